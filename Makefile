@@ -1,0 +1,199 @@
+# spillway: `make help` lists the targets and the variables.
+#
+# Every folder is one layer; build/ mirrors the tree. Each target that needs packages asks scripts/deps.sh for them first.
+
+ifeq ($(origin CC),default)
+CC       := gcc
+endif
+CFLAGS   ?= -O2 -g
+PREFIX   ?= /usr/local
+LIBDIR   ?= $(PREFIX)/lib
+DESTDIR  ?=
+SANITIZE ?=
+BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+comma    := ,
+
+VERSION := $(shell sed -n 's/^\#define SPW_VERSION "\(.*\)"/\1/p' include/spillway/error.h)
+SOMAJOR := $(firstword $(subst ., ,$(VERSION)))
+
+sanitize  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+# What a sanitizer puts in makes gcc warn of code that nobody wrote: shown, but no error.
+warnings  := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(if $(SANITIZE),,-Werror)
+cflags    := -std=gnu17 -D_GNU_SOURCE -Iinclude -I. -fPIC -fvisibility=hidden $(warnings) -MMD -MP $(sanitize)
+lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -lpthread -lm
+tool_libs := -ljansson -linih
+test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
+
+layers   := util alloc layout engine store tensor
+lib_src  := $(wildcard $(layers:%=%/*.c))
+tool_src := $(wildcard tools/*.c)
+test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c)
+lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
+tool_obj := $(tool_src:%.c=$(BUILD)/%.o)
+test_obj := $(test_src:%.c=$(BUILD)/%.o)
+test_bin := $(test_obj:.o=)
+
+q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
+
+# ---- Build ------------------------------------------------------------------------------------------------------------------------
+
+.PHONY: all
+all: $(BUILD)/libspillway.so $(BUILD)/libspillway.a $(BUILD)/spillway ## build the libraries and the command
+
+# Other flags or another compiler: compile again.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(cflags) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(cflags) $(CFLAGS)' > $@
+.PHONY: FORCE
+FORCE:
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(q)$(CC) $(cflags) $(CFLAGS) -c $< -o $@
+
+$(BUILD)/libspillway.a: $(lib_obj)
+	$(call say,AR,$@)
+	$(q)rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/libspillway.so.$(SOMAJOR): $(lib_obj) spillway.map
+	$(call say,LD,$@)
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) -Wl,-soname,libspillway.so.$(SOMAJOR) \
+		-Wl,--version-script=spillway.map $(if $(SANITIZE),,-Wl$(comma)-z$(comma)defs) -o $@ $(lib_obj) $(lib_libs)
+
+$(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
+	$(q)ln -sf $(<F) $@
+
+$(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
+	$(call say,LD,$@)
+	$(q)$(CC) $(sanitize) $(CFLAGS) -o $@ $^ $(lib_libs) $(tool_libs)
+
+# ---- Test -------------------------------------------------------------------------------------------------------------------------
+# A test links the whole library, or, if a line of its source reads `/* link: util alloc */`, the objects of those folders only: so
+# it may replace a layer by a fake, or include a source file to reach what is static in it.
+
+link_lines := $(if $(test_src),$(shell awk '/^\/\* link: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src)))
+linked      = $(patsubst $(1):%,%,$(filter $(1):%,$(link_lines)))
+link_what   = $(if $(call linked,$(1)),$(foreach folder,$(call linked,$(1)),$(filter $(BUILD)/$(folder)/% $(BUILD)/$(folder).o,$(lib_obj) $(tool_obj))),$(BUILD)/libspillway.a)
+
+define test_rule
+$(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(call link_what,$(1))
+	$$(call say,LD,$$@)
+	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) -o $$@ $$^ $$(test_libs)
+endef
+$(foreach src,$(test_src),$(eval $(call test_rule,$(src))))
+
+.PHONY: build-tests
+build-tests: all $(test_bin)
+
+# Packages first, then the build, then the run: in this order also under make -j.
+run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-tests && \
+            CC='$(CC)' CFLAGS='$(CFLAGS)' SANITIZE='$(SANITIZE)' tests/run --build $(BUILD)
+
+.PHONY: test test-unit test-integration test-python test-asan test-tsan test-valgrind
+test: ## install what is missing, build, run every test
+	$(run_tests)
+test-unit: ## only tests/unit
+	$(run_tests) --kind unit
+test-integration: ## only tests/integration: C programs in every configuration, and scripts
+	$(run_tests) --kind integration --kind script
+test-python: ## only tests/python
+	$(run_tests) --kind python
+test-asan: ## C tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory SANITIZE=address,undefined test-sanitized
+test-tsan: ## C tests under ThreadSanitizer
+	@$(MAKE) --no-print-directory SANITIZE=thread test-sanitized
+test-valgrind: ## C tests under valgrind
+	@scripts/deps.sh valgrind
+	$(run_tests) --kind unit --kind integration --config files --timeout 600 --valgrind
+
+.PHONY: test-sanitized
+test-sanitized:
+	$(run_tests) --kind unit --kind integration --config files --timeout 600
+
+.PHONY: check
+check: ## style, static analysis, one-way includes, function length
+	@scripts/deps.sh build check && CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
+
+.PHONY: coverage
+coverage: ## lines and branches covered by the C tests, per layer
+	@scripts/deps.sh coverage
+	@$(MAKE) --no-print-directory BUILD=build-coverage CFLAGS='-O0 -g --coverage' coverage-run
+
+.PHONY: coverage-run
+coverage-run:
+	@find $(BUILD) -name '*.gcda' -delete 2>/dev/null; true
+	$(run_tests) --kind unit --kind integration
+	@scripts/coverage.sh $(BUILD) $(layers)
+
+# ---- Show -------------------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: ## train a small GPT three ways (keep, recompute, spillway) and compare; DEMO_DEVICES= for real drives
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo.sh
+
+.PHONY: bench
+bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/bench.sh
+
+$(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
+	$(call say,LD,$@)
+	$(q)$(CC) $(sanitize) $(CFLAGS) -o $@ $^ $(lib_libs)
+
+.PHONY: bench-store
+bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
+		tests/bench/store.py --build $(BUILD)
+
+# The fio engine brings its own rules: make fio-engine.
+-include tools/fio_engine/fio.mk
+
+# ---- Install ----------------------------------------------------------------------------------------------------------------------
+
+headers := $(wildcard include/spillway/*.h)
+mans    := $(wildcard docs/*.1 docs/*.3)
+pyfiles := $(shell find python/spillway -name '*.py' 2>/dev/null)
+pydir   := $(PREFIX)/lib/python3/dist-packages
+mandir  := $(PREFIX)/share/man
+solib   := libspillway.so.$(VERSION)
+
+$(BUILD)/spillway.pc: spillway.pc.in include/spillway/error.h FORCE
+	@mkdir -p $(@D)
+	$(q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+.PHONY: install
+install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), staged below DESTDIR
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/spillway
+	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
+	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
+	install -m 755 $(BUILD)/libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/$(solib)
+	ln -sf $(solib) $(DESTDIR)$(LIBDIR)/libspillway.so.$(SOMAJOR)
+	ln -sf libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libspillway.so
+	install -m 644 $(BUILD)/spillway.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
+	install -m 755 $(BUILD)/spillway $(DESTDIR)$(PREFIX)/bin/
+	@for man in $(mans); do install -D -m 644 $$man $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/} || exit 1; done
+	@for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$(pydir)/$${file#python/} || exit 1; done
+
+.PHONY: uninstall
+uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
+	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc)
+	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
+	rm -rf $(DESTDIR)$(pydir)/spillway
+	@rmdir $(DESTDIR)$(PREFIX)/include/spillway 2>/dev/null || true
+
+.PHONY: clean
+clean: ## remove everything built
+	rm -rf build build-*
+	@if [ -f '$(BUILD)/flags' ]; then rm -rf '$(BUILD)'; fi
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{ printf "  %-17s %s\n", $$1, $$2 }'
+	@echo
+	@echo '  CC=clang  CFLAGS="-O0 -g"  SANITIZE=address,undefined  BUILD=folder  V=1 (show commands)'
+	@echo '  PREFIX=/usr LIBDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
+	@echo '  Tests: SPW_SEED=number (repeat a random test); tests/run --help (one test, one configuration)'
+
+-include $(lib_obj:.o=.d) $(tool_obj:.o=.d) $(test_obj:.o=.d)

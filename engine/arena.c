@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/arena.c - DMA memory: huge pages, cut into granules, first fit
+ *
+ * Invariants
+ *   INV-1  A granule's bit in used is set if and only if it belongs to an allocation, or lies beyond the arena's end.
+ *   INV-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
+ *   INV-3  No granule below lowest_free is free.
+ */
+#include "engine/arena.h"
+
+#include <errno.h>
+#include <linux/mman.h>
+#include <numa.h>
+#include <numaif.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/sanitize.h"
+#include "util/util.h"
+
+#define GRANULES_MAX (1u << 30) /* 64 TiB */
+
+void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size)
+{
+	struct spw_arena_opts defaults = {.size = sizeof(defaults), .bytes = 256u << 20, .numa_node = -1};
+
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+static char *map(uint64_t len_bytes, int flags)
+{
+	void *base = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+
+	return base == MAP_FAILED ? NULL : base;
+}
+
+/* Map with one huge page to spare and cut off what lies before and after the aligned range. */
+static char *map_aligned(uint64_t len_bytes)
+{
+	char *raw = map(len_bytes + SPW_HUGE_PAGE_BYTES, MAP_NORESERVE);
+	uint64_t before;
+
+	if (!raw)
+		return NULL;
+	before = spw_round_up((uintptr_t)raw, SPW_HUGE_PAGE_BYTES) - (uintptr_t)raw;
+	if (before)
+		(void)munmap(raw, before);
+	if (before < SPW_HUGE_PAGE_BYTES)
+		(void)munmap(raw + before + len_bytes, SPW_HUGE_PAGE_BYTES - before);
+	return raw + before;
+}
+
+static bool transparent_pages_are_on(void)
+{
+	char text[64] = "";
+	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+
+	if (!file)
+		return false;
+	if (!fgets(text, sizeof(text), file))
+		text[0] = '\0';
+	(void)fclose(file);
+	return text[0] != '\0' && !strstr(text, "[never]");
+}
+
+static int map_pages(struct spw_arena *arena, const struct spw_arena_opts *opts)
+{
+	char size[32];
+	int error = 0;
+
+	(void)spw_size_format(arena->len_bytes, size, sizeof(size));
+	arena->pages = SPW_PAGES_HUGETLB;
+	if (!opts->no_hugetlb) {
+		arena->base = map(arena->len_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
+		if (arena->base) {
+			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of huge pages", size);
+			return 0;
+		}
+		error = errno;
+	}
+	arena->base = map_aligned(arena->len_bytes);
+	if (!arena->base)
+		return spw_error_errno(-errno, "DMA memory: %s cannot be had", size);
+	arena->pages = SPW_PAGES_TRANSPARENT;
+	if (transparent_pages_are_on() && madvise(arena->base, arena->len_bytes, MADV_HUGEPAGE) == 0) {
+		if (error)
+			spw_log(&opts->log, SPW_LOG_INFO,
+				"DMA memory: no huge pages for %s (%s; see vm.nr_hugepages); using transparent ones",
+				size, spw_strerror(error));
+		else
+			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of transparent huge pages", size);
+		return 0;
+	}
+	arena->pages = SPW_PAGES_PLAIN;
+	spw_log(&opts->log, SPW_LOG_WARNING,
+		"DMA memory: neither huge pages (see vm.nr_hugepages) nor transparent ones for %s; using plain pages, "
+		"which cost "
+		"more CPU time",
+		size);
+	return 0;
+}
+
+/* Preferred, not strict: memory on the wrong node is slow, none at all is a failed step. */
+static void prefer_node(struct spw_arena *arena, const struct spw_arena_opts *opts)
+{
+	struct bitmask *nodes;
+
+	if (opts->numa_node < 0)
+		return;
+	if (numa_available() < 0 || opts->numa_node > numa_max_node()) {
+		spw_log(&opts->log, SPW_LOG_WARNING, "DMA memory: there is no NUMA node %d; memory comes from any",
+			opts->numa_node);
+		return;
+	}
+	nodes = numa_allocate_nodemask();
+	if (!nodes)
+		return;
+	(void)numa_bitmask_setbit(nodes, (unsigned)opts->numa_node);
+	if (mbind(arena->base, arena->len_bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0))
+		spw_log(&opts->log, SPW_LOG_WARNING, "DMA memory: NUMA node %d cannot be preferred: %s",
+			opts->numa_node, spw_strerror(errno));
+	numa_bitmask_free(nodes);
+}
+
+static int make_map_of_granules(struct spw_arena *arena)
+{
+	uint32_t words = (arena->granules + 63) / 64;
+
+	arena->used = calloc(words, sizeof(*arena->used));
+	arena->run_lengths = calloc(arena->granules, sizeof(*arena->run_lengths));
+	if (!arena->used || !arena->run_lengths)
+		return spw_error(-ENOMEM, "DMA memory: no memory for the map of %u granules", arena->granules);
+	for (uint32_t g = arena->granules; g < words * 64; g++)
+		arena->used[g / 64] |= UINT64_C(1) << g % 64;
+	return 0;
+}
+
+int spw_arena_open(const struct spw_arena_opts *user_opts, struct spw_arena **out)
+{
+	struct spw_arena_opts opts = {0};
+	struct spw_arena *arena;
+	int ret;
+
+	*out = NULL;
+	spw_arena_opts_init(&opts, sizeof(opts));
+	if (user_opts)
+		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
+	if (opts.bytes == 0 || opts.bytes > (uint64_t)GRANULES_MAX * SPW_ARENA_GRANULE_BYTES)
+		return spw_error(-EINVAL, "DMA memory: %llu bytes is not a size it can have",
+				 (unsigned long long)opts.bytes);
+	arena = calloc(1, sizeof(*arena));
+	if (!arena)
+		return spw_error(-ENOMEM, "DMA memory: no memory for the arena");
+	(void)pthread_mutex_init(&arena->lock, NULL);
+	arena->len_bytes = spw_round_up(opts.bytes, SPW_HUGE_PAGE_BYTES);
+	arena->granules = (uint32_t)(arena->len_bytes / SPW_ARENA_GRANULE_BYTES);
+	ret = make_map_of_granules(arena);
+	if (ret)
+		goto fail;
+	ret = map_pages(arena, &opts);
+	if (ret)
+		goto fail;
+	prefer_node(arena, &opts);
+	/* A drive writes here: a child of fork(2) neither shares these pages nor makes the parent copy them. */
+	(void)madvise(arena->base, arena->len_bytes, MADV_DONTFORK);
+	SPW_POISON(arena->base, arena->len_bytes);
+	arena->stats = (struct spw_arena_stats){.pages = arena->pages, .bytes_total = arena->len_bytes};
+	*out = arena;
+	return 0;
+fail:
+	spw_arena_close(arena);
+	return ret;
+}
+
+void spw_arena_close(struct spw_arena *arena)
+{
+	if (!arena)
+		return;
+	if (arena->base) {
+		SPW_UNPOISON(arena->base, arena->len_bytes);
+		(void)munmap(arena->base, arena->len_bytes);
+	}
+	(void)pthread_mutex_destroy(&arena->lock);
+	free(arena->used);
+	free(arena->run_lengths);
+	free(arena);
+}
+
+/* The first granule from @from on whose bit is @set; arena->granules when there is none. */
+static uint32_t find_bit(const struct spw_arena *arena, uint32_t from, bool set)
+{
+	uint64_t flip = set ? 0 : ~UINT64_C(0);
+	uint32_t words = (arena->granules + 63) / 64;
+	uint64_t word;
+
+	if (from >= arena->granules)
+		return arena->granules;
+	word = (arena->used[from / 64] ^ flip) & (~UINT64_C(0) << from % 64);
+	for (uint32_t i = from / 64;;) {
+		if (word) {
+			uint32_t found = i * 64 + (uint32_t)__builtin_ctzll(word);
+
+			return found < arena->granules ? found : arena->granules;
+		}
+		if (++i == words)
+			return arena->granules;
+		word = arena->used[i] ^ flip;
+	}
+}
+
+static void flip_bits(struct spw_arena *arena, uint32_t first, uint32_t count)
+{
+	while (count > 0) {
+		uint32_t shift = first % 64;
+		uint32_t n = 64 - shift < count ? 64 - shift : count;
+		uint64_t mask = (n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1) << shift;
+
+		arena->used[first / 64] ^= mask;
+		first += n;
+		count -= n;
+	}
+}
+
+static bool find_run(struct spw_arena *arena, uint32_t count, uint32_t *first)
+{
+	uint32_t start = find_bit(arena, arena->lowest_free, false);
+
+	arena->lowest_free = start;
+	while (start < arena->granules) {
+		uint32_t end = find_bit(arena, start, true);
+
+		if (end - start >= count) {
+			*first = start;
+			return true;
+		}
+		start = find_bit(arena, end, false);
+	}
+	return false;
+}
+
+int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
+{
+	uint64_t granules = (uint64_t)len / SPW_ARENA_GRANULE_BYTES + (len % SPW_ARENA_GRANULE_BYTES != 0);
+	uint64_t bytes = granules * SPW_ARENA_GRANULE_BYTES;
+	uint32_t first;
+	bool found;
+
+	*memory = NULL;
+	if (len == 0)
+		return spw_error(-EINVAL, "DMA memory: an allocation of no bytes");
+	(void)pthread_mutex_lock(&arena->lock);
+	found = granules <= arena->granules && find_run(arena, (uint32_t)granules, &first);
+	if (found) {
+		flip_bits(arena, first, (uint32_t)granules);
+		arena->run_lengths[first] = (uint32_t)granules;
+		if (first == arena->lowest_free)
+			arena->lowest_free = first + (uint32_t)granules;
+		arena->stats.allocations++;
+		arena->stats.bytes_used += bytes;
+		if (arena->stats.bytes_used > arena->stats.bytes_used_max)
+			arena->stats.bytes_used_max = arena->stats.bytes_used;
+		*memory = arena->base + (uint64_t)first * SPW_ARENA_GRANULE_BYTES;
+	} else {
+		arena->stats.refusals++;
+	}
+	(void)pthread_mutex_unlock(&arena->lock);
+	if (!found)
+		return spw_error(-ENOBUFS, "DMA memory: no %zu bytes in one run are free", len);
+	SPW_UNPOISON(*memory, len);
+	return 0;
+}
+
+void spw_arena_free(struct spw_arena *arena, void *memory)
+{
+	uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)arena->base);
+	uint32_t first, count;
+
+	if (!memory)
+		return;
+	SPW_ASSERT(offset < arena->len_bytes && offset % SPW_ARENA_GRANULE_BYTES == 0);
+	first = (uint32_t)(offset / SPW_ARENA_GRANULE_BYTES);
+	(void)pthread_mutex_lock(&arena->lock);
+	count = arena->run_lengths[first];
+	SPW_ASSERT(count > 0);
+	SPW_POISON(memory, (uint64_t)count * SPW_ARENA_GRANULE_BYTES);
+	arena->run_lengths[first] = 0;
+	flip_bits(arena, first, count);
+	if (first < arena->lowest_free)
+		arena->lowest_free = first;
+	arena->stats.bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
+	(void)pthread_mutex_unlock(&arena->lock);
+}
+
+bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len)
+{
+	uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)arena->base);
+
+	return offset < arena->len_bytes && len <= arena->len_bytes - offset;
+}
+
+void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats, size_t size)
+{
+	struct spw_arena_stats now;
+
+	(void)pthread_mutex_lock(&arena->lock);
+	now = arena->stats;
+	(void)pthread_mutex_unlock(&arena->lock);
+	spw_opts_merge(stats, size, &now, sizeof(now));
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/arena.h - what the queues see of an arena */
+#ifndef SPW_ENGINE_ARENA_H
+#define SPW_ENGINE_ARENA_H
+
+#include <spillway/engine.h>
+
+#include <pthread.h>
+
+/* The base of an arena is a multiple of this, whatever its pages. */
+#define SPW_HUGE_PAGE_BYTES (2u << 20)
+
+struct spw_arena {
+	char *base;
+	uint64_t len_bytes;
+	enum spw_page_kind pages;
+
+	pthread_mutex_t lock; /* everything below */
+	uint32_t granules;
+	uint32_t lowest_free;  /* no granule below is free */
+	uint64_t *used;        /* one bit per granule; bits beyond the last are set */
+	uint32_t *run_lengths; /* at the first granule of an allocation: its granules; else 0 */
+	struct spw_arena_stats stats;
+};
+
+#endif

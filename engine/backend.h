@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/backend.h - what lies between the queue, which knows ios, and a backend, which knows one way to reach a drive
+ *
+ * The queue (queue.c) cuts ios into parts: one part is one slot and one request in flight. A backend takes parts, gives them to a
+ * drive, and hands each back exactly once through spw_part_completed() with the number of bytes or a negative errno. Splitting,
+ * joining, continuing what was cut short, trying again, counting and reporting happen above; waiting and system calls below.
+ *
+ * All functions of a backend are called by the thread that owns the queue, except open (any thread, before the first use) and wake
+ * (any thread, also from a signal handler).
+ */
+#ifndef SPW_ENGINE_BACKEND_H
+#define SPW_ENGINE_BACKEND_H
+
+#include <stdatomic.h>
+
+#include "engine/device.h"
+#include "engine/wake.h"
+
+struct spw_queue;
+
+/* Memory is registered in pieces of this, counted from the arena's base: the most that io_uring takes at once. */
+#define SPW_PIECE_SHIFT 30
+
+/* A backend is never asked to wait for more completions than this at once. */
+#define SPW_WANT_MAX 64u
+
+/* One request in flight, one cache line. */
+struct spw_part {
+	struct spw_io *io;       /* NULL: the slot is free */
+	struct spw_part *next;   /* among the free slots, or among those to be issued again */
+	uint64_t offset_bytes;   /* on the device */
+	char *buf;               /* when iov_count is 0 */
+	const struct iovec *iov; /* where the part stands in its io's vector; NULL: the io has none */
+	uint32_t iov_count;      /* whole elements from iov on in this request; 0: buf */
+	uint32_t iov_offset;     /* bytes of iov[0] that are done */
+	uint32_t len_bytes;      /* of this request; 0 for a flush */
+	uint32_t rest_bytes;     /* not transferred yet, len_bytes among them */
+	int16_t piece;           /* buf lies in this registered piece of the arena; -1: in none */
+	uint16_t retries;
+	uint8_t device;
+	uint8_t op; /* enum spw_op; never SPW_DISCARD */
+} __attribute__((aligned(64)));
+
+_Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
+
+struct spw_backend_ops {
+	const char *name;
+	enum spw_backend backend;
+
+	/* Make the backend's state. Sets queue->pieces to the number of registered pieces. Return: 0; a negative errno: not usable. */
+	int (*open)(struct spw_queue *queue);
+	/* Nothing is in flight. */
+	void (*close)(struct spw_queue *queue);
+
+	/* Take one part; no system call. Return: 0; -EAGAIN full: submit, then try again. A part that cannot be issued completes. */
+	int (*issue)(struct spw_queue *queue, struct spw_part *part);
+	/* Give what was issued to the drives, with one system call; completes nothing. Return: 0; a negative errno. */
+	int (*submit)(struct spw_queue *queue);
+	/*
+	 * Submit, wait for @want completions (0: none), complete what has ended. Returns early after a wake.
+	 * @timeout_ns: negative: no limit. Return: 0; -EINTR a signal; -ETIME; another negative errno: the queue is broken.
+	 */
+	int (*wait)(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
+	/* Try to stop a part that was issued. It completes in any case. */
+	void (*cancel)(struct spw_queue *queue, struct spw_part *part);
+};
+
+extern const struct spw_backend_ops spw_backend_io_uring;
+extern const struct spw_backend_ops spw_backend_libaio;
+
+/* One device of a queue. */
+struct spw_queue_device {
+	struct spw_io *head, *tail; /* ios with bytes that are not cut into parts yet, in order */
+	struct spw_part *free;
+	struct spw_part *parts; /* the slots: queue->depth of them */
+	uint32_t in_flight;     /* slots in use */
+	uint32_t waiting;       /* ios between head and tail */
+	int fd;
+	uint32_t block_mask;     /* logical block - 1 */
+	uint32_t align_mask;     /* of buffers */
+	uint32_t part_bytes_max; /* a part is never longer, */
+	uint32_t segments_max;   /* nor has it more pages */
+	uint32_t uncut_bytes;    /* this much is one part, wherever the memory is */
+	bool is_file;
+	uint64_t size_bytes;
+	const struct spw_device *device;
+};
+
+struct spw_queue {
+	const struct spw_backend_ops *ops;
+	void *state; /* the backend's */
+
+	uint64_t waiting_mask; /* devices with waiting ios */
+	uint32_t depth;
+	uint32_t device_count;
+	uint32_t in_flight; /* slots in use, all devices */
+	uint32_t ios;       /* prepared and not ended */
+	uint32_t ended;     /* by the reap under way */
+	bool reaping;
+	bool issuing; /* an io that ends now is ended by the reap, not inside the loop that issues */
+	bool closing;
+	bool polls; /* SPW_WAIT_POLL is in force */
+
+	uintptr_t arena_base;
+	uint64_t arena_len_bytes;   /* 0: no arena */
+	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
+	unsigned pieces;            /* registered; 0: none */
+	uintptr_t page_bytes;
+
+	struct spw_part *again_head, *again_tail; /* slots to be issued again: continued or retried */
+	uint32_t again;                           /* how many */
+	struct spw_io *ended_head, *ended_tail;   /* ended outside a reap: done is called by the next */
+
+	struct spw_queue_stats stats;
+	struct spw_queue_device *devices;
+	struct spw_part *parts; /* all slots: depth for each device, in order */
+	struct spw_wake wake;
+	enum spw_wait wait_mode;
+	struct spw_arena *arena;
+	struct spw_log log;
+	char description[512];
+};
+
+/* A backend's only way to say that a part has ended. @res: bytes, or a negative errno. */
+void spw_part_completed(struct spw_queue *queue, struct spw_part *part, int64_t res);
+
+/* spw_queue_open() with the backends to try, in order. */
+int spw_queue_open_with(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
+			struct spw_queue **queue);
+
+/* Append to spw_queue_description(). */
+void spw_queue_describe(struct spw_queue *queue, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const void *memory)
+{
+	return (uintptr_t)memory - queue->arena_base < queue->arena_len_bytes;
+}
+
+/* The registered piece that holds all of a buffer; -1 when none does. */
+static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory, uint32_t len_bytes)
+{
+	uint64_t first = (uintptr_t)memory - queue->arena_base;
+	uint64_t piece = first >> SPW_PIECE_SHIFT;
+
+	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
+		return -1;
+	return (first + len_bytes - 1) >> SPW_PIECE_SHIFT == piece ? (int16_t)piece : -1;
+}
+
+#endif

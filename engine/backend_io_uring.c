@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/backend_io_uring.c - parts over one io_uring: interrupts, polling (IOPOLL) or a submitting kernel thread (SQPOLL)
+ *
+ * The ring is made disabled by whoever opens the queue, who also registers files and memory; the thread that first uses the queue
+ * enables it and is its owner from then on. Every feature is asked for and dropped alone when the kernel refuses it. One system call
+ * submits, waits and runs the completions that the kernel has deferred (DEFER_TASKRUN); liburing's helpers may take two, so the
+ * system call is made here.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "engine/arena.h"
+#include "engine/backend.h"
+#include "util/util.h"
+
+/* More slots than this are submitted in several goes. */
+#define SQ_ENTRIES_MAX 4096u
+#define SQ_IDLE_MS     1000u
+
+/* user_data of what is not a part; parts are addresses and multiples of 64. */
+#define TAG_WAKE   1u
+#define TAG_CANCEL 2u
+
+struct uring {
+	struct io_uring ring;
+	unsigned setup_flags;
+	bool enabled;
+	pthread_t owner; /* once enabled */
+	bool fixed_files;
+	unsigned enter_flags; /* IORING_ENTER_REGISTERED_RING or 0 */
+	int enter_fd;
+	unsigned wakes_armed; /* polls of the eventfd under way: as many as completions were ever waited for at once */
+	bool wake_fired;
+};
+
+/* ---- Setting up ------------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+	unsigned flag;
+	const char *name;
+} droppable[] = {
+	/* Newest first: what an old kernel refuses is found in few attempts. */
+	{IORING_SETUP_DEFER_TASKRUN, "defer_taskrun"}, {IORING_SETUP_SINGLE_ISSUER, "single_issuer"},
+	{IORING_SETUP_COOP_TASKRUN, "coop_taskrun"},   {IORING_SETUP_SUBMIT_ALL, "submit_all"},
+	{IORING_SETUP_R_DISABLED, "r_disabled"},       {IORING_SETUP_CLAMP, "clamp"},
+};
+
+static unsigned wanted_flags(enum spw_wait wait)
+{
+	unsigned flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED |
+			 IORING_SETUP_SINGLE_ISSUER;
+
+	if (wait == SPW_WAIT_SQPOLL)
+		return flags | IORING_SETUP_SQPOLL;
+	flags |= IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN;
+	return wait == SPW_WAIT_POLL ? flags | IORING_SETUP_IOPOLL : flags;
+}
+
+static unsigned round_up_to_power_of_two(unsigned value)
+{
+	return value <= 1 ? 1 : 1u << (32 - __builtin_clz(value - 1));
+}
+
+/* With the flags asked for, dropping one after the other while the kernel says that it does not know them. */
+static int set_up_ring(struct spw_queue *q, struct uring *u, enum spw_wait wait)
+{
+	unsigned slots = q->depth * q->device_count + SPW_WANT_MAX;
+	unsigned entries = round_up_to_power_of_two(slots < SQ_ENTRIES_MAX ? slots : SQ_ENTRIES_MAX);
+	unsigned flags = wanted_flags(wait);
+	unsigned next = 0;
+
+	for (;;) {
+		struct io_uring_params params = {
+			.flags = flags,
+			.cq_entries = round_up_to_power_of_two(2 * slots),
+			.sq_thread_idle = SQ_IDLE_MS,
+		};
+		int ret = io_uring_queue_init_params(entries, &u->ring, &params);
+
+		if (ret == 0) {
+			u->setup_flags = flags;
+			if ((params.features & IORING_FEAT_EXT_ARG) && (params.features & IORING_FEAT_NODROP))
+				return 0;
+			io_uring_queue_exit(&u->ring);
+			return -EOPNOTSUPP;
+		}
+		while (ret == -EINVAL && next < SPW_ARRAY_LEN(droppable) && !(flags & droppable[next].flag))
+			next++;
+		if (ret != -EINVAL || next == SPW_ARRAY_LEN(droppable))
+			return ret;
+		flags &= ~droppable[next].flag;
+		spw_log(&q->log, SPW_LOG_INFO, "io_uring: the kernel refuses %s; going on without",
+			droppable[next].name);
+		next++;
+	}
+}
+
+static const char *reason_of_refusal(int error, char *text, size_t len)
+{
+	FILE *file;
+	int disabled = 0;
+
+	text[0] = '\0';
+	if (error == -EOPNOTSUPP)
+		(void)snprintf(text, len, " (needs Linux 5.11)");
+	if (error == -ENOMEM)
+		(void)snprintf(text, len, " (see ulimit -l)");
+	if (error != -EPERM)
+		return text;
+	file = fopen("/proc/sys/kernel/io_uring_disabled", "re");
+	if (!file || fscanf(file, "%d", &disabled) != 1)
+		disabled = 0;
+	if (file)
+		(void)fclose(file);
+	if (disabled)
+		(void)snprintf(text, len, " (kernel.io_uring_disabled=%d)", disabled);
+	else
+		(void)snprintf(text, len, " (seccomp, as in many containers?)");
+	return text;
+}
+
+static int set_up(struct spw_queue *q, struct uring *u)
+{
+	static const char *const mode_names[] = {
+		[SPW_WAIT_INTERRUPT] = "interrupt",
+		[SPW_WAIT_POLL] = "poll",
+		[SPW_WAIT_SQPOLL] = "sqpoll",
+	};
+	char reason[64];
+	int ret = set_up_ring(q, u, q->wait_mode);
+
+	if (ret && q->wait_mode != SPW_WAIT_INTERRUPT && ret != -ENOSYS) {
+		spw_log(&q->log, SPW_LOG_WARNING, "io_uring refuses to %s: %s; using interrupts",
+			mode_names[q->wait_mode], spw_strerror(ret));
+		q->wait_mode = SPW_WAIT_INTERRUPT;
+		ret = set_up_ring(q, u, q->wait_mode);
+	}
+	if (ret)
+		return spw_error(ret, "io_uring refused: %s%s", spw_strerror(ret),
+				 reason_of_refusal(ret, reason, sizeof(reason)));
+	spw_queue_describe(q, " %s", mode_names[q->wait_mode]);
+	for (size_t i = SPW_ARRAY_LEN(droppable); i-- > 0;)
+		if (u->setup_flags & droppable[i].flag & ~(IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED))
+			spw_queue_describe(q, " %s", droppable[i].name);
+	q->polls = q->wait_mode == SPW_WAIT_POLL;
+	return 0;
+}
+
+static void register_files(struct spw_queue *q, struct uring *u)
+{
+	int fds[SPW_QUEUE_DEVICES_MAX];
+	int ret;
+
+	for (unsigned i = 0; i < q->device_count; i++)
+		fds[i] = q->devices[i].fd;
+	ret = io_uring_register_files(&u->ring, fds, q->device_count);
+	u->fixed_files = ret == 0;
+	if (ret)
+		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: files cannot be registered: %s", spw_strerror(ret));
+	else
+		spw_queue_describe(q, " files");
+}
+
+static void register_memory(struct spw_queue *q, struct uring *u)
+{
+	uint64_t piece_bytes = UINT64_C(1) << SPW_PIECE_SHIFT;
+	uint64_t count = (q->arena_len_bytes + piece_bytes - 1) >> SPW_PIECE_SHIFT;
+	struct iovec *pieces;
+	int ret;
+
+	if (count == 0)
+		return;
+	pieces = count <= INT16_MAX ? calloc(count, sizeof(*pieces)) : NULL;
+	if (!pieces) {
+		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: %llu GiB of memory are too much to register",
+			(unsigned long long)count);
+		return;
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t rest = q->arena_len_bytes - (i << SPW_PIECE_SHIFT);
+
+		pieces[i].iov_base = (char *)q->arena->base + (i << SPW_PIECE_SHIFT);
+		pieces[i].iov_len = rest < piece_bytes ? rest : piece_bytes;
+	}
+	ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)count);
+	free(pieces);
+	if (ret) {
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"io_uring: memory cannot be registered: %s (see ulimit -l); each transfer pins it",
+			spw_strerror(ret));
+		return;
+	}
+	q->pieces = (unsigned)count;
+	spw_queue_describe(q, " memory");
+}
+
+static int uring_open(struct spw_queue *q)
+{
+	struct uring *u = calloc(1, sizeof(*u));
+	int ret;
+
+	if (!u)
+		return spw_error(-ENOMEM, "io_uring: no memory");
+	ret = set_up(q, u);
+	if (ret) {
+		free(u);
+		return ret;
+	}
+	/* A child of fork(2) shall not submit to this ring by accident. */
+	(void)io_uring_ring_dontfork(&u->ring);
+	u->enter_fd = u->ring.ring_fd;
+	spw_queue_describe(q, "; registered");
+	register_files(q, u);
+	register_memory(q, u);
+	q->state = u;
+	return 0;
+}
+
+/* By the thread that uses the queue first: it owns the ring from here on. */
+static int enable(struct spw_queue *q, struct uring *u)
+{
+	int ret = 0;
+
+	/* Some liburings declare io_uring_enable_rings() without exporting it. */
+	if (u->setup_flags & IORING_SETUP_R_DISABLED)
+		ret = io_uring_register((unsigned)u->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+	if (ret)
+		return spw_error_errno(ret, "io_uring cannot be enabled");
+	u->enabled = true;
+	u->owner = pthread_self();
+	ret = io_uring_register_ring_fd(&u->ring);
+	if (ret == 1) {
+		u->enter_fd = u->ring.enter_ring_fd;
+		u->enter_flags = IORING_ENTER_REGISTERED_RING;
+	} else {
+		spw_log(&q->log, SPW_LOG_INFO, "io_uring: the ring itself cannot be registered: %s", spw_strerror(ret));
+	}
+	return 0;
+}
+
+static void uring_close(struct spw_queue *q)
+{
+	struct uring *u = q->state;
+
+	if (u->enabled && !pthread_equal(u->owner, pthread_self())) {
+		/* A ring is registered with a thread: liburing would unregister whatever ring of this thread has the same number. */
+		u->ring.int_flags = 0;
+	} else {
+		/*
+		 * The kernel takes a ring down after its descriptor is closed, some time later. Until then it would hold the devices open,
+		 * with their locks and exclusive claims, and whoever opens them next would find them in use.
+		 */
+		if (u->fixed_files)
+			(void)io_uring_unregister_files(&u->ring);
+		if (q->pieces > 0)
+			(void)io_uring_unregister_buffers(&u->ring);
+	}
+	io_uring_queue_exit(&u->ring);
+	free(u);
+	q->state = NULL;
+}
+
+/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+
+static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int fd, const void *address, uint32_t len,
+				 uint64_t offset, uint64_t tag)
+{
+	memset(sqe, 0, sizeof(*sqe));
+	sqe->opcode = opcode;
+	sqe->fd = fd;
+	sqe->off = offset;
+	sqe->addr = (uintptr_t)address;
+	sqe->len = len;
+	sqe->user_data = tag;
+}
+
+/* A polled ring takes nothing but transfers. */
+static int flush_now(struct spw_queue *q, struct spw_part *part)
+{
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	spw_part_completed(q, part, spw_device_sync(q->devices[part->device].device));
+	return 0;
+}
+
+static int uring_issue(struct spw_queue *q, struct spw_part *part)
+{
+	struct uring *u = q->state;
+	bool is_read = part->op == SPW_READ;
+	int fd = u->fixed_files ? part->device : q->devices[part->device].fd;
+	uint64_t tag = (uintptr_t)part;
+	struct io_uring_sqe *sqe;
+
+	if (q->polls && part->op == SPW_FLUSH)
+		return flush_now(q, part);
+	sqe = io_uring_get_sqe(&u->ring);
+	if (!sqe)
+		return -EAGAIN;
+	if (part->piece >= 0) {
+		prepare_entry(sqe, is_read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED, fd, part->buf,
+			      part->len_bytes, part->offset_bytes, tag);
+		sqe->buf_index = (uint16_t)part->piece;
+	} else if (part->op == SPW_FLUSH) {
+		prepare_entry(sqe, IORING_OP_FSYNC, fd, NULL, 0, 0, tag);
+		sqe->fsync_flags = IORING_FSYNC_DATASYNC;
+	} else if (part->iov_count) {
+		prepare_entry(sqe, is_read ? IORING_OP_READV : IORING_OP_WRITEV, fd, part->iov, part->iov_count,
+			      part->offset_bytes, tag);
+	} else {
+		prepare_entry(sqe, is_read ? IORING_OP_READ : IORING_OP_WRITE, fd, part->buf, part->len_bytes,
+			      part->offset_bytes, tag);
+	}
+	sqe->flags = u->fixed_files ? IOSQE_FIXED_FILE : 0;
+	return 0;
+}
+
+static void uring_cancel(struct spw_queue *q, struct spw_part *part)
+{
+	struct uring *u = q->state;
+	struct io_uring_sqe *sqe;
+
+	/* Polled requests end by themselves, and a polled ring does not know the operation. A full ring: the part ends by itself. */
+	if (q->polls)
+		return;
+	sqe = io_uring_get_sqe(&u->ring);
+	if (!sqe)
+		return;
+	prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, TAG_CANCEL);
+}
+
+/*
+ * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself, whatever the drives do.
+ * Return: how many completions may be waited for.
+ */
+static unsigned arm_wakes(struct spw_queue *q, struct uring *u, unsigned want)
+{
+	if (u->wake_fired && u->wakes_armed == 0) {
+		spw_wake_drain(&q->wake);
+		u->wake_fired = false;
+	}
+	/* After a wake the rest of the polls end on their own. */
+	while (u->wakes_armed < want && !u->wake_fired) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+
+		if (!sqe)
+			break;
+		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.eventfd, NULL, 0, 0, TAG_WAKE);
+		sqe->poll32_events = POLLIN;
+		u->wakes_armed++;
+	}
+	return want <= u->wakes_armed ? want : u->wakes_armed;
+}
+
+/* ---- Entering the kernel ---------------------------------------------------------------------------------------------------- */
+
+static inline unsigned publish_entries(struct uring *u)
+{
+	struct io_uring_sq *sq = &u->ring.sq;
+	unsigned tail = sq->sqe_tail;
+
+	if (sq->sqe_head != tail) {
+		sq->sqe_head = tail;
+		/* The entries are written before the kernel's thread (SQPOLL) sees the new tail. */
+		io_uring_smp_store_release(sq->ktail, tail);
+	}
+	return tail - io_uring_smp_load_acquire(sq->khead);
+}
+
+/* Return: whether the kernel's submitting thread has gone to sleep. */
+static bool sq_thread_sleeps(struct uring *u)
+{
+	/* The tail is published before the flag is read; the thread does it the other way round. */
+	__sync_synchronize();
+	return (IO_URING_READ_ONCE(*u->ring.sq.kflags) & IORING_SQ_NEED_WAKEUP) != 0;
+}
+
+static unsigned completions_ready(const struct uring *u)
+{
+	return io_uring_smp_load_acquire(u->ring.cq.ktail) - *u->ring.cq.khead;
+}
+
+static int enter(struct spw_queue *q, struct uring *u, unsigned want, bool get_events, int64_t timeout_ns)
+{
+	struct __kernel_timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+	struct io_uring_getevents_arg arg = {.ts = (uintptr_t)&timeout};
+	unsigned flags = u->enter_flags | (get_events ? IORING_ENTER_GETEVENTS : 0);
+	unsigned count = publish_entries(u);
+	int ret;
+
+	if (u->setup_flags & IORING_SETUP_SQPOLL) {
+		if (count > 0 && sq_thread_sleeps(u))
+			flags |= IORING_ENTER_SQ_WAKEUP;
+		else if (!get_events)
+			return 0;
+	} else if (count == 0 && !get_events) {
+		return 0;
+	}
+	q->stats.system_calls++;
+	if (want > 0)
+		q->stats.sleeps++;
+	if (want > 0 && timeout_ns >= 0)
+		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags | IORING_ENTER_EXT_ARG, (void *)&arg,
+				      sizeof(arg));
+	else
+		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags, NULL, 0);
+	if (ret == -EEXIST)
+		return spw_error(ret, "io_uring: the queue belongs to the thread that used it first");
+	/* No memory for a request, or completions overflowed: they are reaped, and what was not submitted stays in the ring. */
+	if (ret == -EAGAIN || ret == -EBUSY)
+		return 0;
+	/* A call that submitted says so, even when a signal or the time ended its wait. */
+	if (ret >= 0 && (unsigned)ret == count && completions_ready(u) < want)
+		return -EINTR;
+	return ret < 0 ? ret : 0;
+}
+
+static int uring_submit(struct spw_queue *q)
+{
+	struct uring *u = q->state;
+	int ret;
+
+	if (!u->enabled) {
+		ret = enable(q, u);
+		if (ret)
+			return ret;
+	}
+	ret = enter(q, u, 0, false, -1);
+	return ret == -EINTR ? 0 : ret;
+}
+
+static void take_completions(struct spw_queue *q, struct uring *u)
+{
+	struct io_uring_cq *cq = &u->ring.cq;
+	unsigned mask = *cq->kring_mask;
+	unsigned tail = io_uring_smp_load_acquire(cq->ktail);
+	unsigned head = *cq->khead;
+
+	while (head != tail) {
+		const struct io_uring_cqe *cqe = &cq->cqes[head & mask];
+		uint64_t tag = cqe->user_data;
+		int res = cqe->res;
+
+		head++;
+		if (__builtin_expect(tag > TAG_CANCEL, 1)) {
+			spw_part_completed(q, (struct spw_part *)(uintptr_t)tag, res);
+		} else if (tag == TAG_WAKE) {
+			u->wakes_armed--;
+			u->wake_fired = true;
+		}
+	}
+	/* The entries are read before the kernel may write over them. */
+	io_uring_smp_store_release(cq->khead, head);
+}
+
+/* Polls the drives until one part has ended, somebody asks to wake, or the time is up. */
+static int wait_polled(struct spw_queue *q, struct uring *u, unsigned want, int64_t timeout_ns)
+{
+	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
+	int ret;
+
+	if (want > 0 && q->in_flight == 0) {
+		/* Nothing to poll: sleep for a wake. */
+		struct pollfd event = {.fd = q->wake.eventfd, .events = POLLIN};
+		int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
+
+		q->stats.system_calls++;
+		q->stats.sleeps++;
+		ret = poll(&event, 1, ms < INT32_MAX ? (int)ms : INT32_MAX);
+		if (ret > 0)
+			spw_wake_drain(&q->wake);
+		return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
+	}
+	do {
+		ret = enter(q, u, 0, q->in_flight > 0, -1);
+		if (ret || want == 0 || completions_ready(u) >= want)
+			break;
+		if (atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
+			break;
+		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
+			ret = -ETIME;
+	} while (ret == 0);
+	take_completions(q, u);
+	return ret;
+}
+
+static int uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+{
+	struct uring *u = q->state;
+	int ret;
+
+	if (!u->enabled) {
+		ret = enable(q, u);
+		if (ret)
+			return ret;
+	}
+	if (q->polls)
+		return wait_polled(q, u, want, timeout_ns);
+	if (want > 0)
+		want = arm_wakes(q, u, want);
+	/* Completions that wait in user space cost no system call; those that the kernel has deferred have to be fetched. */
+	if (completions_ready(u) >= (want > 0 ? want : 1))
+		ret = enter(q, u, 0, false, -1);
+	else
+		ret = enter(q, u, want, want > 0 || q->in_flight > 0, timeout_ns);
+	take_completions(q, u);
+	return ret;
+}
+
+const struct spw_backend_ops spw_backend_io_uring = {
+	.name = "io_uring",
+	.backend = SPW_BACKEND_IO_URING,
+	.open = uring_open,
+	.close = uring_close,
+	.issue = uring_issue,
+	.submit = uring_submit,
+	.wait = uring_wait,
+	.cancel = uring_cancel,
+};

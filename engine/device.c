@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/device.c - open a device, lock it, and transfer the few blocks that need no queue */
+#include "engine/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/geometry.h"
+#include "util/util.h"
+
+void spw_device_opts_init(struct spw_device_opts *opts, size_t size)
+{
+	struct spw_device_opts defaults = {.size = sizeof(defaults)};
+
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+static int open_fd(const char *path, const struct spw_device_opts *opts, int *fd)
+{
+	int flags = O_DIRECT | O_CLOEXEC | O_NOCTTY | (opts->read_only ? O_RDONLY : O_RDWR);
+	struct stat st;
+
+	if (stat(path, &st))
+		return spw_error_errno(-errno, "%s cannot be opened", path);
+	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
+		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
+	/* Without O_CREAT, O_EXCL has a meaning for block devices alone. */
+	if (opts->exclusive && S_ISBLK(st.st_mode))
+		flags |= O_EXCL;
+	*fd = open(path, flags);
+	if (*fd >= 0)
+		return 0;
+	if (errno == EINVAL && S_ISREG(st.st_mode))
+		return spw_error(-EOPNOTSUPP,
+				 "%s: its file system refuses O_DIRECT; use one that has direct I/O (ext4, xfs)", path);
+	if (errno == EBUSY)
+		return spw_error(-EBUSY, "%s is mounted or held by another program (see lsblk, fuser)", path);
+	return spw_error_errno(-errno, "%s cannot be opened", path);
+}
+
+int spw_device_open(const char *path, const struct spw_device_opts *user_opts, struct spw_device **device)
+{
+	struct spw_device_opts opts = {0};
+	struct spw_device *d;
+	int ret;
+
+	*device = NULL;
+	spw_device_opts_init(&opts, sizeof(opts));
+	if (user_opts)
+		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return spw_error(-ENOMEM, "%s: no memory for the device", path);
+	d->fd = -1;
+	d->read_only = opts.read_only;
+	d->log = opts.log;
+	d->path = strdup(path);
+	if (!d->path) {
+		ret = spw_error(-ENOMEM, "%s: no memory for the device", path);
+		goto fail;
+	}
+	ret = open_fd(path, &opts, &d->fd);
+	if (ret)
+		goto fail;
+	ret = spw_geometry_read(d->fd, path, &d->geometry);
+	if (ret)
+		goto fail;
+	*device = d;
+	return 0;
+fail:
+	spw_device_close(d);
+	return ret;
+}
+
+void spw_device_close(struct spw_device *device)
+{
+	if (!device)
+		return;
+	if (device->fd >= 0) {
+		/* A forked child, or a ring that the kernel has not taken down yet, may hold the description, and the locks with it. */
+		(void)spw_device_unlock(device, 0, 0);
+		(void)close(device->fd);
+	}
+	free(device->path);
+	free(device);
+}
+
+const char *spw_device_path(const struct spw_device *device)
+{
+	return device->path;
+}
+
+const struct spw_geometry *spw_device_geometry(const struct spw_device *device)
+{
+	return &device->geometry;
+}
+
+int spw_device_check_transfer(const struct spw_device *device, const void *buf, uint64_t len_bytes,
+			      uint64_t offset_bytes)
+{
+	const struct spw_geometry *g = &device->geometry;
+	unsigned long long offset = offset_bytes, len = len_bytes;
+
+	if (len == 0)
+		return spw_error(-EINVAL, "%s: a transfer of no bytes", device->path);
+	if (len & (g->logical_block_bytes - 1))
+		return spw_error(-EINVAL, "%s: length %llu is not a multiple of the logical block of %u bytes",
+				 device->path, len, g->logical_block_bytes);
+	if (offset & (g->logical_block_bytes - 1))
+		return spw_error(-EINVAL, "%s: offset %llu is not a multiple of the logical block of %u bytes",
+				 device->path, offset, g->logical_block_bytes);
+	if (len > g->size_bytes || offset > g->size_bytes - len)
+		return spw_error(-EINVAL, "%s: %llu bytes at %llu end beyond the device's %llu bytes", device->path,
+				 len, offset, (unsigned long long)g->size_bytes);
+	if ((uintptr_t)buf & (g->memory_align_bytes - 1))
+		return spw_error(-EINVAL, "%s: buffer %p is not aligned to %u bytes", device->path, buf,
+				 g->memory_align_bytes);
+	return 0;
+}
+
+int spw_device_no_progress_error(const struct spw_device *device)
+{
+	return device->geometry.kind == SPW_DEVICE_FILE ? -EIO : -ENODEV;
+}
+
+int spw_device_translate_error(const struct spw_device *device, int error)
+{
+	uint64_t size = 0;
+
+	if (device->geometry.kind != SPW_DEVICE_BLOCK || (error != -ENOSPC && error != -EIO && error != -ENXIO))
+		return error;
+	if (ioctl(device->fd, BLKGETSIZE64, &size) || size == 0)
+		return -ENODEV;
+	return error;
+}
+
+static int transfer_error(const struct spw_device *device, bool is_write, size_t len, uint64_t offset_bytes, int error)
+{
+	return spw_error_errno(spw_device_translate_error(device, error), "%s: %s of %zu bytes at byte %llu failed",
+			       device->path, is_write ? "write" : "read", len, (unsigned long long)offset_bytes);
+}
+
+static int transfer(const struct spw_device *device, bool is_write, char *buf, size_t len, uint64_t offset_bytes)
+{
+	int ret = spw_device_check_transfer(device, buf, len, offset_bytes);
+
+	while (ret == 0 && len > 0) {
+		ssize_t n = is_write ? pwrite(device->fd, buf, len, (off_t)offset_bytes)
+				     : pread(device->fd, buf, len, (off_t)offset_bytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return transfer_error(device, is_write, len, offset_bytes, -errno);
+		if (n == 0)
+			return transfer_error(device, is_write, len, offset_bytes,
+					      spw_device_no_progress_error(device));
+		buf += n;
+		len -= (size_t)n;
+		offset_bytes += (uint64_t)n;
+	}
+	return ret;
+}
+
+int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
+{
+	return transfer(device, false, buf, len, offset_bytes);
+}
+
+int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+{
+	return transfer(device, true, (char *)(uintptr_t)buf, len, offset_bytes);
+}
+
+int spw_device_sync(const struct spw_device *device)
+{
+	while (fdatasync(device->fd))
+		if (errno != EINTR)
+			return spw_error_errno(spw_device_translate_error(device, -errno), "%s: flush failed",
+					       device->path);
+	return 0;
+}
+
+int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint64_t range[2] = {offset_bytes, len_bytes};
+	int ret;
+
+	if (!device->geometry.discards)
+		return -EOPNOTSUPP;
+	do {
+		if (device->geometry.kind == SPW_DEVICE_FILE)
+			ret = fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset_bytes,
+					(off_t)len_bytes);
+		else
+			ret = ioctl(device->fd, BLKDISCARD, range);
+	} while (ret && errno == EINTR);
+	return ret ? spw_device_translate_error(device, -errno) : 0;
+}
+
+static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = type,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+
+	return fcntl(device->fd, F_OFD_SETLK, &lock) ? -errno : 0;
+}
+
+int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	int ret = set_lock(device, F_WRLCK, offset_bytes, len_bytes);
+
+	if (ret == -EAGAIN || ret == -EACCES)
+		return spw_error(-EBUSY, "%s: bytes %llu to %llu are locked by another process or another opener",
+				 device->path, (unsigned long long)offset_bytes,
+				 (unsigned long long)(offset_bytes + len_bytes));
+	if (ret == -EBADF)
+		return spw_error(-EBADF, "%s: a lock needs a device opened read-write", device->path);
+	return ret ? spw_error_errno(ret, "%s cannot be locked", device->path) : 0;
+}
+
+int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	int ret = set_lock(device, F_UNLCK, offset_bytes, len_bytes);
+
+	return ret ? spw_error_errno(ret, "%s cannot be unlocked", device->path) : 0;
+}

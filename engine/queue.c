@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/queue.c - open a queue on the best backend that works, close it without losing an io, count */
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/arena.h"
+#include "engine/backend.h"
+#include "util/util.h"
+
+/*
+ * A part is cut so that the kernel needs one bio for it: a request of several bios cannot be issued without waiting and is handed to a
+ * worker thread. 256 is BIO_MAX_VECS.
+ */
+#define PART_SEGMENTS_MAX 256u
+#define PART_BYTES_MAX    (16u << 20)
+
+/* A polled request that the block layer has to split never completes on some kernels; 504 KiB is what PRP lists of one page allow. */
+#define POLLED_SEGMENTS_ASSUMED 127u
+
+void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
+{
+	struct spw_queue_opts defaults = {.size = sizeof(defaults), .depth = 32};
+
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+void spw_queue_describe(struct spw_queue *q, const char *format, ...)
+{
+	size_t used = strlen(q->description);
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(q->description + used, sizeof(q->description) - used, format, args);
+	va_end(args);
+}
+
+static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
+{
+	const struct spw_geometry *g = &dev->device->geometry;
+	uint32_t block_pages = (uint32_t)(g->logical_block_bytes / q->page_bytes);
+
+	dev->part_bytes_max = PART_BYTES_MAX;
+	dev->segments_max = PART_SEGMENTS_MAX;
+	if (q->polls) {
+		dev->part_bytes_max = g->transfer_bytes_max;
+		dev->segments_max = (g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
+	}
+	/* One logical block always fits, at any address. */
+	if (dev->segments_max < block_pages + 2)
+		dev->segments_max = block_pages + 2;
+	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
+	if (dev->uncut_bytes > dev->part_bytes_max)
+		dev->uncut_bytes = dev->part_bytes_max;
+}
+
+static void set_up_device(struct spw_queue *q, unsigned index, const struct spw_device *device)
+{
+	struct spw_queue_device *dev = &q->devices[index];
+
+	dev->device = device;
+	dev->fd = device->fd;
+	dev->block_mask = device->geometry.logical_block_bytes - 1;
+	dev->align_mask = device->geometry.memory_align_bytes - 1;
+	dev->size_bytes = device->geometry.size_bytes;
+	dev->parts = q->parts + (size_t)index * q->depth;
+	for (uint32_t i = q->depth; i-- > 0;) {
+		dev->parts[i].device = (uint8_t)index;
+		dev->parts[i].next = dev->free;
+		dev->free = &dev->parts[i];
+	}
+}
+
+static int check_opts(const struct spw_queue_opts *opts, unsigned count)
+{
+	if (count == 0 || count > SPW_QUEUE_DEVICES_MAX)
+		return spw_error(-EINVAL, "a queue over %u devices; 1 to %u are possible", count,
+				 SPW_QUEUE_DEVICES_MAX);
+	if (opts->depth == 0 || opts->depth > SPW_QUEUE_DEPTH_MAX)
+		return spw_error(-EINVAL, "a queue depth of %u; 1 to %u are possible", opts->depth,
+				 SPW_QUEUE_DEPTH_MAX);
+	if ((unsigned)opts->backend > SPW_BACKEND_LIBAIO || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
+		return spw_error(-EINVAL, "no such backend as %d or no such way to wait as %d", (int)opts->backend,
+				 (int)opts->wait);
+	return 0;
+}
+
+static int make_queue(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+		      struct spw_queue *q)
+{
+	int ret;
+
+	q->depth = opts->depth;
+	q->device_count = count;
+	q->wait_mode = opts->wait;
+	q->log = opts->log;
+	q->page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+	q->arena = opts->arena;
+	if (opts->arena) {
+		q->arena_base = (uintptr_t)opts->arena->base;
+		q->arena_len_bytes = opts->arena->len_bytes;
+	}
+	q->devices = calloc(count, sizeof(*q->devices));
+	q->parts = aligned_alloc(sizeof(*q->parts), (size_t)count * q->depth * sizeof(*q->parts));
+	if (!q->devices || !q->parts)
+		return spw_error(-ENOMEM, "no memory for a queue of %u slots", count * q->depth);
+	memset(q->parts, 0, (size_t)count * q->depth * sizeof(*q->parts));
+	for (unsigned i = 0; i < count; i++)
+		set_up_device(q, i, devices[i]);
+	ret = spw_wake_open(&q->wake);
+	return ret ? spw_error_errno(ret, "no event descriptor for a queue") : 0;
+}
+
+static void free_queue(struct spw_queue *q)
+{
+	spw_wake_close(&q->wake);
+	free(q->devices);
+	free(q->parts);
+	free(q);
+}
+
+/* Polling needs every device to poll; a queue that waits for interrupts works on all. */
+static void settle_wait_mode(struct spw_queue *q)
+{
+	for (unsigned i = 0; q->wait_mode == SPW_WAIT_POLL && i < q->device_count; i++) {
+		const struct spw_device *device = q->devices[i].device;
+
+		if (device->geometry.polls)
+			continue;
+		q->wait_mode = SPW_WAIT_INTERRUPT;
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s cannot be polled (see queue/io_poll, nvme.poll_queues); using interrupts", device->path);
+	}
+}
+
+static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const candidates[], unsigned count)
+{
+	char refusals[256] = "";
+	int ret = -EINVAL;
+
+	for (unsigned i = 0; i < count; i++) {
+		size_t used = strlen(refusals);
+
+		(void)snprintf(q->description, sizeof(q->description), "%s:", candidates[i]->name);
+		q->ops = candidates[i];
+		q->pieces = 0;
+		q->polls = false;
+		ret = q->ops->open(q);
+		if (ret == 0) {
+			spw_queue_describe(q, "%s", refusals);
+			spw_log(&q->log, SPW_LOG_INFO, "%s", q->description);
+			return 0;
+		}
+		(void)snprintf(refusals + used, sizeof(refusals) - used, "; %s", spw_last_error());
+		if (i + 1 < count)
+			spw_log(&q->log, SPW_LOG_WARNING, "%s; using %s", spw_last_error(), candidates[i + 1]->name);
+	}
+	return ret;
+}
+
+int spw_queue_open_with(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *user_opts,
+			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
+			struct spw_queue **out)
+{
+	struct spw_queue_opts opts = {0};
+	struct spw_queue *q;
+	int ret;
+
+	*out = NULL;
+	spw_queue_opts_init(&opts, sizeof(opts));
+	if (user_opts)
+		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
+	ret = check_opts(&opts, count);
+	if (ret)
+		return ret;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return spw_error(-ENOMEM, "no memory for a queue");
+	q->wake.eventfd = -1;
+	ret = make_queue(devices, count, &opts, q);
+	if (ret)
+		goto fail;
+	settle_wait_mode(q);
+	ret = open_backend(q, candidates, candidate_count);
+	if (ret)
+		goto fail;
+	q->arena_page_bytes = q->page_bytes;
+	if (q->arena && q->arena->pages != SPW_PAGES_PLAIN && !q->polls)
+		q->arena_page_bytes = SPW_HUGE_PAGE_BYTES;
+	for (unsigned i = 0; i < count; i++)
+		set_limits(q, &q->devices[i]);
+	*out = q;
+	return 0;
+fail:
+	free_queue(q);
+	return ret;
+}
+
+int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+		   struct spw_queue **queue)
+{
+	static const struct spw_backend_ops *const in_order[] = {&spw_backend_io_uring, &spw_backend_libaio};
+	enum spw_backend wanted = SPW_BACKEND_AUTO;
+
+	if (opts && opts->size >= offsetof(struct spw_queue_opts, backend) + sizeof(opts->backend))
+		wanted = opts->backend;
+	if (wanted == SPW_BACKEND_IO_URING)
+		return spw_queue_open_with(devices, count, opts, in_order, 1, queue);
+	if (wanted == SPW_BACKEND_LIBAIO)
+		return spw_queue_open_with(devices, count, opts, in_order + 1, 1, queue);
+	return spw_queue_open_with(devices, count, opts, in_order, 2, queue);
+}
+
+void spw_queue_close(struct spw_queue *q)
+{
+	if (!q)
+		return;
+	q->closing = true;
+	for (unsigned i = 0; i < q->device_count; i++) {
+		struct spw_queue_device *dev = &q->devices[i];
+
+		while (dev->head)
+			(void)spw_queue_cancel(q, dev->head);
+		for (struct spw_part *part = dev->parts; part < dev->parts + q->depth; part++)
+			if (part->io)
+				(void)spw_queue_cancel(q, part->io);
+	}
+	while (q->ios > 0) {
+		int ret = spw_queue_reap(q, q->ios, -1);
+
+		/* A drive may still write to a buffer: to return, and have the caller free it, would be worse than to stop here. */
+		if (ret < 0)
+			spw_log(&q->log, SPW_LOG_ERROR, "closing a queue with %u requests in flight: %s", q->in_flight,
+				spw_strerror(ret));
+		SPW_ASSERT(ret >= 0 || q->in_flight == 0);
+	}
+	q->ops->close(q);
+	free_queue(q);
+}
+
+enum spw_backend spw_queue_backend(const struct spw_queue *q)
+{
+	return q->ops->backend;
+}
+
+const char *spw_queue_description(const struct spw_queue *q)
+{
+	return q->description;
+}
+
+/* Threads of this process that io_uring made to issue what would have made it wait. */
+static uint32_t count_kernel_workers(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *entry;
+	uint32_t count = 0;
+
+	if (!tasks)
+		return 0;
+	while ((entry = readdir(tasks)) != NULL) {
+		char path[sizeof(entry->d_name) + 32], name[32] = "";
+		FILE *file;
+
+		(void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		file = fopen(path, "re");
+		if (!file)
+			continue;
+		if (fgets(name, sizeof(name), file) && strncmp(name, "iou-wrk", 7) == 0)
+			count++;
+		(void)fclose(file);
+	}
+	(void)closedir(tasks);
+	return count;
+}
+
+void spw_queue_stats(struct spw_queue *q, struct spw_queue_stats *stats, size_t size)
+{
+	q->stats.kernel_workers = count_kernel_workers();
+	spw_opts_merge(stats, size, &q->stats, sizeof(q->stats));
+}

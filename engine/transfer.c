@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/transfer.c - the way of an io through a queue: prepared, cut into parts, issued, joined, ended
+ *
+ *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only the head is cut in part.
+ *   ISSUED     all its bytes are in parts, or what was not was dropped after a failure
+ *   CANCELLED  as ISSUED; parts that stop half-way are not continued
+ *   ENDED      done was called or will be by the next reap
+ *
+ * Invariants
+ *   INV-1  An io is between head and tail if and only if its state is WAITING.
+ *   INV-2  engine_parts is the number of slots whose io it is. An io ends when it is 0 and the state is not WAITING.
+ *   INV-3  A slot in use is either with the backend or among those to be issued again, never both.
+ *   INV-4  An io counts in queue->ios from prepare until done is about to be called.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "engine/backend.h"
+#include "engine/sanitize.h"
+#include "util/util.h"
+
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* What happens to few ios is kept out of the way of those that it does not happen to. */
+#define COLD __attribute__((cold, noinline))
+#define HOT  __attribute__((always_inline)) static inline
+
+/* How often one part is tried again after -EAGAIN or -EINTR. */
+#define RETRIES_MAX 256
+
+enum io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED };
+
+static const char *const op_names[] = {
+	[SPW_READ] = "read",
+	[SPW_WRITE] = "write",
+	[SPW_FLUSH] = "flush",
+	[SPW_DISCARD] = "discard",
+};
+
+/* ---- Ending ---------------------------------------------------------------------------------------------------------------- */
+
+COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
+{
+	const char *path = q->devices[io->device].device->path;
+
+	if (io->engine_error == -ECANCELED)
+		return;
+	q->stats.errors++;
+	if (io->op == SPW_FLUSH)
+		(void)spw_error_errno(io->engine_error, "%s: flush failed", path);
+	else
+		(void)spw_error_errno(io->engine_error, "%s: %s of %u bytes at byte %llu failed", path,
+				      op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes);
+	spw_log(&q->log, SPW_LOG_ERROR, "%s", spw_last_error());
+}
+
+HOT void call_done(struct spw_queue *q, struct spw_io *io)
+{
+	q->ios--;
+	q->ended++;
+	io->done(io);
+}
+
+/* Outside a reap, and inside the loop that issues, done is left to the reap that follows. */
+COLD static void end_later(struct spw_queue *q, struct spw_io *io)
+{
+	io->engine_next = NULL;
+	if (q->ended_tail)
+		q->ended_tail->engine_next = io;
+	else
+		q->ended_head = io;
+	q->ended_tail = io;
+}
+
+/* Nothing of the io is in flight and nothing more will be issued. */
+HOT void end_io(struct spw_queue *q, struct spw_io *io)
+{
+	io->engine_state = IO_ENDED;
+	q->stats.ios++;
+	if (unlikely(io->engine_error)) {
+		report_failure(q, io);
+		io->res = io->engine_error;
+	} else if (likely(io->op <= SPW_WRITE)) {
+		io->res = (int32_t)io->len_bytes;
+		*(io->op == SPW_READ ? &q->stats.bytes_read : &q->stats.bytes_written) += io->len_bytes;
+	} else {
+		io->res = io->op == SPW_FLUSH ? 0 : (int32_t)io->len_bytes;
+	}
+	if (likely(q->reaping && !q->issuing))
+		call_done(q, io);
+	else
+		end_later(q, io);
+}
+
+static void call_done_of_ended(struct spw_queue *q)
+{
+	struct spw_io *io;
+
+	while ((io = q->ended_head) != NULL) {
+		q->ended_head = io->engine_next;
+		if (!q->ended_head)
+			q->ended_tail = NULL;
+		call_done(q, io);
+	}
+}
+
+HOT void leave_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io, struct spw_io *before)
+{
+	if (before)
+		before->engine_next = io->engine_next;
+	else
+		dev->head = io->engine_next;
+	if (dev->tail == io)
+		dev->tail = before;
+	dev->waiting--;
+	if (!dev->head)
+		q->waiting_mask &= ~(UINT64_C(1) << io->device);
+	io->engine_state = IO_ISSUED;
+}
+
+COLD static void fail_io(struct spw_queue *q, struct spw_io *io, int error)
+{
+	struct spw_queue_device *dev = &q->devices[io->device];
+
+	if (!io->engine_error)
+		io->engine_error = error;
+	/* Parts of it exist, so it is the head: INV-1. */
+	if (io->engine_state == IO_WAITING)
+		leave_waiting(q, dev, io, NULL);
+}
+
+HOT void end_part(struct spw_queue *q, struct spw_part *part)
+{
+	struct spw_io *io = part->io;
+	struct spw_queue_device *dev = &q->devices[part->device];
+
+	part->io = NULL;
+	part->next = dev->free;
+	dev->free = part;
+	dev->in_flight--;
+	q->in_flight--;
+	if (--io->engine_parts == 0 && io->engine_state != IO_WAITING)
+		end_io(q, io);
+}
+
+/* ---- Completion ------------------------------------------------------------------------------------------------------------ */
+
+COLD static void issue_again(struct spw_queue *q, struct spw_part *part)
+{
+	part->next = NULL;
+	if (q->again_tail)
+		q->again_tail->next = part;
+	else
+		q->again_head = part;
+	q->again_tail = part;
+	q->again++;
+}
+
+static void advance(struct spw_part *part, uint32_t bytes)
+{
+	part->offset_bytes += bytes;
+	part->rest_bytes -= bytes;
+	if (!part->iov) {
+		part->buf += bytes;
+		return;
+	}
+	bytes += part->iov_offset;
+	while (part->rest_bytes > 0 && bytes >= part->iov->iov_len) {
+		bytes -= (uint32_t)part->iov->iov_len;
+		part->iov++;
+	}
+	part->iov_offset = bytes;
+}
+
+/* A part that did not end in one go. Return: whether it is issued again, which looks whether its io was stopped meanwhile. */
+COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
+{
+	const struct spw_queue_device *dev = &q->devices[part->device];
+
+	if (res > (int64_t)part->len_bytes)
+		res = -EPROTO;
+	if ((res == -EAGAIN || res == -EINTR) && part->retries < RETRIES_MAX) {
+		part->retries++;
+		q->stats.retries++;
+		return true;
+	}
+	if (res >= 0) {
+		/* A torn last block is transferred again: offsets stay multiples of the block. */
+		res &= ~(int64_t)dev->block_mask;
+		if (res < (int64_t)part->len_bytes)
+			q->stats.short_transfers++;
+		if (res > 0) {
+			advance(part, (uint32_t)res);
+			return true;
+		}
+		res = spw_device_no_progress_error(dev->device);
+	}
+	fail_io(q, part->io, spw_device_translate_error(dev->device, (int)res));
+	return false;
+}
+
+void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
+{
+	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) && go_on(q, part, res))
+		issue_again(q, part);
+	else
+		end_part(q, part);
+}
+
+/* ---- Cutting --------------------------------------------------------------------------------------------------------------- */
+
+/* The longest part that may begin at @address, a multiple of the logical block. */
+HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev, uintptr_t address)
+{
+	uint64_t in_arena = address - q->arena_base;
+	uintptr_t page = in_arena < q->arena_len_bytes ? q->arena_page_bytes : q->page_bytes;
+	uint64_t limit = (uint64_t)dev->segments_max * page - (address & (page - 1));
+
+	if (limit > dev->part_bytes_max)
+		limit = dev->part_bytes_max;
+	if (in_arena < q->arena_len_bytes && q->pieces > 0) {
+		uint64_t piece = UINT64_C(1) << SPW_PIECE_SHIFT;
+		uint64_t piece_rest = piece - (in_arena & (piece - 1));
+
+		if (piece_rest < limit && piece_rest > dev->block_mask)
+			limit = piece_rest;
+	}
+	return (uint32_t)(limit & ~(uint64_t)dev->block_mask);
+}
+
+/* As many whole elements as fit one request, counted in the pages that they touch. */
+static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev, const struct spw_io *io)
+{
+	uint64_t bytes = 0, segments = 0;
+
+	for (uint32_t i = io->engine_iov_index; i < io->iov_count; i++) {
+		uintptr_t base = (uintptr_t)io->iov[i].iov_base;
+		uintptr_t page = spw_queue_arena_holds(q, (void *)base) ? q->arena_page_bytes : q->page_bytes;
+
+		segments += ((base & (page - 1)) + io->iov[i].iov_len + page - 1) / page;
+		if (segments > dev->segments_max || bytes + io->iov[i].iov_len > dev->part_bytes_max)
+			break;
+		bytes += io->iov[i].iov_len;
+	}
+	return (uint32_t)bytes;
+}
+
+/* Either whole elements of the vector, or a piece of one that is too long: no element is ever copied. */
+COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_device *dev, struct spw_io *io,
+			    struct spw_part *part)
+{
+	const struct iovec *iov = &io->iov[io->engine_iov_index];
+	uint32_t offset = io->engine_iov_offset;
+	uint32_t bytes = offset == 0 ? whole_elements(q, dev, io) : 0;
+
+	part->iov = iov;
+	part->iov_offset = offset;
+	if (bytes == 0) {
+		uint64_t rest = iov->iov_len - offset;
+
+		bytes = part_limit(q, dev, (uintptr_t)iov->iov_base + offset);
+		if (bytes > rest)
+			bytes = (uint32_t)rest;
+	}
+	part->rest_bytes = bytes;
+	io->engine_issued_bytes += bytes;
+	if (io->engine_issued_bytes == io->len_bytes)
+		return;
+	for (bytes += offset; bytes >= io->iov[io->engine_iov_index].iov_len; io->engine_iov_index++)
+		bytes -= (uint32_t)io->iov[io->engine_iov_index].iov_len;
+	io->engine_iov_offset = bytes;
+}
+
+HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, struct spw_io *io, struct spw_part *part)
+{
+	part->io = io;
+	part->offset_bytes = io->offset_bytes + io->engine_issued_bytes;
+	part->retries = 0;
+	part->op = (uint8_t)io->op;
+	part->iov = NULL;
+	if (likely(io->op != SPW_FLUSH && io->buf)) {
+		uint32_t rest = io->len_bytes - io->engine_issued_bytes;
+		uint32_t limit;
+
+		part->buf = (char *)io->buf + io->engine_issued_bytes;
+		limit = rest <= dev->uncut_bytes ? rest : part_limit(q, dev, (uintptr_t)part->buf);
+		part->rest_bytes = rest < limit ? rest : limit;
+		io->engine_issued_bytes += part->rest_bytes;
+	} else if (io->op != SPW_FLUSH) {
+		cut_vector(q, dev, io, part);
+	} else {
+		part->buf = NULL;
+		part->rest_bytes = 0;
+		io->engine_issued_bytes = io->len_bytes;
+	}
+	io->engine_parts++;
+}
+
+/* What of the part the next request carries: all of it, unless a vector was interrupted inside an element. */
+HOT void shape(const struct spw_queue *q, struct spw_part *part)
+{
+	part->iov_count = 0;
+	part->len_bytes = part->rest_bytes;
+	if (unlikely(part->iov)) {
+		uint64_t first = part->iov->iov_len - part->iov_offset;
+		uint32_t bytes = 0;
+
+		part->buf = (char *)part->iov->iov_base + part->iov_offset;
+		if (part->iov_offset > 0 || first >= part->rest_bytes) {
+			part->len_bytes = first < part->rest_bytes ? (uint32_t)first : part->rest_bytes;
+		} else {
+			while (bytes < part->rest_bytes)
+				bytes += (uint32_t)part->iov[part->iov_count++].iov_len;
+			part->piece = -1;
+			return;
+		}
+	}
+	part->piece = spw_queue_piece(q, part->buf, part->len_bytes);
+}
+
+/* ---- Issuing --------------------------------------------------------------------------------------------------------------- */
+
+/* Full: what is in there goes first. A submission that fails is met again by the submit or wait that follows. */
+COLD static bool issue_to_full(struct spw_queue *q, struct spw_part *part)
+{
+	(void)q->ops->submit(q);
+	if (q->ops->issue(q, part) == 0)
+		return true;
+	issue_again(q, part);
+	return false;
+}
+
+HOT void issue(struct spw_queue *q, struct spw_part *part)
+{
+	shape(q, part);
+	if (unlikely(q->ops->issue(q, part) != 0) && !issue_to_full(q, part))
+		return;
+	q->stats.parts++;
+	q->stats.parts_fixed += part->piece >= 0;
+}
+
+COLD static void issue_those_again(struct spw_queue *q)
+{
+	struct spw_part *part = q->again_head;
+
+	q->again_head = NULL;
+	q->again_tail = NULL;
+	q->again = 0;
+	while (part) {
+		struct spw_part *next = part->next;
+
+		if (part->io->engine_error || part->io->engine_state == IO_CANCELLED) {
+			fail_io(q, part->io, -ECANCELED);
+			end_part(q, part);
+		} else {
+			issue(q, part);
+		}
+		part = next;
+	}
+}
+
+/* The one operation without a queue in the kernel: done here and now. */
+COLD static void discard(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io)
+{
+	leave_waiting(q, dev, io, NULL);
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	io->engine_error = spw_device_discard(dev->device, io->offset_bytes, io->len_bytes);
+	end_io(q, io);
+}
+
+static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
+{
+	struct spw_io *io;
+
+	while ((io = dev->head) != NULL) {
+		struct spw_part *part = dev->free;
+
+		if (unlikely(io->op == SPW_DISCARD)) {
+			discard(q, dev, io);
+			continue;
+		}
+		if (!part)
+			return;
+		dev->free = part->next;
+		dev->in_flight++;
+		q->in_flight++;
+		cut(q, dev, io, part);
+		if (likely(io->engine_issued_bytes == io->len_bytes))
+			leave_waiting(q, dev, io, NULL);
+		issue(q, part);
+	}
+}
+
+static void issue_all(struct spw_queue *q)
+{
+	bool was_issuing = q->issuing;
+
+	q->issuing = true;
+	if (unlikely(q->again_head))
+		issue_those_again(q);
+	for (uint64_t mask = q->waiting_mask; mask; mask &= mask - 1)
+		issue_device(q, &q->devices[__builtin_ctzll(mask)]);
+	if (q->in_flight > q->stats.in_flight_max)
+		q->stats.in_flight_max = q->in_flight;
+	q->issuing = was_issuing;
+}
+
+/* ---- The public side ------------------------------------------------------------------------------------------------------- */
+
+static int check_vector(const struct spw_queue *q, const struct spw_io *io)
+{
+	const struct spw_queue_device *dev = &q->devices[io->device];
+	const char *path = dev->device->path;
+	uint64_t bytes = 0;
+
+	if (!io->iov || io->iov_count == 0)
+		return spw_error(-EINVAL, "%s: neither a buffer nor a vector", path);
+	for (uint32_t i = 0; i < io->iov_count; i++) {
+		const struct iovec *iov = &io->iov[i];
+
+		if (((uintptr_t)iov->iov_base & dev->align_mask) != 0)
+			return spw_error(-EINVAL, "%s: element %u of the vector at %p is not aligned to %u bytes", path,
+					 i, iov->iov_base, dev->align_mask + 1);
+		if (iov->iov_len == 0 || (iov->iov_len & dev->block_mask) != 0 || iov->iov_len > SPW_IO_BYTES_MAX)
+			return spw_error(
+				-EINVAL,
+				"%s: element %u of the vector has %zu bytes, not a multiple of the logical block of %u",
+				path, i, iov->iov_len, dev->block_mask + 1);
+		if (SPW_IS_POISONED(iov->iov_base, iov->iov_len))
+			return spw_error(-EFAULT, "%s: element %u of the vector is not allocated", path, i);
+		bytes += iov->iov_len;
+		if (bytes > io->len_bytes)
+			break;
+	}
+	if (bytes != io->len_bytes)
+		return spw_error(-EINVAL, "%s: a vector of %llu bytes for a transfer of %u", path,
+				 (unsigned long long)bytes, io->len_bytes);
+	return 0;
+}
+
+COLD static int refuse(const struct spw_queue *q, const struct spw_io *io)
+{
+	int ret;
+
+	if (q->closing)
+		return spw_error(-ESHUTDOWN, "the queue is being closed");
+	if (io->device >= q->device_count)
+		return spw_error(-EINVAL, "device %u of a queue over %u", io->device, q->device_count);
+	if ((unsigned)io->op > SPW_DISCARD)
+		return spw_error(-EINVAL, "%s: no such operation as %d", q->devices[io->device].device->path,
+				 (int)io->op);
+	if (io->op == SPW_FLUSH)
+		return 0;
+	ret = spw_device_check_transfer(q->devices[io->device].device, io->op == SPW_DISCARD ? NULL : io->buf,
+					io->len_bytes, io->offset_bytes);
+	if (ret)
+		return ret;
+	if (io->len_bytes > SPW_IO_BYTES_MAX)
+		return spw_error(-EINVAL, "%s: %u bytes in one transfer; at most %u",
+				 q->devices[io->device].device->path, io->len_bytes, SPW_IO_BYTES_MAX);
+	if (io->op == SPW_DISCARD)
+		return 0;
+	if (!io->buf)
+		return check_vector(q, io);
+	if (SPW_IS_POISONED(io->buf, io->len_bytes))
+		return spw_error(-EFAULT, "%s: the %u bytes at %p are not allocated",
+				 q->devices[io->device].device->path, io->len_bytes, io->buf);
+	return 0;
+}
+
+/* The checks of refuse() for the plain case, without the words. */
+HOT bool is_plain(const struct spw_queue *q, const struct spw_io *io)
+{
+	const struct spw_queue_device *dev = &q->devices[io->device];
+
+	return io->device < q->device_count && (unsigned)io->op <= SPW_WRITE && io->buf && !q->closing &&
+	       !SPW_IS_POISONED(io->buf, io->len_bytes) &&
+	       ((io->offset_bytes | io->len_bytes) & dev->block_mask) == 0 &&
+	       ((uintptr_t)io->buf & dev->align_mask) == 0 && io->len_bytes - 1 < SPW_IO_BYTES_MAX &&
+	       io->len_bytes <= dev->size_bytes && io->offset_bytes <= dev->size_bytes - io->len_bytes;
+}
+
+int spw_queue_prepare(struct spw_queue *q, struct spw_io *io)
+{
+	struct spw_queue_device *dev;
+
+	if (unlikely(!is_plain(q, io))) {
+		int ret = refuse(q, io);
+
+		if (ret)
+			return ret;
+	}
+	dev = &q->devices[io->device];
+	io->engine_next = NULL;
+	io->engine_state = IO_WAITING;
+	io->engine_parts = 0;
+	io->engine_issued_bytes = 0;
+	io->engine_error = 0;
+	io->engine_iov_index = 0;
+	io->engine_iov_offset = 0;
+	if (dev->head)
+		dev->tail->engine_next = io;
+	else
+		dev->head = io;
+	dev->tail = io;
+	dev->waiting++;
+	q->waiting_mask |= UINT64_C(1) << io->device;
+	q->ios++;
+	return 0;
+}
+
+uint32_t spw_queue_room(const struct spw_queue *q, unsigned device)
+{
+	const struct spw_queue_device *dev;
+	uint32_t taken;
+
+	if (device >= q->device_count)
+		return 0;
+	dev = &q->devices[device];
+	taken = dev->in_flight + dev->waiting;
+	return taken < q->depth ? q->depth - taken : 0;
+}
+
+int spw_queue_submit(struct spw_queue *q)
+{
+	issue_all(q);
+	return q->ops->submit(q);
+}
+
+/* How many completions to sleep for. No more than a quarter of the depth may fall idle while ios wait for room. */
+static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
+{
+	unsigned want = min - q->ended;
+
+	if (q->ios == 0)
+		return 1; /* only a wake can end this */
+	if (want > q->ios)
+		want = q->ios;
+	if (q->waiting_mask && want > q->depth / 4)
+		want = q->depth >= 4 ? q->depth / 4 : 1;
+	if (want > q->in_flight - q->again)
+		want = q->in_flight - q->again;
+	return want < SPW_WANT_MAX ? want : SPW_WANT_MAX;
+}
+
+static int wait_once(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+{
+	int ret;
+
+	if (want > 0 && !spw_wake_sleep(&q->wake))
+		want = 0;
+	ret = q->ops->wait(q, want, timeout_ns);
+	if (want > 0)
+		spw_wake_up(&q->wake);
+	return ret;
+}
+
+static bool reaped_enough(const struct spw_queue *q, unsigned min)
+{
+	return q->ended >= min || (q->ended > 0 && q->ios == 0);
+}
+
+static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
+{
+	uint64_t deadline_ns = min > 0 && timeout_ns > 0 ? spw_clock_ns() + (uint64_t)timeout_ns : 0;
+
+	for (;;) {
+		bool woken = spw_wake_taken(&q->wake);
+		unsigned want;
+		int ret;
+
+		issue_all(q);
+		call_done_of_ended(q);
+		want = woken || timeout_ns == 0 || reaped_enough(q, min) ? 0 : completions_to_wait_for(q, min);
+		ret = wait_once(q, want, timeout_ns);
+		call_done_of_ended(q);
+		if (ret == -EINTR || ret == -ETIME)
+			return 0;
+		if (ret || woken || timeout_ns == 0 || reaped_enough(q, min) || spw_wake_taken(&q->wake))
+			return ret;
+		if (deadline_ns) {
+			uint64_t now_ns = spw_clock_ns();
+
+			if (now_ns >= deadline_ns)
+				return 0;
+			timeout_ns = (int64_t)(deadline_ns - now_ns);
+		}
+	}
+}
+
+int spw_queue_reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
+{
+	int ret;
+
+	if (q->reaping)
+		return spw_error(-EDEADLK, "spw_queue_reap() called from inside a done function");
+	q->reaping = true;
+	q->ended = 0;
+	ret = reap(q, min, timeout_ns);
+	q->reaping = false;
+	return q->ended > 0 ? (int)q->ended : ret;
+}
+
+void spw_queue_wake(struct spw_queue *q)
+{
+	spw_wake_ask(&q->wake);
+}
+
+static bool is_among_ended(const struct spw_queue *q, const struct spw_io *io)
+{
+	for (const struct spw_io *ended = q->ended_head; ended; ended = ended->engine_next)
+		if (ended == io)
+			return true;
+	return false;
+}
+
+static bool cancel_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io)
+{
+	struct spw_io *before = NULL;
+
+	for (struct spw_io *at = dev->head; at; before = at, at = at->engine_next) {
+		if (at != io)
+			continue;
+		leave_waiting(q, dev, io, before);
+		io->engine_error = -ECANCELED;
+		if (io->engine_parts == 0)
+			end_io(q, io);
+		return true;
+	}
+	return false;
+}
+
+int spw_queue_cancel(struct spw_queue *q, struct spw_io *io)
+{
+	bool was_issuing = q->issuing;
+	struct spw_queue_device *dev;
+	bool found;
+
+	if (io->device >= q->device_count)
+		return spw_error(-ENOENT, "cancel: device %u of a queue over %u", io->device, q->device_count);
+	dev = &q->devices[io->device];
+	if (is_among_ended(q, io))
+		return 0;
+	/* done is called later, never from here. */
+	q->issuing = true;
+	found = cancel_waiting(q, dev, io);
+	q->issuing = was_issuing;
+	for (struct spw_part *part = dev->parts; part < dev->parts + q->depth; part++) {
+		if (part->io != io)
+			continue;
+		found = true;
+		io->engine_state = IO_CANCELLED;
+		q->ops->cancel(q, part);
+	}
+	return found ? 0 : spw_error(-ENOENT, "cancel: the io is not in the queue");
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/wake.c - wake a thread that sleeps in a queue */
+#include "engine/wake.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+int spw_wake_open(struct spw_wake *wake)
+{
+	atomic_init(&wake->asked, false);
+	atomic_init(&wake->sleeping, false);
+	wake->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return wake->eventfd < 0 ? -errno : 0;
+}
+
+void spw_wake_close(struct spw_wake *wake)
+{
+	if (wake->eventfd >= 0)
+		(void)close(wake->eventfd);
+	wake->eventfd = -1;
+}
+
+void spw_wake_ask(struct spw_wake *wake)
+{
+	int saved_errno = errno;
+	uint64_t one = 1;
+
+	atomic_store(&wake->asked, true);
+	/* A full counter (EAGAIN) is readable already, which is all that is wanted. */
+	if (atomic_load(&wake->sleeping) && write(wake->eventfd, &one, sizeof(one)) < 0)
+		errno = saved_errno;
+}
+
+bool spw_wake_sleep(struct spw_wake *wake)
+{
+	atomic_store(&wake->sleeping, true);
+	if (!atomic_load(&wake->asked))
+		return true;
+	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
+	return false;
+}
+
+void spw_wake_up(struct spw_wake *wake)
+{
+	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
+}
+
+void spw_wake_drain(struct spw_wake *wake)
+{
+	uint64_t count, one = 1;
+
+	/* Nothing to read (EAGAIN): drained before. */
+	if (read(wake->eventfd, &count, sizeof(count)) < 0)
+		return;
+	/* Whoever has asked since the sleep was announced has signalled what was just drained: signal again. */
+	if (atomic_load(&wake->asked) && write(wake->eventfd, &one, sizeof(one)) < 0)
+		return;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/wake.h - wake a thread that sleeps in a queue, without a system call when it does not sleep
+ *
+ * The flag is the truth; the eventfd only ends a sleep. The sleeper announces itself before it looks at the flag, and the waker sets
+ * the flag before it looks for a sleeper: one of them sees the other.
+ */
+#ifndef SPW_ENGINE_WAKE_H
+#define SPW_ENGINE_WAKE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct spw_wake {
+	int eventfd; /* non-blocking */
+	atomic_bool asked;
+	atomic_bool sleeping;
+};
+
+int spw_wake_open(struct spw_wake *wake);
+void spw_wake_close(struct spw_wake *wake);
+
+/* From any thread, also from a signal handler. */
+void spw_wake_ask(struct spw_wake *wake);
+
+/* Announce a sleep. Return: false when somebody has asked: do not sleep. */
+bool spw_wake_sleep(struct spw_wake *wake);
+
+/* The sleep is over. */
+void spw_wake_up(struct spw_wake *wake);
+
+/* Make the eventfd unreadable again. */
+void spw_wake_drain(struct spw_wake *wake);
+
+/* Whether somebody has asked; forgets it. */
+static inline bool spw_wake_taken(struct spw_wake *wake)
+{
+	return atomic_load_explicit(&wake->asked, memory_order_relaxed) && atomic_exchange(&wake->asked, false);
+}
+
+#endif

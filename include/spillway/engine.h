@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/engine.h - devices, DMA memory and queues: moves blocks, knows nothing of objects
+ *
+ * Contract
+ *   Threads    A queue belongs to one thread: the one that first prepares, submits or reaps on it. Only
+ *              spw_queue_wake() may be called from another. An arena may be used from any thread. A device is
+ *              immutable once open and may be shared.
+ *   Buffers    A buffer belongs to the engine from spw_queue_prepare() until its io's done function is called.
+ *              Address, offset and length must meet the device's geometry: the engine does not copy; it refuses with
+ *              -EINVAL and says what is unaligned.
+ *   Lifetime   A device outlives the queues opened on it; an arena outlives the queues that registered it.
+ *   Errors     0 or a count, or a negative errno, with spw_last_error() in words. An io's own outcome is in io->res.
+ *   Memory     All slots are allocated by spw_queue_open(); preparing, submitting and reaping allocate nothing.
+ */
+#ifndef SPILLWAY_ENGINE_H
+#define SPILLWAY_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include <spillway/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Devices ---- */
+
+struct spw_device; /* opaque */
+
+enum spw_device_kind {
+	SPW_DEVICE_BLOCK,     /* /dev/nvme0n1, /dev/loop3 */
+	SPW_DEVICE_FILE,      /* a regular file, opened O_DIRECT */
+	SPW_DEVICE_NVME_CHAR, /* /dev/ng0n1 */
+};
+
+/* What the system says of a device. All lengths are bytes. Text fields are "" when unknown. */
+struct spw_geometry {
+	enum spw_device_kind kind;
+	uint64_t size_bytes;
+	uint32_t logical_block_bytes;  /* unit of offset and length of every transfer */
+	uint32_t physical_block_bytes; /* smallest unit the drive writes without read-modify-write */
+	uint32_t memory_align_bytes; /* buffers start at a multiple of this (STATX_DIOALIGN where the kernel has it) */
+	uint32_t transfer_bytes_max; /* largest transfer that the kernel hands to the drive in one piece */
+	uint32_t segments_max;       /* scatter-gather entries per transfer; 0: unknown */
+	int numa_node;               /* -1: unknown or none */
+	bool rotational;
+	bool polls;    /* completions can be polled (queue/io_poll) */
+	bool discards; /* discard is supported */
+	char model[64];
+	char serial[64];
+	char nvme_char_path[64]; /* /dev/ngXnY of an NVMe namespace */
+};
+
+struct spw_device_opts {
+	size_t size;    /* sizeof *this as the caller knows it */
+	bool read_only; /* default false */
+	bool exclusive; /* O_EXCL: a block device that is mounted or held refuses with -EBUSY; default false */
+	struct spw_log log;
+};
+
+SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
+
+/**
+ * spw_device_open - open a block device or a regular file O_DIRECT and read its geometry
+ * @opts: options, or NULL for the defaults
+ *
+ * Writes nothing. Does not look at what the device holds.
+ *
+ * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular file; -EOPNOTSUPP the
+ * file system refuses O_DIRECT; -ENODEV a device of size 0.
+ */
+SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
+SPW_EXPORT void spw_device_close(struct spw_device *device);
+
+SPW_EXPORT const char *spw_device_path(const struct spw_device *device);
+SPW_EXPORT const struct spw_geometry *spw_device_geometry(const struct spw_device *device);
+
+/**
+ * spw_device_pread, spw_device_pwrite - one blocking transfer, for the few blocks that are read or written outside a
+ * queue
+ *
+ * The same alignment rules as for a queue. Continues after a short transfer. A write is not durable before
+ * spw_device_sync().
+ *
+ * Return: 0 when all @len bytes were transferred, else a negative errno.
+ */
+SPW_EXPORT int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes);
+SPW_EXPORT int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes);
+SPW_EXPORT int spw_device_sync(const struct spw_device *device);
+
+/**
+ * spw_device_discard - tell the device that a range of whole logical blocks holds nothing any more
+ *
+ * Blocks until the device has taken it. What a read of the range gives then is undefined.
+ *
+ * Return: 0; -EOPNOTSUPP the device cannot; -EINVAL unaligned or beyond the end.
+ */
+SPW_EXPORT int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+
+/**
+ * spw_device_lock - take an exclusive advisory lock (OFD) on a byte range, or fail at once
+ *
+ * The lock ends with spw_device_unlock(), spw_device_close() or the process. Children of fork(2) share it until they
+ * exec or exit. Works on a device opened read-write only.
+ *
+ * Return: 0; -EBUSY somebody else holds it.
+ */
+SPW_EXPORT int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+SPW_EXPORT int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+
+/* ---- DMA memory ---- */
+
+struct spw_arena; /* opaque: memory from huge pages, registered with every queue that is opened with it */
+
+enum spw_page_kind {
+	SPW_PAGES_HUGETLB,     /* MAP_HUGETLB */
+	SPW_PAGES_TRANSPARENT, /* madvise(MADV_HUGEPAGE) */
+	SPW_PAGES_PLAIN,
+};
+
+struct spw_arena_opts {
+	size_t size;
+	uint64_t bytes;  /* rounded up to 2 MiB; default 256 MiB */
+	int numa_node;   /* preferred node (libnuma), -1 for none; default -1 */
+	bool no_hugetlb; /* go straight to transparent huge pages; default false */
+	struct spw_log log;
+};
+
+struct spw_arena_stats {
+	size_t size;
+	enum spw_page_kind pages;
+	uint64_t bytes_total, bytes_used, bytes_used_max;
+	uint64_t allocations, refusals;
+};
+
+/* Allocations are multiples of this and start at such an address. */
+#define SPW_ARENA_GRANULE_BYTES 65536u
+
+SPW_EXPORT void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size);
+
+/**
+ * spw_arena_open - reserve DMA memory
+ *
+ * Huge pages where the system has them free, else transparent ones, else plain pages: which, and why, goes to the
+ * log. Pages are not touched here; but a queue that registers the arena with io_uring makes all of it resident.
+ */
+SPW_EXPORT int spw_arena_open(const struct spw_arena_opts *opts, struct spw_arena **arena);
+SPW_EXPORT void spw_arena_close(struct spw_arena *arena); /* everything allocated from it is gone */
+
+/**
+ * spw_arena_alloc - @len bytes at the lowest free address, aligned to SPW_ARENA_GRANULE_BYTES
+ *
+ * The bytes are undefined. Does not wait and does not grow the arena.
+ *
+ * Return: 0; -ENOBUFS no free run of that length.
+ */
+SPW_EXPORT int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory);
+SPW_EXPORT void spw_arena_free(struct spw_arena *arena, void *memory);
+SPW_EXPORT bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len);
+SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats, size_t size);
+
+/* ---- Queues ---- */
+
+struct spw_queue; /* opaque: submission and completion over one or more devices */
+
+enum spw_backend {
+	SPW_BACKEND_AUTO, /* io_uring, else libaio; the reason is logged */
+	SPW_BACKEND_IO_URING,
+	SPW_BACKEND_LIBAIO,
+};
+
+enum spw_op {
+	SPW_READ,
+	SPW_WRITE,
+	SPW_FLUSH,   /* the drive's volatile cache; offset and length are ignored */
+	SPW_DISCARD, /* deallocate a range; -EOPNOTSUPP where the device has none */
+};
+
+/*
+ * One transfer, allocated by the caller and embedded wherever it likes. The caller fills the first group; the engine
+ * sets res and calls done exactly once, from spw_queue_reap() or spw_queue_close(). The io may be prepared again
+ * from inside done.
+ */
+struct spw_io {
+	enum spw_op op;
+	uint32_t device; /* index into the queue's devices */
+	void *buf;       /* NULL: iov and iov_count describe the memory, which must stay valid until done */
+	const struct iovec *iov;
+	uint32_t iov_count;
+	uint32_t len_bytes; /* at most SPW_IO_BYTES_MAX; the sum of the vector */
+	uint64_t offset_bytes;
+	void (*done)(struct spw_io *io);
+	void *context; /* the caller's */
+
+	int32_t res; /* bytes transferred, always all of them; or a negative errno */
+
+	/* private: engine */
+	struct spw_io *engine_next;
+	uint32_t engine_state;
+	uint32_t engine_parts;        /* in flight */
+	uint32_t engine_issued_bytes; /* cut into parts so far */
+	int32_t engine_error;         /* of the first part that failed */
+	uint32_t engine_iov_index;    /* where the next part begins */
+	uint32_t engine_iov_offset;
+	uint64_t engine_reserved[2];
+};
+
+#define SPW_IO_BYTES_MAX      (1u << 30)
+#define SPW_QUEUE_DEPTH_MAX   1024u
+#define SPW_QUEUE_DEVICES_MAX 64u
+
+enum spw_wait {
+	SPW_WAIT_INTERRUPT, /* sleep until an interrupt */
+	SPW_WAIT_POLL,      /* poll the drives (IOPOLL); needs devices that poll */
+	SPW_WAIT_SQPOLL,    /* a kernel thread submits; reaping sleeps */
+};
+
+struct spw_queue_opts {
+	size_t size;
+	enum spw_backend backend; /* default SPW_BACKEND_AUTO */
+	enum spw_wait wait;       /* default SPW_WAIT_INTERRUPT; falls back to it, logged */
+	uint32_t depth;           /* kernel requests in flight per device, 1..SPW_QUEUE_DEPTH_MAX; default 32 */
+	struct spw_arena *arena;  /* registered with the queue where the backend can; NULL for none */
+	struct spw_log log;
+};
+
+/* Counters of one queue; all are totals since open. */
+struct spw_queue_stats {
+	size_t size;
+	uint64_t ios, bytes_read, bytes_written;
+	uint64_t parts;           /* kernel requests: more than ios where transfers were split */
+	uint64_t parts_fixed;     /* of them, with registered memory */
+	uint64_t short_transfers; /* continued */
+	uint64_t retries;         /* -EAGAIN, -EINTR */
+	uint64_t errors;
+	uint64_t system_calls; /* io_uring_enter, io_submit, io_getevents */
+	uint64_t sleeps;
+	uint32_t in_flight_max;
+	uint32_t
+		kernel_workers; /* io_uring worker threads of the process now: what could not be issued without waiting */
+};
+
+SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
+
+/**
+ * spw_queue_open - a queue over @count devices
+ *
+ * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from io_uring to libaio. Setup features that the
+ * kernel refuses are dropped one at a time. What was chosen and dropped, and why, goes to the log and to
+ * spw_queue_description().
+ *
+ * Return: 0; -EINVAL; -ENOMEM; or what io_uring_setup(2) or io_setup(2) returns.
+ */
+SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+			      struct spw_queue **queue);
+
+/**
+ * spw_queue_close - cancel what can be cancelled, wait for the rest, release the queue
+ *
+ * By the thread that used the queue. Calls done for every io in it. Does not return while a device may still write to
+ * a caller's buffer.
+ */
+SPW_EXPORT void spw_queue_close(struct spw_queue *queue);
+
+SPW_EXPORT enum spw_backend spw_queue_backend(const struct spw_queue *queue);
+
+/* "io_uring: single_issuer defer_taskrun registered files and memory; libaio not needed" - for logs and reports. */
+SPW_EXPORT const char *spw_queue_description(const struct spw_queue *queue);
+
+/*
+ * How many more kernel requests device @device takes now. Zero: further ios are accepted and wait inside the queue,
+ * in order.
+ */
+SPW_EXPORT uint32_t spw_queue_room(const struct spw_queue *queue, unsigned device);
+
+/**
+ * spw_queue_prepare - hand over an io; issued by the next submit or reap
+ *
+ * A transfer larger than the device or the kernel takes at once is split; its parts are joined before done is called.
+ *
+ * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device (done is then not
+ * called).
+ */
+SPW_EXPORT int spw_queue_prepare(struct spw_queue *queue, struct spw_io *io);
+
+/* Give everything prepared that fits the depth to the kernel, with one system call. Return: 0 or a negative errno. */
+SPW_EXPORT int spw_queue_submit(struct spw_queue *queue);
+
+/**
+ * spw_queue_reap - submit, then call done for completed ios
+ * @min:         wait for at least so many ios, or for all that are in the queue if they are fewer; 0 does not wait.
+ *               With an empty queue only a wake or the timeout ends the wait
+ * @timeout_ns:  give up waiting after this; negative: no limit
+ *
+ * Returns early, with what there is, after spw_queue_wake() or a signal. done is called from here and from
+ * spw_queue_close() only.
+ *
+ * Return: how many ios ended, or a negative errno of the queue itself (never of an io); -EDEADLK when called from
+ * inside done.
+ */
+SPW_EXPORT int spw_queue_reap(struct spw_queue *queue, unsigned min, int64_t timeout_ns);
+
+/* Make a sleeping or the next spw_queue_reap() return early. From any thread; async-signal-safe. */
+SPW_EXPORT void spw_queue_wake(struct spw_queue *queue);
+
+/**
+ * spw_queue_cancel - try to stop an io that is in the queue
+ *
+ * What the kernel has not been given is dropped; what it has is cancelled where it can. done is called in any case,
+ * later, from spw_queue_reap(): with res -ECANCELED if the io was stopped, else with its outcome. A write stopped
+ * midway may have reached the drive.
+ *
+ * Return: 0; -ENOENT the io is not in the queue.
+ */
+SPW_EXPORT int spw_queue_cancel(struct spw_queue *queue, struct spw_io *io);
+
+SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats *stats, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/format.h - making, examining and removing a store on drives
+ *
+ * Contract
+ *   Threads    Every function may be called from any thread; none keeps anything between calls.
+ *   Safety     spw_format() and spw_wipe() are the only functions of spillway that write to a device outside an open
+ *              store, and they write only to the devices named. A device that is mounted, held, swapped on or in use
+ *              by a store is refused always; one that carries a partition table, a file system or any signature that
+ *              libblkid knows is refused unless forced. A refusal happens before the first byte is written to any of
+ *              the devices.
+ *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
+ *              -EBUSY, -EEXIST (carries something) and -ENOTUNIQ (named twice) are refusals for safety.
+ *   Structs    The caller sets the size of an info struct before the call; 0 is taken as this library's. Of an array,
+ *              the first element's counts for all.
+ *   Trust      Nothing read from a drive is trusted: bad bytes give -EUCLEAN or -EMEDIUMTYPE, never a crash.
+ */
+#ifndef SPILLWAY_FORMAT_H
+#define SPILLWAY_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/engine.h>
+#include <spillway/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPW_DRIVES_MAX      64u
+#define SPW_PARTITIONS_MAX  256u
+#define SPW_CHUNK_BYTES_MIN (64u << 10)
+#define SPW_CHUNK_BYTES_MAX (64u << 20)
+#define SPW_UUID_TEXT_BYTES 37
+
+struct spw_format_opts {
+	size_t size;
+	uint32_t partitions;  /* 1..SPW_PARTITIONS_MAX; default 1 */
+	uint64_t chunk_bytes; /* unit of striping, a power of two; 0: chosen (1 MiB); default 0 */
+	bool force;           /* overwrite signatures; never a device in use; default false */
+	struct spw_log log;
+};
+
+/* What a store's superblocks say. */
+struct spw_store_info {
+	size_t size;
+	char store_uuid[SPW_UUID_TEXT_BYTES];
+	uint32_t format_version;
+	uint32_t drives;
+	uint32_t partitions;
+	uint32_t block_bytes; /* unit of allocation */
+	uint64_t chunk_bytes;
+	uint64_t capacity_bytes;           /* for data, all drives and partitions together */
+	uint64_t partition_capacity_bytes; /* of one partition, all drives together */
+	uint32_t partitions_in_use;        /* held by a process right now */
+};
+
+/* What one drive's superblocks say. */
+struct spw_drive_info {
+	size_t size;
+	char path[256];
+	char drive_uuid[SPW_UUID_TEXT_BYTES];
+	uint32_t index;
+	uint32_t copies_good; /* 1 or 2 superblock copies are intact */
+	uint64_t size_bytes;  /* of the device */
+	uint64_t data_offset_bytes;
+	uint64_t partition_bytes; /* of each partition on this drive */
+	uint64_t sequence;
+	struct spw_geometry geometry;
+};
+
+/* One candidate device, whatever it holds. */
+struct spw_probe_info {
+	size_t size;
+	char path[256];
+	struct spw_geometry geometry;
+	char holds
+		[160]; /* "nothing known", "ext4 file system \"root\"", "gpt partition table", "spillway store UUID drive 2 of 4" */
+	bool usable; /* spw_format() without force would take it */
+	bool has_store;
+	char reason[256]; /* why it is not usable, with the remedy; "" when usable */
+	int error;        /* 0 when usable, else what spw_format() returns for that reason: -EBUSY when it is in use */
+};
+
+SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
+
+/**
+ * spw_format - make a new, empty store on @count drives
+ * @paths:  block devices or existing regular files of at least SPW_DRIVE_BYTES_MIN each; sizes may differ
+ * @info:   set on success; may be NULL
+ *
+ * Checks all drives before it writes to the first. What the drives held is lost (their data blocks are not
+ * overwritten: see spw_wipe()). A crash in between leaves drives that spw_store_open() refuses as "format did not
+ * finish", never a store of mixed generations.
+ *
+ * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not forced); -EBUSY a
+ * drive is in use; -ENOTUNIQ a drive is named twice; or what opening and writing it returns.
+ */
+SPW_EXPORT int spw_format(const char *const paths[], unsigned count, const struct spw_format_opts *opts,
+			  struct spw_store_info *info);
+
+/**
+ * spw_check - read and verify every superblock copy of a store and whether its drives belong together
+ * @info:    set when the store is usable
+ * @drives:  array of @count, one per path in the order given; entries are filled as far as they could be read; may be
+ *           NULL
+ *
+ * Reads only. Works while the store is open elsewhere.
+ *
+ * Return: 0 the store can be opened; else as spw_store_open(), for the first fault found.
+ */
+SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_store_info *info,
+			 struct spw_drive_info drives[]);
+
+/**
+ * spw_wipe - remove a store: overwrite both superblock copies of every drive, so that the drives are free again
+ *
+ * Discards the data area too where the device can. Refuses a drive that holds no spillway superblock (-EMEDIUMTYPE),
+ * or one in use (-EBUSY). A drive of an incomplete store (others missing) may be wiped.
+ */
+SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log);
+
+/**
+ * spw_probe - one device: geometry, what is on it, and whether it could be formatted
+ *
+ * Reads only. A device that cannot even be opened still gives 0, with usable false and the reason.
+ */
+SPW_EXPORT int spw_probe(const char *path, struct spw_probe_info *info);
+
+/**
+ * spw_probe_list - the paths of all whole block devices of this machine that have a size, partitions and
+ * device-mapper targets included
+ * @paths:  set to an array of strings to be given to spw_probe_list_free()
+ *
+ * Return: how many, or a negative errno.
+ */
+SPW_EXPORT int spw_probe_list(char ***paths);
+SPW_EXPORT void spw_probe_list_free(char **paths);
+
+/* Smallest drive that can be formatted: two superblock copies and some data. */
+#define SPW_DRIVE_BYTES_MIN (16u << 20)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

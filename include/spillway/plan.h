@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/plan.h - which tensors of a training step to spill, from a measured step and measured drives
+ *
+ * The planner simulates the step: compute, writes, reads, and the memory that tensors hold. tensor/plan.c begins with
+ * the model, what it assumes, and how it chooses.
+ *
+ * Contract
+ *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. What it takes is bounded by
+ *              the number of tensors; 10,000 are planned in a few milliseconds.
+ *   Threads    Any thread, any number at a time.
+ *   Memory     The caller's arrays are read, never kept. What is needed besides is allocated and freed within a call.
+ *   Time       Nanoseconds of compute since the step began, without any wait for I/O, unless it says wall time.
+ *   Errors     0, or a negative errno; spw_last_error() names the tensor and the field.
+ */
+#ifndef SPILLWAY_PLAN_H
+#define SPILLWAY_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPW_PLAN_TENSORS_MAX       (1u << 24)
+#define SPW_PLAN_POINTS_PER_TENSOR 5u
+#define SPW_PLAN_STALL_FOREVER     UINT64_MAX /* what was written can never be read: the read bandwidth is 0 */
+
+/* One stored object: views of the same bytes are one tensor with several users. */
+struct spw_plan_tensor {
+	uint64_t bytes;
+	uint64_t pack_ns;    /* saved by the forward pass: in memory from here on */
+	uint64_t use_ns;     /* the backward pass first takes it; not read if there are no users */
+	uint64_t release_ns; /* the last user is gone, and with it the memory; not before use_ns */
+	uint32_t users;      /* takes expected; 0: saved and never taken */
+	uint32_t scope;      /* number of the scope it was saved in, in the order they ran, over all micro-batches */
+	bool must_keep;      /* too small, excluded, pinned: never spilled */
+};
+
+struct spw_plan_step {
+	const struct spw_plan_tensor *tensors; /* in any order */
+	uint32_t count;
+	uint64_t forward_ns, backward_ns; /* of the whole step, all micro-batches */
+};
+
+/* All drives together. A bandwidth of 0: the drives cannot do it at all. */
+struct spw_plan_drives {
+	uint64_t write_bytes_per_second; /* when nothing is read */
+	uint64_t read_bytes_per_second;  /* when nothing is written */
+	uint64_t mixed_bytes_per_second; /* sum of both when both run; 0: not measured, the lower of the two is taken */
+	uint64_t latency_ns;             /* of one request on idle drives, beyond its bytes */
+	uint64_t chunk_bytes;            /* one request of every drive: chunk size x number of drives */
+};
+
+enum spw_plan_mode {
+	SPW_PLAN_FASTEST,    /* the lowest peak without a predicted stall, then the fewest bytes written */
+	SPW_PLAN_BUDGET,     /* the fewest bytes written such that the peak fits memory_bytes; may stall */
+	SPW_PLAN_POSITIONAL, /* SSDTrain's rule: everything before one scope spills, the rest stays; the baseline */
+};
+
+struct spw_plan_opts {
+	size_t size;
+	enum spw_plan_mode mode; /* default SPW_PLAN_FASTEST */
+	uint64_t memory_bytes;   /* SPW_PLAN_BUDGET: most bytes of activations in memory */
+};
+
+enum spw_plan_choice {
+	SPW_PLAN_KEEP,
+	SPW_PLAN_SPILL,
+};
+
+struct spw_plan_result {
+	size_t size;
+	bool feasible;       /* false in SPW_PLAN_BUDGET only: the plan is the lowest peak found, above memory_bytes */
+	uint64_t peak_bytes; /* most bytes of activations in memory at any time, as simulated */
+	uint64_t peak_keep_all_bytes; /* the same if nothing is spilled */
+	uint64_t memory_bytes; /* how high reading ahead may fill the memory: for the cache, and to simulate again */
+	uint64_t stall_ns;     /* time that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER */
+	uint64_t wall_ns;      /* of the step: compute and stall */
+	uint64_t bytes_written, bytes_read;
+	uint64_t bytes_forwarded; /* marked to be spilled, but wanted while still in memory */
+	uint32_t tensors_spilled; /* marked to be spilled */
+	uint32_t points;          /* of the profile; spw_plan_simulate() only */
+};
+
+/* The memory in use from @ns, wall time, until the next point. */
+struct spw_plan_point {
+	uint64_t ns, bytes;
+};
+
+SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
+
+/**
+ * spw_plan - choose for each tensor whether to keep or to spill it
+ * @opts:     NULL for the defaults
+ * @choices:  step->count of them, set on success
+ * @result:   what the plan leads to; its size field must be set
+ *
+ * A budget that cannot be met is no error: result->feasible is false, and the plan is the one with the lowest peak that
+ * was found. SPW_PLAN_FASTEST never gives a plan that stalls in the simulation.
+ *
+ * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
+ */
+SPW_EXPORT int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			const struct spw_plan_opts *opts, enum spw_plan_choice choices[],
+			struct spw_plan_result *result);
+
+/**
+ * spw_plan_simulate - what given choices lead to
+ * @memory_bytes: how high reading ahead may fill the memory; UINT64_MAX: no limit
+ * @points:       the memory in use over time, or NULL
+ * @points_max:   SPW_PLAN_POINTS_PER_TENSOR x step->count always suffice; what does not fit is left out
+ *
+ * result->feasible says whether the peak is within @memory_bytes.
+ *
+ * Return: 0; -EINVAL; -ENOMEM.
+ */
+SPW_EXPORT int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+				 uint64_t memory_bytes, const enum spw_plan_choice choices[],
+				 struct spw_plan_point points[], size_t points_max, struct spw_plan_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

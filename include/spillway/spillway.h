@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* spillway/spillway.h - everything: one header per layer, from the bottom up */
+#ifndef SPILLWAY_SPILLWAY_H
+#define SPILLWAY_SPILLWAY_H
+
+#include <spillway/error.h>
+#include <spillway/engine.h>
+#include <spillway/format.h>
+#include <spillway/store.h>
+#include <spillway/status.h>
+#include <spillway/cache.h>
+#include <spillway/plan.h>
+
+#endif

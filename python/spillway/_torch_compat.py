@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+# spillway/_torch_compat.py - the few places where PyTorch 1.13 and 2.x differ
+"""Storages: how to get at one, hold it weakly, and make a tensor on one. Nothing else of spillway depends on PyTorch's
+version."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+_HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
+
+
+def _storage_getter() -> Callable[[torch.Tensor], Any]:
+    if _HAS_UNTYPED:
+        return torch.Tensor.untyped_storage
+    return torch.Tensor._storage  # type: ignore[attr-defined]
+
+
+# storage_of(tensor): the untyped storage; its _cdata is its identity, data_ptr() and nbytes() its memory.
+storage_of = _storage_getter()
+
+_Untyped = torch.UntypedStorage if _HAS_UNTYPED else torch.Storage
+_free_weak_ref = _Untyped._free_weak_ref  # type: ignore[attr-defined]
+_expired = _Untyped._expired  # type: ignore[attr-defined]
+
+
+class WeakStorage:
+    """Holds a storage weakly. While it does, no other storage can have the same _cdata, though the memory may be
+    gone."""
+
+    __slots__ = ("_address", "_free")
+
+    def __init__(self, storage: Any) -> None:
+        self._free = _free_weak_ref  # kept here: the module may be gone when __del__ runs
+        self._address = storage._weak_ref()
+
+    def __del__(self) -> None:
+        self._free(self._address)
+
+    def expired(self) -> bool:
+        return _expired(self._address)
+
+
+def register_forward_pre_hook(module: torch.nn.Module, hook: Callable[[Any, Any, Any], None]) -> Any:
+    """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword arguments: kwargs is then
+    empty."""
+    if _HAS_UNTYPED:
+        return module.register_forward_pre_hook(hook, with_kwargs=True)  # type: ignore[call-arg]
+    return module.register_forward_pre_hook(lambda module, args: hook(module, args, {}))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: MIT
+# spillway/cache.py - a thin handle on the tensor cache of the C library
+"""The tensor cache decides, in C, what spills and when it comes back. Here are its handle and its counters; no
+policy."""
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import weakref
+from ctypes import byref, c_void_p
+from typing import Any, Optional
+
+from . import _library
+from ._library import SpillwayError, blocking, check, fast, to_dataclass
+from .store import Store, _choice
+
+_MODES = {"spill": 0, "observe": 1}
+
+OFFER_KEEP, OFFER_SPILL, OFFER_DEDUP = 0, 1, 2
+STAGE_FORWARD, STAGE_BACKWARD = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheStats:
+    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``, ``entries``,
+    ``staging_bytes`` and ``prefetched_bytes`` are of now; ``*_max`` are peaks."""
+
+    steps: int
+    offers: int
+    takes: int
+    releases: int
+    entries: int
+    activation_bytes: int
+    activation_bytes_max: int
+    bytes_offered: int
+    bytes_spilled: int
+    bytes_read: int
+    bytes_forwarded: int
+    bytes_deduplicated: int
+    bytes_kept_small: int
+    bytes_kept_last_scope: int
+    bytes_kept_backpressure: int
+    bytes_kept_no_space: int
+    bytes_kept_error: int
+    bytes_kept_entries: int
+    bytes_kept_observed: int
+    bytes_kept_backward: int
+    writes_cancelled: int
+    bytes_writes_cancelled: int
+    prefetches: int
+    prefetch_hits: int
+    prefetch_late: int
+    misses: int
+    stall_ns: int
+    read_memory_outside_arena_bytes: int
+    staging_bytes: int
+    staging_bytes_max: int
+    prefetched_bytes: int
+    prefetched_bytes_max: int
+    tensors_spilled: int
+    tensors_forwarded: int
+    tensors_deduplicated: int
+    tensors_kept_small: int
+    tensors_kept_last_scope: int
+    tensors_kept_backpressure: int
+    tensors_kept_no_space: int
+    tensors_kept_error: int
+    tensors_kept_entries: int
+    tensors_kept_observed: int
+    tensors_kept_backward: int
+    writes_failed: int
+    prefetches_failed: int
+    reads_failed: int
+    prefetch_budget_bytes: int
+
+    @property
+    def stall_seconds(self) -> float:
+        """Time that the backward pass waited for drives."""
+        return self.stall_ns / 1e9
+
+
+_CacheStatsStruct = _library.counters("spw_cache_stats", CacheStats, ("entries",))
+
+
+class Cache:
+    """A tensor cache over a store.
+
+    :param store: where to spill; may be None in mode "observe"
+    :param mode: "spill", or "observe": keep everything and count
+    :param min_bytes: smaller tensors are kept
+    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
+    :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope spilled
+    """
+
+    def __init__(
+        self,
+        store: Optional[Store],
+        *,
+        mode: str = "spill",
+        min_bytes: Optional[int] = None,
+        staging_bytes: Optional[int] = None,
+        prefetch_bytes: Optional[int] = None,
+    ) -> None:
+        self._handle: Optional[int] = None
+        opts = _library.CacheOpts()
+        fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts.mode = _choice("mode", mode, _MODES)
+        lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes, "prefetch_bytes": prefetch_bytes}
+        for name, value in lengths.items():
+            if value is not None:
+                if value < 0:
+                    raise ValueError(f"{name} must not be negative")
+                setattr(opts, name, value)
+        if store is None and mode != "observe":
+            raise ValueError('a store is needed, except in mode "observe"')
+        handle = c_void_p()
+        check(blocking.spw_cache_open(None if store is None else store.handle, byref(opts), byref(handle)))
+        self._handle = handle.value
+        self._closing: Optional[int] = None
+        self._users = 0
+        # Weak references to functions that are called first and last when the cache closes.
+        self.before_close: Optional["weakref.WeakMethod[Any]"] = None
+        self.after_close: Optional["weakref.WeakMethod[Any]"] = None
+        self._store = store
+        if store is not None:
+            store.add_dependent(self)
+        _library.handles.add(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for I/O in flight and forget everything. Closing twice does nothing.
+
+        Memory that was lent out stays valid: if somebody still uses it, the end of the last use closes the cache (and
+        its store).
+        """
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._closing = handle
+            _call(self.before_close)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._users or self._closing is None:
+            return
+        handle, self._closing = self._closing, None
+        blocking.spw_cache_close(handle)
+        _call(self.after_close)
+        if self._store is not None:
+            self._store.drop_dependent(self)
+
+    def begin_use(self) -> None:
+        """Somebody uses memory of the cache, or is inside a call that blocks: closing waits for end_use()."""
+        self._users += 1
+
+    def end_use(self) -> None:
+        self._users -= 1
+        if self._closing is not None:
+            self._finish()
+
+    def return_lease(self, lease: int) -> None:
+        """The memory of a lease is used no longer."""
+        handle = self._handle if self._handle is not None else self._closing
+        if handle is not None:
+            fast.spw_cache_return(handle, lease)
+        self.end_use()
+
+    def forget(self) -> None:
+        """Drop the handle without closing: for a child of fork(), to which the cache does not belong."""
+        self._handle = self._closing = None
+
+    @property
+    def handle(self) -> int:
+        """The C handle.
+
+        :raises SpillwayError: EBADF the cache is closed
+        """
+        if self._handle is None:
+            raise SpillwayError(
+                errno.EBADF,
+                "the tensor cache is closed (so was its store, or offload.close() was called); what was saved in it is "
+                "gone: run the forward pass again with an open store",
+            )
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    def stats(self) -> CacheStats:
+        """Counters so far."""
+        struct = _CacheStatsStruct()
+        fast.spw_cache_stats(self.handle, byref(struct), ctypes.sizeof(struct))
+        return to_dataclass(CacheStats, struct)
+
+    def reset_peak(self) -> None:
+        """Let the peaks start anew from what is in memory now."""
+        fast.spw_cache_reset_peak(self.handle)
+
+
+def _call(reference: Optional["weakref.WeakMethod[Any]"]) -> None:
+    function = reference() if reference is not None else None
+    if function is not None:
+        function()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+# spillway/demo/data.py - real text: a source tree's own files, as bytes
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Iterator, Tuple
+
+import torch
+from torch import Tensor
+
+_SUFFIXES = {".c", ".h", ".py", ".sh", ".md"}
+_SKIP = {"build", "node_modules", "__pycache__"}
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _SKIP and not name.startswith((".", "build-")))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.suffix in _SUFFIXES and not path.is_symlink():
+                yield path
+
+
+def collect_text(root: Path) -> bytes:
+    """All sources and documents below a folder, one after the other."""
+    return b"".join(path.read_bytes() for path in _files(root))
+
+
+def tokens_of(text: bytes, at_least: int) -> Tensor:
+    """One token per byte.
+
+    :raises ValueError: there are fewer than ``at_least`` bytes
+    """
+    if len(text) < at_least:
+        raise ValueError(f"the text has {len(text)} bytes, {at_least} are needed")
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).to(torch.int64)
+
+
+def batches(text: Tensor, batch: int, sequence: int, seed: int) -> Iterator[Tuple[Tensor, Tensor]]:
+    """Endless random cuts (tokens, targets) of the text; the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        starts = torch.randint(len(text) - sequence - 1, (batch,), generator=generator).tolist()
+        rows = torch.stack([text[start : start + sequence + 1] for start in starts])
+        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+if __name__ == "__main__":
+    # One text for all modes, whatever is edited meanwhile.
+    sys.stdout.buffer.write(collect_text(Path(sys.argv[1])))

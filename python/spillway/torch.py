@@ -1,0 +1,629 @@
+# SPDX-License-Identifier: MIT
+# spillway/torch.py - spills what autograd saves for the backward pass
+"""PyTorch: training with less memory and the same numbers.
+
+>>> with spillway.Store(drives) as store:
+...     off = spillway.torch.offload(model, store)
+...     for batch in batches:
+...         with off:
+...             loss = model(batch).mean()
+...             loss.backward()
+...         optimizer.step()
+
+The model is not changed. Inside the context the tensors that autograd saves are offered to the tensor cache (in C: it
+decides what is written, kept, read ahead and handed back); every tensor comes back bit for bit.
+
+What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of them), tensors that
+are not plain dense CPU tensors, and tensors without elements.
+
+In-place modification. PyTorch raises in backward when a saved tensor was modified after it was saved. So does this:
+always while the tensor's bytes were still in memory when it was modified, and afterwards as long as the tensor itself
+is alive. A modification that nobody can see any more is harmless: the gradient is computed from the bytes that were
+saved.
+
+Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a SpillwayError; PyTorch hands it
+on as a RuntimeError that has its text. Wrong bytes are never handed to autograd.
+"""
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import weakref
+from ctypes import byref, c_char, c_uint64
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from . import _library
+from ._library import blocking, fast
+from ._torch_compat import WeakStorage, register_forward_pre_hook, storage_of
+from .cache import OFFER_DEDUP, STAGE_FORWARD, Cache, CacheStats
+from .store import Store
+
+__all__ = ["Offload", "offload"]
+
+_log = logging.getLogger("spillway")
+_DRAIN_MAX = 64
+
+Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
+
+
+class _Version:
+    """One content of one storage: what all tensors saved from it have in common."""
+
+    __slots__ = ("number", "epoch", "modified", "witness")
+
+    def __init__(self, tensor: Tensor, number: int, epoch: int) -> None:
+        self.number = number  # the tensor's version counter when it was saved
+        self.epoch = epoch  # what the cache knows it by
+        self.modified = False  # changed in place while its bytes were not yet safe
+        self.witness = weakref.ref(tensor)  # shares the version counter with all others
+
+    def check(self) -> None:
+        witness = self.witness()
+        if self.modified or (witness is not None and witness._version != self.number):
+            _raise_modified(witness, self.number)
+
+    def current(self, number: int) -> bool:
+        """Whether a tensor of this storage that has version ``number`` now still has the same content."""
+        if number != self.number or self.modified:
+            return False
+        witness = self.witness()
+        return witness is None or witness._version == number
+
+
+def _raise_modified(tensor: Optional[Tensor], expected: int) -> None:
+    what = "" if tensor is None else f": [{tensor.type()} {list(tensor.size())}], is at version {tensor._version}"
+    raise RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation"
+        f"{what}; expected version {expected} instead. "
+        "Hint: use the out-of-place form of the operation that changed it after it was used."
+    )
+
+
+class _StorageRecord:
+    """A storage that is or was alive, by its identity."""
+
+    __slots__ = ("key", "weak", "version", "epochs")
+
+    def __init__(self, key: int, storage: Any) -> None:
+        self.key = key
+        self.weak = WeakStorage(storage)
+        self.version: Optional[_Version] = None
+        self.epochs = 0
+
+    def version_of(self, tensor: Tensor) -> _Version:
+        number = tensor._version
+        version = self.version
+        if version is None or not version.current(number):
+            version = self.version = _Version(tensor, number, self.epochs)
+            self.epochs += 1
+        return version
+
+
+class _Owner:
+    """Memory that the cache may still read: held until the cache gives its token back."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor, version: _Version) -> None:
+        self.tensor = tensor
+        self.version = version
+
+
+class _Lease(c_char * (1 << 46)):  # type: ignore[misc]
+    """Memory of the cache as a buffer that PyTorch can wrap. The length is a bound, not a size: only what is asked for
+    is touched."""
+
+    session: "_Session"  # outlives its memory
+    last_use: Optional["_LastUse"]
+
+
+class _LastUse:
+    """Returns a lease when it is dropped: for memory that is still lent when the cache is to be closed."""
+
+    def __init__(self, session: "_Session", lease: int) -> None:
+        self._session, self._lease = session, lease
+
+    def __del__(self) -> None:
+        self._session.cache.return_lease(self._lease)
+
+
+class _End(weakref.ref):
+    """The end of an object, noted in a list (by a list's own append) and seen to at the next drain.
+
+    Not by __del__: Python drops an exception there, and a Ctrl-C that comes in during a long operation is raised in the
+    first Python code that runs after it, which often would be a finaliser.
+    """
+
+    __slots__ = ("number",)
+    __hash__ = object.__hash__  # by identity, not by what is referred to: that may have no hash
+    __eq__ = object.__eq__
+    number: int
+
+
+class _Kept:
+    """A saved tensor that passes by the cache, checked as PyTorch would."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()  # without the graph: an output that holds its own node would never be freed
+        self.version = tensor._version
+
+    def unpack(self) -> Tensor:
+        if self.tensor._version != self.version:
+            _raise_modified(self.tensor, self.version)
+        return self.tensor
+
+
+class _Saved:
+    """A saved tensor that the cache knows: its id, and its shape."""
+
+    __slots__ = ("session", "id", "version", "dtype", "size", "stride", "offset", "itemsize", "length", "conj", "neg",
+                 "__weakref__")
+
+    def __init__(self, session: "_Session", version: _Version, tensor: Tensor, conj: bool, neg: bool) -> None:
+        self.session = session
+        self.version = version
+        self.dtype = tensor.dtype
+        self.size = size = tensor.size()
+        self.stride = stride = tensor.stride()
+        self.itemsize = itemsize = tensor.element_size()
+        self.offset = tensor.storage_offset() * itemsize
+        if tensor.is_contiguous():
+            self.length = tensor.numel() * itemsize
+        else:
+            self.length = (1 + sum((n - 1) * step for n, step in zip(size, stride))) * itemsize
+        self.conj = conj
+        self.neg = neg
+        self.id = 0  # set when the cache has it
+
+    def unpack(self) -> Tensor:
+        return self.session.unpack(self)
+
+    def on(self, base: Tensor, storage_offset: int) -> Tensor:
+        """This tensor on the memory of another one, whose storage begins ``storage_offset`` bytes after this one's."""
+        offset = (self.offset - storage_offset) // self.itemsize
+        if base.dtype is self.dtype:
+            tensor = base.as_strided(self.size, self.stride, offset)
+        else:
+            tensor = torch.empty(0, dtype=self.dtype).set_(storage_of(base), offset, self.size, self.stride)
+        return self._flagged(tensor)
+
+    def on_bytes(self, lease: _Lease, offset: int) -> Tensor:
+        """This tensor on any address; for storages that do not begin at a multiple of the element."""
+        elements = self.length // self.itemsize
+        flat = torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset)
+        return self._flagged(flat.as_strided(self.size, self.stride, 0))
+
+    def _flagged(self, tensor: Tensor) -> Tensor:
+        if self.conj:
+            tensor = tensor.conj()
+        if self.neg:
+            tensor = torch._neg_view(tensor)
+        return tensor
+
+
+class _Session:
+    """What outlives the context: the cache, the memory it may read, the memory it lent. Every saved tensor holds it."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.excluded: Set[int] = set()
+        self.unpacked = False  # a backward pass has been seen since this was last cleared
+        self._owners: Dict[int, _Owner] = {}
+        self._storages: Dict[int, _StorageRecord] = {}
+        self._prune_at = 1024
+        self._serial = itertools.count(1)
+        self._offers: List[Tuple[Any, Any]] = []  # structs ready for use; a list is a thread-safe stack
+        self._takes: List[Any] = []
+        self._drain_lock = threading.Lock()
+        self._drained = (c_uint64 * _DRAIN_MAX)()
+        self._ends: Set[_End] = set()  # of saved tensors and leases that are alive
+        self._ended: List[_End] = []  # saved tensors that are gone
+        self._returned: List[_End] = []  # leases that are gone
+        cache.before_close = weakref.WeakMethod(self._part_with_leases)
+        cache.after_close = weakref.WeakMethod(self._forget_owners)
+
+    def pack(self, tensor: Tensor) -> Any:
+        if tensor.__class__ is not Tensor or tensor.layout is not torch.strided or not tensor.is_cpu:
+            return _Kept(tensor)
+        storage = storage_of(tensor)
+        if storage._cdata in self.excluded or tensor.is_quantized or (tensor.is_leaf and tensor.requires_grad):
+            return _Kept(tensor)
+        saved = self._offer(tensor, storage)
+        self.drain()
+        return _Kept(tensor) if saved is None else saved
+
+    def _record(self, storage: Any) -> _StorageRecord:
+        record = self._storages.get(storage._cdata)
+        if record is None:
+            if len(self._storages) >= self._prune_at:
+                self.prune()
+            record = self._storages[storage._cdata] = _StorageRecord(next(self._serial), storage)
+        return record
+
+    def prune(self) -> None:
+        """Forget storages that are gone: nobody can offer them again, and serial keys are never reused."""
+        self._storages = {address: record for address, record in self._storages.items() if not record.weak.expired()}
+        self._prune_at = max(1024, 2 * len(self._storages))
+
+    def _offer(self, tensor: Tensor, storage: Any) -> Optional[_Saved]:
+        """The tensor as the cache knows it; None: the caller keeps it."""
+        record = self._record(storage)
+        version = record.version_of(tensor)
+        held = tensor.detach()
+        conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
+        if neg:
+            held = torch._neg_view(held)
+        if conj:
+            held = held.conj()
+        saved = _Saved(self, version, held, conj, neg)
+        storage_length = storage.nbytes()
+        if saved.length == 0 or saved.offset + saved.length > storage_length:
+            return None
+        token = next(self._serial)
+        offer, number = self._offers.pop() if self._offers else (_library.Offer(), c_uint64())
+        offer.storage_key = record.key
+        offer.storage_version = version.epoch
+        offer.storage_bytes = storage.data_ptr()
+        offer.storage_len_bytes = storage_length
+        offer.offset_bytes = saved.offset
+        offer.len_bytes = saved.length
+        offer.owner = token
+        # Before the call: another thread may drain the token before this one goes on.
+        self._owners[token] = _Owner(held, version)
+        result = fast.spw_cache_offer(self.cache.handle, byref(offer), byref(number))
+        if result < 0:
+            del self._owners[token]
+            return None
+        if result == OFFER_DEDUP:
+            del self._owners[token]
+        saved.id = number.value
+        self._note_end(saved, self._ended, saved.id)
+        self._offers.append((offer, number))
+        return saved
+
+    def unpack(self, saved: _Saved) -> Tensor:
+        self.unpacked = True
+        taken = self._takes.pop() if self._takes else _library.Taken()
+        tensor = None
+        while tensor is None:
+            self._take(saved, taken)
+            tensor = self._from_owner(saved, taken.owner) if taken.bytes is None else self._from_lease(saved, taken)
+        self._takes.append(taken)
+        # The token of memory that was modified during its write may only now come back.
+        self.drain()
+        saved.version.check()
+        return tensor
+
+    def _take(self, saved: _Saved, taken: Any) -> None:
+        """Begins a use of the cache, which ends here unless the bytes are lent."""
+        cache = self.cache
+        handle = cache.handle
+        cache.begin_use()
+        result = blocking.spw_cache_take(handle, saved.id, saved.offset, saved.length, byref(taken))
+        if result < 0:
+            error = _library.error_of(result)
+            cache.end_use()
+            # Memory that was modified during its write fails its checksum: the modification is the fault, not the drive.
+            self.drain()
+            saved.version.check()
+            raise error
+        if taken.bytes is None:
+            cache.end_use()
+
+    def _from_owner(self, saved: _Saved, token: int) -> Optional[Tensor]:
+        """None: another thread drained the token since; the next take reads the bytes."""
+        owner = self._owners.get(token)
+        if owner is None:
+            return None
+        if owner.tensor._version != owner.version.number:
+            saved.version.modified = True
+        return saved.on(owner.tensor, 0)
+
+    def _from_lease(self, saved: _Saved, taken: Any) -> Tensor:
+        """The use begun by _take() ends with the last tensor on the lease's memory."""
+        lease = _Lease.from_address(taken.bytes - taken.storage_bytes_before)
+        lease.session = self
+        self._note_end(lease, self._returned, taken.lease)
+        before = taken.storage_bytes_before
+        if before % saved.itemsize:
+            return saved.on_bytes(lease, before)
+        base = torch.frombuffer(lease, dtype=torch.uint8, count=taken.storage_bytes_total)
+        return saved.on(base, saved.offset - before)
+
+    def _note_end(self, thing: Any, ended: List[_End], number: int) -> None:
+        end = _End(thing, ended.append)
+        end.number = number
+        self._ends.add(end)
+
+    def drain(self) -> None:
+        """Tell the cache what is used no longer, and let go of the memory that it needs no longer."""
+        handle = self.cache._handle
+        if handle is not None:
+            with self._drain_lock:
+                self._tell_ends(handle)
+                self._drop_owners(handle)
+
+    def _tell_ends(self, handle: int) -> None:
+        while self._returned:
+            end = self._returned.pop()
+            self._ends.discard(end)
+            self.cache.return_lease(end.number)
+        while self._ended:
+            end = self._ended.pop()
+            self._ends.discard(end)
+            fast.spw_cache_release(handle, end.number)
+
+    def _drop_owners(self, handle: int) -> None:
+        count = _DRAIN_MAX
+        while count == _DRAIN_MAX:
+            count = fast.spw_cache_drain(handle, self._drained, _DRAIN_MAX)
+            for token in self._drained[:count] if count > 0 else ():
+                owner = self._owners.pop(token)
+                if owner.tensor._version != owner.version.number:
+                    owner.version.modified = True
+
+    def _part_with_leases(self) -> None:
+        """The cache closes: from now on the end of a lease is told at once, and the last one lets the cache close."""
+        with self._drain_lock:
+            while self._returned:
+                self.cache.return_lease(self._returned.pop().number)
+            for end in self._ends:
+                thing = end()
+                if isinstance(thing, _Lease):
+                    thing.last_use = _LastUse(self, end.number)
+            self._ends.clear()
+            self._ended.clear()
+
+    def _forget_owners(self) -> None:
+        """The cache is closed and reads no memory any more."""
+        self._owners.clear()
+        self._storages.clear()
+
+    def close(self) -> None:
+        self.cache.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _unpack(packed: Any) -> Tensor:
+    return packed.unpack()
+
+
+def _tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif depth and isinstance(thing, (tuple, list)):
+        for item in thing:
+            yield from _tensors_in(item, depth - 1)
+    elif depth and isinstance(thing, dict):
+        for item in thing.values():
+            yield from _tensors_in(item, depth - 1)
+
+
+def _identities(tensors: Iterable[Tensor]) -> Set[int]:
+    return {storage_of(t)._cdata for t in tensors if t.layout is torch.strided and t.device.type == "cpu"}
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, (nn.ModuleList, nn.Sequential))
+
+
+def layers_of(model: nn.Module) -> List[nn.Module]:
+    """The layers of a model: the children of its outermost ModuleLists and Sequentials, in order; none lies inside
+    another."""
+    layers: List[nn.Module] = []
+    seen: Set[int] = set()
+
+    def visit(module: nn.Module, inside: bool) -> None:
+        for child in module.children():
+            if _is_container(child):
+                visit(child, True)
+            elif not inside:
+                visit(child, False)
+            elif id(child) not in seen:
+                seen.add(id(child))
+                layers.append(child)
+
+    visit(model, _is_container(model))
+    return layers
+
+
+def _scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
+    if scopes is None:
+        return layers_of(model)
+    if callable(scopes):
+        return [module for name, module in model.named_modules() if scopes(name, module)]
+    return list(scopes)
+
+
+_active = threading.local()
+
+
+class Offload:
+    """A context in which what autograd saves is spilled. Made by offload(); entered once per step, or once around a
+    loop.
+
+    Backward may run inside or after the context. A step begins with the first forward pass after a backward pass;
+    programs that run several forward passes per step (gradient accumulation) say so by calling step() at the start of
+    each.
+    """
+
+    def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module]) -> None:
+        self._model = model
+        self._scopes = scopes
+        self._session = _Session(cache)
+        self._hooks: Optional[Any] = None
+        self._handles: List[Any] = []
+        self._depth = 0
+        self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told
+        self._explicit_steps = False
+        self._begun = False
+        self._micro_batch = 0
+        self._troubles: Dict[str, int] = {}
+
+    # ---- The context -----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> "Offload":
+        if getattr(_active, "offload", None) is not None:
+            raise RuntimeError(
+                "an offload context is active in this thread already: autograd serves only the innermost one: leave the "
+                "first before entering the next"
+            )
+        self._session.cache.handle  # a closed store is told now, not in backward
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._session.pack, _unpack)
+        hooks.__enter__()
+        self._hooks = hooks
+        _active.offload = self
+        self._refresh_excluded()
+        self._install()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._leave_all()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        hooks, self._hooks = self._hooks, None
+        _active.offload = None
+        if hooks is not None:
+            hooks.__exit__(*exc_info)
+        self._session.drain()
+
+    def close(self) -> None:
+        """Close the cache. Tensors saved before can no longer be used for a backward pass."""
+        if self._hooks is not None:
+            raise RuntimeError("leave the offload context before closing it")
+        self._session.close()
+
+    def step(self) -> None:
+        """A training step begins. Needed only when a step has several forward passes; from the first call on it must be
+        called in every step."""
+        self._explicit_steps = True
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        session = self._session
+        fast.spw_cache_step(session.cache.handle)
+        self._begun = True
+        self._micro_batch = 0
+        session.unpacked = False
+        session.prune()
+        self._tell_troubles()
+
+    def _refresh_excluded(self) -> None:
+        model = self._model
+        self._session.excluded = _identities(itertools.chain(model.parameters(), model.buffers()))
+
+    def _tell_troubles(self) -> None:
+        """The step goes on when drives are full or fail; the log says so."""
+        stats = self.stats()
+        for name, words in (
+            ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
+            ("bytes_kept_error", "drives failed: tensors were kept in memory"),
+            ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
+        ):
+            total = getattr(stats, name)
+            if total > self._troubles.get(name, 0):
+                _log.warning("%s (%d bytes in the last step)", words, total - self._troubles.get(name, 0))
+                self._troubles[name] = total
+
+    # ---- Where the model is ----------------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        add = self._handles.append
+        add(register_forward_pre_hook(self._model, self._model_enter))
+        add(self._model.register_forward_hook(self._model_leave))
+        for key, module in enumerate(self._scopes, 1):
+            add(module.register_forward_pre_hook(self._scope_enter_hook(key)))
+            add(module.register_forward_hook(self._scope_leave))
+
+    def _model_enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self._leave_all()  # of a forward pass that raised
+        self._refresh_excluded()
+        self._session.excluded |= _identities(_tensors_in((args, kwargs)))
+        if not self._explicit_steps and (self._session.unpacked or not self._begun):
+            self._begin_step()
+        fast.spw_cache_stage(self._session.cache.handle, self._micro_batch, STAGE_FORWARD)
+        self._micro_batch += 1
+
+    def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        self._session.drain()
+
+    def _scope_enter_hook(self, key: int) -> Callable[[nn.Module, Any], None]:
+        session = self._session
+
+        def enter(_module: nn.Module, _args: Any) -> None:
+            told = torch.is_grad_enabled()
+            self._entered.append(told)
+            if told:
+                fast.spw_cache_scope_enter(session.cache.handle, key)
+                session.drain()
+
+        return enter
+
+    def _scope_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        if self._entered and self._entered.pop():
+            fast.spw_cache_scope_leave(self._session.cache.handle)
+            self._session.drain()
+
+    def _leave_all(self) -> None:
+        handle = self._session.cache._handle
+        while self._entered:
+            if self._entered.pop() and handle is not None:
+                fast.spw_cache_scope_leave(handle)
+
+    # ---- What it did -----------------------------------------------------------------------------------------------
+
+    def stats(self) -> CacheStats:
+        """Counters since offload() was called."""
+        self._session.drain()
+        return self._session.cache.stats()
+
+    @property
+    def activation_peak_bytes(self) -> int:
+        """The most bytes in memory at once that held activations: saved tensors, staging and prefetched memory."""
+        return self.stats().activation_bytes_max
+
+    def reset_peak(self) -> None:
+        """Let activation_peak_bytes start anew."""
+        self._session.cache.reset_peak()
+
+
+def offload(
+    model: nn.Module,
+    store: Optional[Store],
+    *,
+    min_bytes: Optional[int] = None,
+    staging_bytes: Optional[int] = None,
+    prefetch_bytes: Optional[int] = None,
+    mode: str = "spill",
+    scopes: Scopes = None,
+) -> Offload:
+    """A context manager that spills what autograd saves onto a store. See the module's text for use.
+
+    :param model: used to know parameters, buffers and layers; not changed
+    :param store: an open store; may be None in mode "observe"
+    :param min_bytes: smaller tensors are kept (default 64 KiB)
+    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept (default 1 GiB)
+    :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope spilled
+    :param mode: "spill", or "observe": keep everything and count what plain training holds
+    :param scopes: the modules after which the cache decides: a list, or a function of (name, module); default: the
+        children of the outermost ModuleLists and Sequentials
+    :raises SpillwayError: the store is closed; no memory
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    cache = Cache(
+        store, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes, prefetch_bytes=prefetch_bytes
+    )
+    return Offload(model, cache, _scopes_of(model, scopes))

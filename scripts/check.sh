@@ -1,0 +1,134 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# scripts/check.sh - everything about the sources that can be checked without running them; one line per check
+#
+#   scripts/check.sh [CHECK...]     all, or the named ones (the words at the beginning of the lines)
+#
+# CHECK_CFLAGS holds the compiler flags of the build. Exit status 1 if any check fails.
+set -uo pipefail
+
+cd "$(dirname "$0")/.." || exit 1
+jobs=$(nproc)
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+read -r -a cflags <<<"${CHECK_CFLAGS:--std=gnu17 -D_GNU_SOURCE -Iinclude -I.}"
+failed=0
+
+# All files of the repository, also where there is no git.
+all_files() {
+    {
+        git ls-files -co --exclude-standard 2>/dev/null ||
+            find . -path ./.git -prune -o -path './build*' -prune -o -name __pycache__ -prune -o -type f -printf '%P\n'
+    } | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | sort
+}
+mapfile -t files < <(all_files)
+
+# select_files REGEX...: the files whose path matches one.
+select_files() {
+    printf '%s\n' "${files[@]}" | grep -E "$(IFS='|' && echo "$*")"
+}
+mapfile -t c_files < <(select_files '\.[ch]$')
+# What compiles everywhere: the fio engine needs fio's sources.
+mapfile -t c_sources < <(select_files '\.c$' | grep -v '^tools/fio_engine/')
+mapfile -t shell_files < <(select_files '\.sh$' '^\.ci/run$')
+mapfile -t python_files < <(select_files '\.py$' '^tests/run$')
+
+# ---- The checks: print what is wrong, return 0 if nothing is ---------------------------------------------------------------------------
+
+check_format() { # C is laid out by clang-format
+    clang-format --dry-run -Werror "${c_files[@]}"
+}
+
+check_includes() { # layers include only what lies under them
+    python3 tests/check/includes.py
+}
+
+check_functions() { # no function above 70 lines
+    python3 tests/check/functions.py "${c_files[@]}" "${python_files[@]}"
+}
+
+check_checks() { # the checkers find what is planted for them
+    bash tests/check/test_checkers.sh
+}
+
+check_headers() { # public headers compile alone, as C and as C++
+    bash tests/unit/test_headers.sh
+}
+
+check_marks() { # nothing is left for later
+    ! grep -nE '\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b' "${files[@]}" /dev/null
+}
+
+check_paths() { # no path of anyone's machine
+    ! grep -nE '(^|[^A-Za-z0-9_.])/(home|root|work|Users)/[A-Za-z]' "${files[@]}" /dev/null
+}
+
+check_licence() { # an SPDX line and a line `path - subject` at the top of every source
+    local file name found=0
+    for file in "${c_files[@]}" "${shell_files[@]}" "${python_files[@]}"; do
+        name=${file#include/} name=${name#python/}
+        head -n 2 "$file" | grep -q 'SPDX-License-Identifier: MIT' || { echo "$file: no SPDX line at the top" && found=1; }
+        head -n 4 "$file" | grep -qF "$name - " || { echo "$file: no line '$name - subject' at the top" && found=1; }
+    done
+    return $found
+}
+
+check_blanks() { # no blanks at line ends, and a newline at the end of each file
+    local file found=0
+    ! grep -nIE '[[:blank:]]+$' "${files[@]}" /dev/null || found=1
+    for file in "${files[@]}"; do
+        [ ! -s "$file" ] || [ -z "$(tail -c 1 "$file" | tr -d '\0')" ] || grep -qvI . "$file" || { echo "$file: no newline at the end" && found=1; }
+    done
+    return $found
+}
+
+check_shell() { # shell scripts parse, and shellcheck finds nothing
+    local file found=0
+    for file in "${shell_files[@]}"; do
+        bash -n "$file" || found=1
+    done
+    # SC1007: `name= other=` empties both, and is meant to. SC2154: make_loop and make_file of tests/lib.sh set the variable named.
+    shellcheck -x -S warning -e SC1007,SC2154 "${shell_files[@]}" || found=1
+    return $found
+}
+
+check_clang() { # clang has no warning either
+    printf '%s\n' "${c_sources[@]}" | xargs -P "$jobs" -n 8 clang "${cflags[@]}" -fsyntax-only
+}
+
+check_cppcheck() { # static analysis
+    cppcheck -q -j "$jobs" --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+        --suppressions-list=tests/check/cppcheck.txt -D_GNU_SOURCE -D__x86_64__ -Iinclude -I. "${c_sources[@]}"
+}
+
+check_tidy() { # static analysis: bugprone, clang-analyzer
+    local sources
+    # util/error.c defines what analyzer.h replaces.
+    mapfile -t sources < <(printf '%s\n' "${c_sources[@]}" | grep -v -e '^tests/' -e '^util/error.c$')
+    printf '%s\0' "${sources[@]}" |
+        xargs -0 -P "$jobs" -I{} clang-tidy --quiet {} -- "${cflags[@]}" -include tests/check/analyzer.h 2>/dev/null
+}
+
+# ---- Run -----------------------------------------------------------------------------------------------------------------------------
+
+run_check() {
+    local name=$1 what begun=$EPOCHREALTIME word=ok seconds
+    what=$(sed -n "s/^check_$name() { # //p" "$0")
+    "check_$name" >"$report" 2>&1 || word=failed
+    seconds=$(awk -v from="$begun" -v to="$EPOCHREALTIME" 'BEGIN { printf "%.1f", to - from }')
+    [ "$name" = functions ] && what="$what: $(head -n 1 "$report")"
+    printf '  %-7s %-10s %5s s  %s\n' "$word" "$name" "$seconds" "$what"
+    if [ "$word" = failed ]; then
+        failed=$((failed + 1))
+        head -n 60 "$report" | sed 's/^/          | /'
+    fi
+}
+
+names=("$@")
+[ $# -gt 0 ] || mapfile -t names < <(sed -n 's/^check_\([a-z]*\)() { # .*/\1/p' "$0")
+for name in "${names[@]}"; do
+    declare -F "check_$name" >/dev/null || { echo "scripts/check.sh: no check '$name'" >&2 && exit 2; }
+    run_check "$name"
+done
+[ $failed -eq 0 ] && echo "make check: all ${#names[@]} checks passed" || echo "make check: $failed of ${#names[@]} checks failed"
+exit $((failed > 0))

@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# scripts/deps.sh - the packages that each purpose needs (Debian 12 names), and their installation
+#
+#   scripts/deps.sh PURPOSE...     install what is missing (root), or print the apt line and fail
+#   scripts/deps.sh --list PURPOSE...
+#
+# Each entry is package[=probe]. A package counts as there when dpkg says so, or else when its probe succeeds: c:COMMAND,
+# h:HEADER below /usr/include or /usr/local/include, p:PYTHON_MODULE. So other distributions and pip installations work too.
+set -euo pipefail
+
+declare -A packages=(
+    [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
+        libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h libinih-dev=h:ini.h"
+    [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch
+        libopenblas0-pthread=p:torch python3-pytest=p:pytest e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
+        mount=c:mount dmsetup=c:dmsetup"
+    [demo]="python3=c:python3 python3-torch=p:torch libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
+    [bench]="fio=c:fio python3=c:python3 python3-matplotlib=p:matplotlib dpkg-dev=c:dpkg-source mount=c:losetup"
+    [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
+        g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
+    [coverage]="gcovr=c:gcovr"
+    [valgrind]="valgrind=c:valgrind"
+)
+purposes="build test demo bench check coverage valgrind"
+
+die() {
+    echo "scripts/deps.sh: $*" >&2
+    exit 1
+}
+
+# One python3 for all modules, and only when dpkg does not know the package: starting it takes longer than all else here.
+has_python_module() {
+    local python
+    for python in "${PYTHON:-python3}" /usr/bin/python3; do
+        "$python" -c "import sys, importlib.util as i; sys.exit(i.find_spec('$1') is None)" 2>/dev/null && return 0
+    done
+    return 1
+}
+
+probe() {
+    case $1 in
+    c:*) command -v "${1#c:}" >/dev/null || [ -x "/sbin/${1#c:}" ] || [ -x "/usr/sbin/${1#c:}" ] ;;
+    h:*) [ -e "/usr/include/${1#h:}" ] || [ -e "/usr/local/include/${1#h:}" ] ;;
+    p:*) has_python_module "${1#p:}" ;;
+    esac
+}
+
+# missing_of ENTRIES: those that are not there.
+missing_of() {
+    local entry installed
+    # dpkg-query fails when it does not know one of them; what it knows, it prints.
+    installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${@%%=*}" 2>/dev/null | sed -n 's/^installed //p' || true)
+    for entry in "$@"; do
+        case $'\n'$installed$'\n' in
+        *$'\n'"${entry%%=*}"$'\n'*) ;;
+        *) probe "${entry#*=}" || echo "${entry%%=*}" ;;
+        esac
+    done
+}
+
+entries_of() {
+    local purpose words
+    for purpose in "$@"; do
+        [ -n "${packages[$purpose]-}" ] || die "no such purpose: $purpose (there are: $purposes)"
+        read -r -d '' -a words <<<"${packages[$purpose]}" || true
+        printf '%s\n' "${words[@]}"
+    done | awk '{ name = $0; sub(/=.*/, "", name) } !seen[name]++'
+}
+
+# apt-get needs lists; a fresh machine or image may have none, and old ones may name packages that are gone.
+install_packages() {
+    local log status=0
+    log=$(mktemp)
+    export DEBIAN_FRONTEND=noninteractive
+    if ! ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
+        echo "  APT   package lists"
+        apt-get update -q >"$log" 2>&1 </dev/null || status=$?
+    fi
+    echo "  APT   $*"
+    if [ $status -eq 0 ] && ! apt_install "$@" >>"$log" 2>&1; then
+        apt-get update -q >>"$log" 2>&1 </dev/null && apt_install "$@" >>"$log" 2>&1 || status=$?
+    fi
+    [ $status -eq 0 ] || tail -n 20 "$log" >&2
+    rm -f "$log"
+    return $status
+}
+
+apt_install() {
+    apt-get install -q -y --no-install-recommends -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+
+main() {
+    local entries missing
+    [ $# -gt 0 ] || die "say for what: $purposes"
+    if [ "$1" = --list ]; then
+        shift
+        entries_of "${@:-build}" | sed 's/=.*//'
+        return
+    fi
+    mapfile -t entries < <(entries_of "$@")
+    [ ${#entries[@]} -gt 0 ] || exit 1
+    mapfile -t missing < <(missing_of "${entries[@]}")
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        die "missing (by their Debian 12 names): ${missing[*]}"
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "scripts/deps.sh: packages for '$*' are missing. Install them and try again:" >&2
+        echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+        exit 1
+    fi
+    install_packages "${missing[@]}" || die "apt-get could not install: ${missing[*]}"
+}
+
+main "$@"

@@ -1,0 +1,602 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/check.c - read superblocks, decide what to believe, and assemble drives to a store
+ *
+ * Rules
+ *   ASSEMBLE-1  First that no device is named twice, then every drive by itself in the order in which they were
+ *               named, then the set: the first fault found is the one reported.
+ *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a format that did
+ *               not finish never leaves a store of mixed generations.
+ *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also when both copies are
+ *               intact: somebody has made something else of it since.
+ *   ASSEMBLE-4  All drives of a store agree on everything that is not a drive's own.
+ */
+#include "store/assemble.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/safety.h"
+#include "util/util.h"
+
+static_assert(SPW_DRIVES_MAX == SPW_LAYOUT_DRIVES_MAX, "drives");
+static_assert(SPW_PARTITIONS_MAX == SPW_LAYOUT_PARTITIONS_MAX, "partitions");
+static_assert(SPW_CHUNK_BYTES_MIN == SPW_LAYOUT_CHUNK_BYTES_MIN, "smallest chunk");
+static_assert(SPW_CHUNK_BYTES_MAX == SPW_LAYOUT_CHUNK_BYTES_MAX, "largest chunk");
+static_assert(SPW_DRIVE_BYTES_MIN == SPW_LAYOUT_DEVICE_BYTES_MIN, "smallest drive");
+static_assert(SPW_UUID_TEXT_BYTES == SPW_LAYOUT_UUID_TEXT_BYTES, "UUID text");
+
+/* ---- One drive's superblocks ---- */
+
+void *spw_device_buffer(const struct spw_device *device, size_t len)
+{
+	const struct spw_geometry *geometry = spw_device_geometry(device);
+	size_t align = SPW_SUPERBLOCK_BYTES;
+	void *buf;
+
+	if (align < geometry->logical_block_bytes)
+		align = geometry->logical_block_bytes;
+	if (align < geometry->memory_align_bytes)
+		align = geometry->memory_align_bytes;
+	len = spw_round_up(len, align);
+	buf = aligned_alloc(align, len);
+	if (!buf) {
+		(void)spw_error(-ENOMEM, "%s: no memory for %zu bytes", spw_device_path(device), len);
+		return NULL;
+	}
+	memset(buf, 0, len);
+	return buf;
+}
+
+struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t offset_bytes)
+{
+	uint32_t unit = spw_device_geometry(device)->logical_block_bytes;
+	uint64_t start = spw_round_down(offset_bytes, unit);
+
+	return (struct spw_span){
+		.offset_bytes = start,
+		.len_bytes = spw_round_up(offset_bytes + SPW_SUPERBLOCK_BYTES, unit) - start,
+		.inside_bytes = offset_bytes - start,
+	};
+}
+
+static int read_place(const struct spw_device *device, struct spw_superblocks *superblocks, enum spw_place place,
+		      uint64_t offset_bytes)
+{
+	struct spw_place_content *content = &superblocks->places[place];
+	struct spw_span span = spw_superblock_span(device, offset_bytes);
+	unsigned copy = place == SPW_PLACE_FIRST ? 0 : 1;
+	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
+
+	if (!buf)
+		return -ENOMEM;
+	content->exists = true;
+	content->offset_bytes = offset_bytes;
+	content->why = "it cannot be read";
+	content->result = spw_device_pread(device, buf, span.len_bytes, span.offset_bytes);
+	if (content->result == 0)
+		content->result = spw_layout_decode(buf + span.inside_bytes, copy, &content->superblock, &content->why);
+	/* An intact copy that lies where its own device size does not put it is a remnant of another format. */
+	if (content->result == 0 && copy == 1 &&
+	    spw_layout_copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
+		content->result = -EUCLEAN;
+		content->why = "it belongs to another place";
+	}
+	free(buf);
+	return 0;
+}
+
+/* The better one of the two places where copy 1 can be. */
+static enum spw_place last_place(const struct spw_superblocks *superblocks)
+{
+	const struct spw_place_content *last = &superblocks->places[SPW_PLACE_LAST];
+	const struct spw_place_content *former = &superblocks->places[SPW_PLACE_FORMER_LAST];
+	int results[2] = {last->result, former->result};
+	struct spw_superblock copies[2];
+
+	if (!former->exists)
+		return SPW_PLACE_LAST;
+	copies[0].sequence = last->superblock.sequence;
+	copies[1].sequence = former->superblock.sequence;
+	return spw_layout_choose(copies, results) == 1 ? SPW_PLACE_FORMER_LAST : SPW_PLACE_LAST;
+}
+
+static void choose(struct spw_superblocks *superblocks)
+{
+	enum spw_place last = last_place(superblocks);
+	const struct spw_place_content *places[2] = {&superblocks->places[SPW_PLACE_FIRST], &superblocks->places[last]};
+	struct spw_superblock copies[2] = {places[0]->superblock, places[1]->superblock};
+	int results[2] = {places[0]->result, places[1]->result};
+	int copy = spw_layout_choose(copies, results);
+
+	superblocks->copies_good = 0;
+	superblocks->chosen = copy == 1 ? (int)last : copy;
+	for (unsigned i = 0; copy >= 0 && i < 2; i++)
+		if (results[i] == 0 && copies[i].sequence == copies[copy].sequence)
+			superblocks->copies_good++;
+}
+
+int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks)
+{
+	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
+	const struct spw_place_content *first = &superblocks->places[SPW_PLACE_FIRST];
+	uint64_t last_bytes, former_bytes;
+	int rc;
+
+	memset(superblocks, 0, sizeof(*superblocks));
+	for (unsigned i = 0; i < SPW_PLACES; i++)
+		superblocks->places[i].result = -EMEDIUMTYPE;
+	superblocks->chosen = -EMEDIUMTYPE;
+	if (size_bytes < 2 * SPW_SUPERBLOCK_BYTES)
+		return superblocks->chosen;
+	last_bytes = spw_layout_copy_offset(size_bytes, 1);
+	rc = read_place(device, superblocks, SPW_PLACE_FIRST, 0);
+	if (rc == 0)
+		rc = read_place(device, superblocks, SPW_PLACE_LAST, last_bytes);
+	if (rc == 0 && first->result == 0) {
+		former_bytes = spw_layout_copy_offset(first->superblock.device_bytes, 1);
+		if (former_bytes < last_bytes)
+			rc = read_place(device, superblocks, SPW_PLACE_FORMER_LAST, former_bytes);
+	}
+	if (rc != 0)
+		return rc;
+	choose(superblocks);
+	return superblocks->chosen;
+}
+
+/* ---- One drive as a member ---- */
+
+/* A drive that was named, as far as it could be read. */
+struct candidate {
+	const char *path;
+	unsigned path_index;
+	struct spw_device *device;
+	struct spw_contents contents;
+	struct spw_superblock superblock;
+	bool has_superblock;
+};
+
+/* What to say of a drive neither of whose copies can be believed. */
+static int no_superblock_error(const struct candidate *candidate)
+{
+	const struct spw_superblocks *superblocks = &candidate->contents.superblocks;
+	const char *first = superblocks->places[SPW_PLACE_FIRST].why, *last = superblocks->places[SPW_PLACE_LAST].why;
+	const char *path = candidate->path;
+
+	switch (superblocks->chosen) {
+	case -EMEDIUMTYPE:
+		return spw_error(
+			-EMEDIUMTYPE,
+			"%s: is no drive of a spillway store (it holds: %s); name the right drive, or format it", path,
+			candidate->contents.text);
+	case -EPROTONOSUPPORT:
+		return spw_error(-EPROTONOSUPPORT,
+				 "%s: was formatted by a newer version of spillway (%s, or %s); use that version", path,
+				 first ? first : "intact", last ? last : "intact");
+	default:
+		return spw_error(-EUCLEAN,
+				 "%s: both superblock copies are damaged (the first: %s; the last: %s); nothing stored "
+				 "outlives a process, so format the store again with --force",
+				 path, first ? first : "intact", last ? last : "intact");
+	}
+}
+
+/* What a superblock promises, against the device as it is now. */
+static int verify_against_device(const struct candidate *candidate)
+{
+	const struct spw_geometry *geometry = spw_device_geometry(candidate->device);
+	const struct spw_superblock *sb = &candidate->superblock;
+	char now[32], then[32];
+
+	if (geometry->size_bytes < sb->device_bytes)
+		return spw_error(-ENOSPC,
+				 "%s: is smaller than when it was formatted: %s (%llu bytes), not %s (%llu); restore "
+				 "its size, or format the store again with --force",
+				 candidate->path, spw_size_format(geometry->size_bytes, now, sizeof(now)),
+				 (unsigned long long)geometry->size_bytes,
+				 spw_size_format(sb->device_bytes, then, sizeof(then)),
+				 (unsigned long long)sb->device_bytes);
+	if (geometry->logical_block_bytes > sb->block_bytes)
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: has logical blocks of %u bytes, larger than the store's blocks of %u; attach it "
+				 "as it was formatted (%u), or format the store again with --force",
+				 candidate->path, geometry->logical_block_bytes, sb->block_bytes,
+				 sb->logical_block_bytes);
+	if (!sb->complete) /* ASSEMBLE-2 */
+		return spw_error(-EUCLEAN, "%s: its format did not finish: run spillway format again, with --force",
+				 candidate->path);
+	if (candidate->contents.foreign) /* ASSEMBLE-3 */
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: something else has been made of this drive of a store (it holds: %s); name the "
+				 "right drive, or format the store again with --force",
+				 candidate->path, candidate->contents.text);
+	return 0;
+}
+
+static void warn_of_damage(const struct candidate *candidate, const struct spw_log *log)
+{
+	const struct spw_superblocks *superblocks = &candidate->contents.superblocks;
+	const struct spw_place_content *bad = &superblocks->places[SPW_PLACE_FIRST];
+
+	if (superblocks->copies_good == 2)
+		return;
+	if (superblocks->chosen == SPW_PLACE_FIRST)
+		bad = &superblocks->places[SPW_PLACE_LAST];
+	spw_log(log, SPW_LOG_WARNING,
+		"%s: the %s superblock copy is not usable (%s); the other one serves. The drive may be failing, or "
+		"something has written to it: check it, and format the store again with --force",
+		candidate->path, superblocks->chosen == SPW_PLACE_FIRST ? "last" : "first",
+		bad->why ? bad->why : "it is older");
+}
+
+static int examine(struct candidate *candidate, bool read_only, const struct spw_log *log)
+{
+	struct spw_contents *contents = &candidate->contents;
+	int rc = spw_safety_open(candidate->path, read_only, false, log, &candidate->device);
+
+	if (rc == 0)
+		rc = spw_contents_read(candidate->device, contents);
+	if (rc != 0)
+		return rc;
+	if (contents->superblocks.chosen < 0)
+		return no_superblock_error(candidate);
+	candidate->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
+	candidate->has_superblock = true;
+	rc = verify_against_device(candidate);
+	if (rc != 0)
+		return rc;
+	if (!read_only &&
+	    (candidate->superblock.features_read_only_compatible & ~SPW_FEATURES_READ_ONLY_COMPATIBLE) != 0)
+		return spw_error(-EPROTONOSUPPORT,
+				 "%s: uses a feature of a newer version of spillway, with which this one may read but "
+				 "not write; use that version",
+				 candidate->path);
+	if (!read_only)
+		rc = spw_safety_in_use(candidate->path);
+	if (rc == 0 && !read_only)
+		rc = spw_safety_writable(candidate->path);
+	if (rc == 0)
+		warn_of_damage(candidate, log);
+	return rc;
+}
+
+/* ---- The set ---- */
+
+static bool same_store(const struct candidate *a, const struct candidate *b)
+{
+	return memcmp(a->superblock.store_uuid, b->superblock.store_uuid, sizeof(a->superblock.store_uuid)) == 0;
+}
+
+/*
+ * The store that most of the drives belong to, so that the one drive of another store is the one that is called
+ * foreign.
+ */
+static const struct candidate *representative(const struct candidate *candidates, unsigned count)
+{
+	const struct candidate *best = &candidates[0];
+	unsigned best_votes = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned votes = 0;
+
+		for (unsigned j = 0; j < count; j++)
+			votes += same_store(&candidates[i], &candidates[j]);
+		if (votes > best_votes) {
+			best_votes = votes;
+			best = &candidates[i];
+		}
+	}
+	return best;
+}
+
+/* ASSEMBLE-4 */
+static bool agree(const struct spw_superblock *a, const struct spw_superblock *b)
+{
+	return a->sequence == b->sequence && a->drive_count == b->drive_count && a->block_bytes == b->block_bytes &&
+	       a->chunk_bytes == b->chunk_bytes && a->partition_count == b->partition_count &&
+	       a->features_incompatible == b->features_incompatible &&
+	       a->features_read_only_compatible == b->features_read_only_compatible &&
+	       a->features_compatible == b->features_compatible && a->created_unix_s == b->created_unix_s &&
+	       memcmp(a->drive_uuids, b->drive_uuids, sizeof(a->drive_uuids)) == 0;
+}
+
+static int verify_member(const struct candidate *candidate, const struct candidate *of)
+{
+	char own[SPW_UUID_TEXT_BYTES], other[SPW_UUID_TEXT_BYTES];
+
+	if (!same_store(candidate, of))
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: belongs to another store (%s) than %s (%s); name the drives of one store",
+				 candidate->path, spw_layout_uuid_text(candidate->superblock.store_uuid, own), of->path,
+				 spw_layout_uuid_text(of->superblock.store_uuid, other));
+	if (!agree(&candidate->superblock, &of->superblock))
+		return spw_error(
+			-EUCLEAN,
+			"%s: contradicts %s about the store both belong to; format the store again with --force",
+			candidate->path, of->path);
+	return 0;
+}
+
+static int missing_error(const struct candidate *member, const bool *present)
+{
+	const struct spw_superblock *sb = &member->superblock;
+	char drive[SPW_UUID_TEXT_BYTES], store[SPW_UUID_TEXT_BYTES], more[32] = "";
+	unsigned missing = 0, first = 0;
+
+	for (unsigned i = sb->drive_count; i-- > 0;)
+		if (!present[i]) {
+			missing++;
+			first = i;
+		}
+	if (missing == 0)
+		return 0;
+	if (missing > 1)
+		(void)snprintf(more, sizeof(more), ", and %u more", missing - 1);
+	return spw_error(-ENXIO, "drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives",
+			 first + 1, sb->drive_count, spw_layout_uuid_text(sb->drive_uuids[first], drive), more,
+			 member->path, spw_layout_uuid_text(sb->store_uuid, store));
+}
+
+/* Every drive belongs to the store, none is there twice, none is missing. */
+static int verify_set(const struct candidate *candidates, unsigned count)
+{
+	const struct candidate *of = representative(candidates, count);
+	const struct candidate *by_index[SPW_DRIVES_MAX] = {NULL};
+	bool present[SPW_DRIVES_MAX] = {false};
+	int rc;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned index = candidates[i].superblock.drive_index;
+
+		rc = verify_member(&candidates[i], of);
+		if (rc != 0)
+			return rc;
+		if (present[index])
+			return spw_error(
+				-ENOTUNIQ,
+				"%s and %s are both drive %u of the store: one is a copy of the other; name one",
+				by_index[index]->path, candidates[i].path, index + 1);
+		present[index] = true;
+		by_index[index] = &candidates[i];
+	}
+	return missing_error(of, present);
+}
+
+static void close_candidates(struct candidate *candidates, unsigned count)
+{
+	for (unsigned i = 0; candidates && i < count; i++)
+		if (candidates[i].device)
+			spw_device_close(candidates[i].device);
+	free(candidates);
+}
+
+/*
+ * Examine all drives, also those behind the first fault, for they may be shown.
+ *
+ * Return: the first fault, with its words in spw_last_error().
+ */
+static int examine_all(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
+		       struct candidate **out)
+{
+	struct candidate *candidates;
+	char words[512] = "";
+	int first = 0;
+
+	*out = NULL;
+	if (count == 0 || count > SPW_DRIVES_MAX)
+		return spw_error(-EINVAL, "%u drives were named; a store has 1 to %u", count, SPW_DRIVES_MAX);
+	candidates = calloc(count, sizeof(*candidates));
+	if (!candidates)
+		return spw_error(-ENOMEM, "no memory to examine %u drives", count);
+	*out = candidates;
+	first = spw_safety_distinct(paths, count);
+	if (first != 0)
+		(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	for (unsigned i = 0; i < count; i++) {
+		int rc;
+
+		candidates[i].path = paths[i];
+		candidates[i].path_index = i;
+		rc = examine(&candidates[i], read_only, log);
+		if (rc != 0 && first == 0) {
+			first = rc;
+			(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+		}
+	}
+	return first != 0 ? spw_error(first, "%s", words) : verify_set(candidates, count);
+}
+
+/* ---- Assemble ---- */
+
+int spw_assemble(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
+		 struct spw_assembly *out)
+{
+	struct candidate *candidates;
+	int rc;
+
+	memset(out, 0, sizeof(*out));
+	rc = examine_all(paths, count, read_only, log, &candidates);
+	if (rc != 0)
+		goto out;
+	SPW_ASSERT(candidates);
+	out->devices = calloc(count, sizeof(struct spw_device *));
+	out->superblocks = calloc(count, sizeof(*out->superblocks));
+	if (!out->devices || !out->superblocks) {
+		spw_assembly_close(out);
+		rc = spw_error(-ENOMEM, "no memory for %u drives", count);
+		goto out;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		unsigned index = candidates[i].superblock.drive_index;
+
+		out->devices[index] = candidates[i].device;
+		out->superblocks[index] = candidates[i].superblock;
+		candidates[i].device = NULL;
+	}
+	out->count = count;
+out:
+	close_candidates(candidates, count);
+	return rc;
+}
+
+void spw_assembly_close(struct spw_assembly *assembly)
+{
+	for (unsigned i = 0; assembly->devices && i < assembly->count; i++)
+		spw_device_close(assembly->devices[i]);
+	free(assembly->devices);
+	free(assembly->superblocks);
+	memset(assembly, 0, sizeof(*assembly));
+}
+
+static void unlock_partition(const struct spw_assembly *assembly, unsigned partition, unsigned drives)
+{
+	while (drives-- > 0) {
+		uint64_t offset = spw_layout_partition_offset(&assembly->superblocks[drives], partition);
+
+		(void)spw_device_unlock(assembly->devices[drives], offset, 1);
+	}
+}
+
+/* Is what was assembled still there? Asked under the lock, which a format needs too. */
+static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
+{
+	const struct spw_superblock *before = &assembly->superblocks[index], *now;
+	const char *path = spw_device_path(assembly->devices[index]);
+	struct spw_superblocks superblocks;
+	int place = spw_superblocks_read(assembly->devices[index], &superblocks);
+
+	if (place == -ENOMEM)
+		return place;
+	if (place < 0)
+		return spw_error(place, "%s: its superblock was removed or cannot be read any more; check the store",
+				 path);
+	now = &superblocks.places[place].superblock;
+	if (now->sequence != before->sequence ||
+	    memcmp(now->store_uuid, before->store_uuid, sizeof(now->store_uuid)) != 0)
+		return spw_error(-EUCLEAN, "%s: was formatted by another process just now; open the store again", path);
+	return 0;
+}
+
+int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
+{
+	int rc = 0;
+
+	if (assembly->count == 0 || partition >= assembly->superblocks[0].partition_count)
+		return spw_error(-EINVAL, "partition %u does not exist: the store has %u, counted from 0", partition,
+				 assembly->count == 0 ? 0 : assembly->superblocks[0].partition_count);
+	for (unsigned i = 0; i < assembly->count; i++) {
+		const struct spw_device *device = assembly->devices[i];
+
+		rc = spw_device_lock(device, spw_layout_partition_offset(&assembly->superblocks[i], partition), 1);
+		if (rc == -EBUSY)
+			(void)spw_error(rc,
+					"%s: partition %u of the store is open in another process; use another "
+					"partition, or end that process",
+					spw_device_path(device), partition);
+		if (rc != 0) {
+			unlock_partition(assembly, partition, i);
+			return rc;
+		}
+	}
+	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
+		rc = verify_unchanged(assembly, i);
+	if (rc != 0)
+		unlock_partition(assembly, partition, assembly->count);
+	return rc;
+}
+
+/* ---- Check ---- */
+
+static void fill_drive(const struct candidate *candidate, struct spw_drive_info *info, size_t size)
+{
+	const struct spw_superblock *sb = &candidate->superblock;
+	struct spw_drive_info own = {.size = sizeof(own), .copies_good = candidate->contents.superblocks.copies_good};
+
+	(void)snprintf(own.path, sizeof(own.path), "%s", candidate->path);
+	if (candidate->device) {
+		own.geometry = *spw_device_geometry(candidate->device);
+		own.size_bytes = own.geometry.size_bytes;
+	}
+	if (candidate->has_superblock) {
+		(void)spw_layout_uuid_text(sb->drive_uuids[sb->drive_index], own.drive_uuid);
+		own.index = sb->drive_index;
+		own.data_offset_bytes = sb->data_offset_bytes;
+		own.partition_bytes = sb->partition_bytes;
+		own.sequence = sb->sequence;
+	}
+	spw_opts_merge(info, size, &own, sizeof(own));
+}
+
+/* Return: how many partitions are locked on any drive, or a negative errno. */
+static int partitions_in_use(const struct candidate *candidates, unsigned count)
+{
+	unsigned in_use = 0;
+
+	for (unsigned partition = 0; partition < candidates[0].superblock.partition_count; partition++) {
+		int locked = 0;
+
+		for (unsigned i = 0; locked == 0 && i < count; i++)
+			locked =
+				spw_safety_locked(candidates[i].path,
+						  spw_layout_partition_offset(&candidates[i].superblock, partition), 1);
+		if (locked < 0)
+			return locked;
+		in_use += (unsigned)locked;
+	}
+	return (int)in_use;
+}
+
+static int fill_store(const struct candidate *candidates, unsigned count, struct spw_store_info *info)
+{
+	const struct spw_superblock *sb = &candidates[0].superblock;
+	struct spw_store_info own = {
+		.size = sizeof(own),
+		.format_version = SPW_FORMAT_VERSION,
+		.drives = count,
+		.partitions = sb->partition_count,
+		.block_bytes = sb->block_bytes,
+		.chunk_bytes = sb->chunk_bytes,
+	};
+	int in_use = partitions_in_use(candidates, count);
+
+	if (in_use < 0)
+		return in_use;
+	own.partitions_in_use = (uint32_t)in_use;
+	(void)spw_layout_uuid_text(sb->store_uuid, own.store_uuid);
+	for (unsigned i = 0; i < count; i++)
+		own.partition_capacity_bytes += candidates[i].superblock.partition_bytes;
+	own.capacity_bytes = own.partition_capacity_bytes * sb->partition_count;
+	spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
+	return 0;
+}
+
+/* The step from one element to the next, as the caller was compiled. 0: as this library knows it. */
+static int drive_info_step(const struct spw_drive_info drives[], size_t *step)
+{
+	*step = drives && drives[0].size != 0 ? drives[0].size : sizeof(drives[0]);
+	if (*step > 16 * sizeof(drives[0]))
+		return spw_error(-EINVAL,
+				 "the size of the drives' info is not set: set drives[i].size = sizeof(drives[i])");
+	return 0;
+}
+
+int spw_check(const char *const paths[], unsigned count, struct spw_store_info *info, struct spw_drive_info drives[])
+{
+	struct candidate *candidates = NULL;
+	size_t drive_size;
+	int rc = drive_info_step(drives, &drive_size);
+
+	if (rc != 0)
+		return rc;
+	rc = examine_all(paths, count, true, NULL, &candidates);
+	for (unsigned i = 0; candidates && drives && i < count; i++)
+		fill_drive(&candidates[i], (struct spw_drive_info *)((char *)drives + i * drive_size), drive_size);
+	SPW_ASSERT(rc != 0 || candidates);
+	if (rc == 0 && info)
+		rc = fill_store(candidates, count, info);
+	close_candidates(candidates, count);
+	return rc;
+}

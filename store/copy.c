@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* store/copy.c - checksums, and copies that compute them on the way */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <string.h>
+
+#include "store/internal.h"
+
+/* Small enough to stay in the first-level cache between the copy and the checksum: memory is read once. */
+#define STRIDE_BYTES 16384u
+
+uint64_t spw_checksum(const void *bytes, size_t len)
+{
+	return XXH3_64bits(bytes, len);
+}
+
+uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len)
+{
+	XXH3_state_t state;
+
+	XXH3_INITSTATE(&state);
+	(void)XXH3_64bits_reset(&state);
+	for (size_t at = 0; at < len; at += STRIDE_BYTES) {
+		size_t stride = len - at < STRIDE_BYTES ? len - at : STRIDE_BYTES;
+
+		memcpy((uint8_t *)to + at, (const uint8_t *)from + at, stride);
+		(void)XXH3_64bits_update(&state, (const uint8_t *)to + at, stride);
+	}
+	return XXH3_64bits_digest(&state);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/internal.h - the store's own structures
+ *
+ * Who touches what
+ *   caller     any thread: takes a request and an object slot, reserves space, pushes a message into the inbox.
+ *   worker     one thread (inline mode: the polling one): everything else: placing, issuing, completing, freeing
+ *   extents. What only the
+ *              worker touches needs no lock and has none.
+ *
+ * How an object's life runs
+ *   put        reserve blocks -> SUBMIT message -> cut chunk by chunk as drives have room; each chunk becomes a piece
+ *   -> ended get        SUBMIT message -> the pieces of the range wait in the list of their drive -> ended
+ *   free       alive cleared; when the last reference is gone: FREE message, then the reservation returns
+ *
+ * Rules, cited by asserts
+ *   STORE-1    A request ends exactly once, and only when no transfer of it is in flight.
+ *   STORE-2    A piece's blocks are freed only when its object has no reference: no I/O on them is in flight or to
+ *              come.
+ *   STORE-3    A message that frees space is in the inbox before the reservation is given back, so that the worker
+ *              frees the extents before it places what was reserved in their stead.
+ *   STORE-4    Copy memory is held only by transfers in flight, so waiting for it always ends.
+ *   STORE-5    A write is cut only from a request that could not be cancelled any more (state ACTIVE).
+ */
+#ifndef SPW_STORE_INTERNAL_H
+#define SPW_STORE_INTERNAL_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include <spillway/store.h>
+
+#include "alloc/alloc.h"
+#include "layout/layout.h"
+#include "store/assemble.h"
+#include "store/slots.h"
+#include "store/status.h"
+#include "util/histogram.h"
+#include "util/util.h"
+
+#define PIECE_NONE   UINT32_MAX
+#define BYPASSES_MAX 8 /* how often a waiting level may be overtaken on one drive */
+
+/* In what order a drive serves. Reads come by the class of their request, writes last. */
+enum level {
+	LEVEL_URGENT = SPW_URGENT_READ,
+	LEVEL_PREFETCH = SPW_PREFETCH,
+	LEVEL_BACKGROUND = SPW_BACKGROUND,
+	LEVEL_WRITE = SPW_CLASSES,
+	LEVELS,
+};
+
+/* What a caller tells the worker. Intrusive: pushing never fails and allocates nothing. */
+struct message {
+	struct message *next;
+	enum message_kind {
+		MESSAGE_SUBMIT, /* of a request */
+		MESSAGE_FREE,   /* of an object */
+	} kind;
+};
+
+/*
+ * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. 48 bytes; an object has
+ * a list of them.
+ */
+struct piece {
+	uint64_t object_offset; /* bytes */
+	uint64_t
+		checksum; /* XXH3-64 of the len_bytes; kept here, apart from the data: a stale, torn or misdirected block shows */
+	struct spw_extent extent;
+	uint32_t len_bytes;
+	uint32_t next; /* of the object, in order of offset; or of the free list */
+	uint32_t drive;
+	uint32_t next_unplaced; /* of the put that has to write it again elsewhere */
+};
+
+struct object {
+	struct message message;
+	/*
+	 * generation << 32 | alive << 31 | references. The object's existence is a reference, every request on it
+	 * another.
+	 */
+	_Atomic uint64_t state;
+	uint64_t len_bytes;
+	uint64_t reserved_blocks;
+	/* worker */
+	struct spw_request *put; /* in progress, its bytes are still in memory; else NULL */
+	uint32_t piece_first, piece_last;
+	int error; /* how its put failed */
+};
+
+enum request_state {
+	REQUEST_QUEUED,    /* nothing issued: may be cancelled */
+	REQUEST_ACTIVE,    /* something issued */
+	REQUEST_CANCELLED, /* never was issued, will end with -ECANCELED */
+};
+
+enum request_kind {
+	REQUEST_PUT,
+	REQUEST_GET,
+	REQUEST_FLUSH,
+	REQUEST_TRIM,
+	REQUEST_REVIVE,
+};
+
+/* A get's pieces on one drive, waiting in that drive's list. */
+struct drive_read {
+	struct spw_request *request;
+	struct drive_read *next, *previous;
+	uint32_t piece; /* the next to issue */
+	uint32_t left;  /* how many */
+};
+
+struct spw_request {
+	struct message message;
+	struct spw_store *store;
+	enum request_kind kind;
+	_Atomic int state;      /* enum request_state */
+	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
+	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
+	int res;
+	uint8_t *bytes; /* NULL: a put of vector */
+	const struct iovec *vector;
+	uint64_t len_bytes;
+	uint64_t offset_bytes; /* in the object; revive: the drive's index */
+	struct object *object;
+	struct spw_notify notify;
+	char error[224]; /* the failure in words */
+	/* worker */
+	int first_error;
+	uint32_t in_flight;                  /* transfers */
+	uint64_t cut_bytes;                  /* put: given to drives so far */
+	uint32_t unplaced;                   /* put: list of pieces whose write failed */
+	enum spw_class linked_class;         /* get: which lists its drive_reads are in */
+	uint64_t reads_left;                 /* get: pieces not yet issued */
+	struct spw_request *next, *previous; /* put: list of writes */
+	bool linked;
+	struct drive_read *drive_reads; /* get: one per drive */
+};
+
+enum {
+	ENDED_NOT,
+	ENDED_WAITED_FOR,
+	ENDED,
+};
+
+/* One piece on its way to or from a drive. */
+struct transfer {
+	struct spw_io io;
+	struct iovec vector[2];
+	struct spw_store *store;
+	struct spw_request *request;
+	struct transfer *next; /* free list */
+	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
+	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
+	uint8_t *direct;       /* the caller's memory, if not through bounce */
+	uint32_t piece;
+	bool retried;
+	bool in_flight;
+	bool timed_out;
+	bool abandoned;           /* a write that timed out: its chunk was given to another transfer */
+	struct spw_extent orphan; /* the blocks that an abandoned write may still change */
+	uint64_t issued_ns;
+};
+
+struct read_list {
+	struct drive_read *first, *last;
+};
+
+/* Bytes moved while at least one transfer of that kind was in flight; a rate every window. */
+struct rate {
+	uint32_t in_flight;
+	uint64_t busy_since_ns, busy_ns, bytes;
+	_Atomic uint64_t bytes_per_second;
+};
+
+struct store_drive {
+	struct spw_device *device;
+	struct spw_geometry geometry;
+	struct spw_alloc *alloc;
+	uint64_t base_bytes; /* of the partition on the device */
+	uint64_t blocks_total;
+	/* worker */
+	uint32_t in_flight;
+	uint64_t bytes_placed;
+	uint32_t bypassed[LEVELS];
+	struct read_list waiting[SPW_CLASSES];
+	struct rate read_rate, write_rate;
+	struct spw_histogram read_latency, write_latency; /* since they were last published */
+	_Atomic bool retired;
+	/* counters */
+	_Atomic uint64_t bytes_written, bytes_read, writes, reads;
+	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts;
+	_Atomic uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50, write_latency_ns_p99;
+	_Atomic uint64_t blocks_used;
+	_Atomic uint32_t in_flight_now, in_flight_max;
+};
+
+struct store_counters {
+	_Atomic uint64_t puts, gets, frees, bytes_put, bytes_got, bytes_from_memory, bytes_copied;
+	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk, waits_for_copy_memory;
+	_Atomic uint64_t chunks_split, chunks_moved, cancelled, bypasses, bytes_trimmed;
+};
+
+struct spw_store {
+	struct spw_store_opts opts;
+	struct spw_assembly assembly;
+	uint32_t partition;
+	uint32_t drive_count;
+	uint32_t block_bytes;
+	uint32_t memory_align_bytes; /* the strictest of the drives */
+	uint64_t chunk_bytes;
+	struct store_drive *drives;
+	struct spw_arena *arena;
+	struct spw_queue *queue;
+
+	struct spw_slots request_slots, object_slots;
+	struct spw_request *requests;
+	struct object *objects;
+	_Atomic uint32_t objects_alive; /* not freed; a freed one's slot is taken until its last request has ended */
+	struct drive_read *drive_reads;
+	_Atomic int64_t blocks_available; /* not reserved; below zero after a drive was retired under reserved space */
+	_Atomic uint64_t blocks_used_max;
+	uint64_t blocks_total;
+
+	/* caller -> worker */
+	_Atomic(struct message *) inbox; /* newest first */
+	_Atomic bool attention;          /* a request was cancelled or raised: look through the lists */
+	_Atomic bool asleep;
+	_Atomic bool stopping;
+	_Atomic uint32_t ended_sequence; /* futex: counts requests that ended for whoever waits for any of several */
+	_Atomic uint32_t any_waiters;
+	_Atomic int eventfd; /* -1 until somebody asks for it */
+	pthread_t worker;
+	bool worker_started;
+	sem_t stop_told; /* who closes the store has woken the worker and touches the queue no more */
+
+	/* worker */
+	struct piece *pieces;
+	size_t pieces_bytes;
+	uint32_t pieces_max, pieces_fresh, piece_free; /* fresh: never used yet, beyond the free list */
+	struct transfer *transfers, *transfer_free;
+	uint32_t transfers_in_flight;
+	uint8_t *tails;    /* block_bytes for each transfer */
+	uint8_t **bounces; /* free copy buffers of chunk_bytes, the last used on top */
+	uint32_t bounces_free, bounces_total;
+	uint8_t *bounce_memory;
+	struct spw_request *writes_first, *writes_last;
+	uint64_t reads_waiting;
+	uint32_t first_drive; /* where the next round over the drives begins */
+	uint64_t static_turn; /* chunks placed in RAID 0 order */
+	_Atomic uint32_t drives_retired;
+	uint64_t ended;
+	uint64_t next_deadline_check_ns;
+	struct spw_status_page *page; /* NULL: could not be made */
+	uint64_t next_publish_ns, published_ended;
+	struct spw_io *flush_ios;                     /* one per drive */
+	struct spw_request *flushing;                 /* the flush under way */
+	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
+	struct store_counters count;
+};
+
+/* Counters have one writer, the worker; others read them at any time. */
+static inline void count_add(_Atomic uint64_t *counter, uint64_t amount)
+{
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
+			      memory_order_relaxed);
+}
+
+static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
+{
+	count_add(counter, -amount);
+}
+
+/* store/object.c: references, pieces, space */
+int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id);
+struct object *spw_object_acquire(struct spw_store *store, spw_object id);
+void spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
+void spw_object_reclaim(struct spw_store *store, struct object *object);
+uint32_t spw_piece_take(struct spw_store *store);
+void spw_piece_give(struct spw_store *store, uint32_t index);
+void spw_piece_unplace(struct spw_store *store, struct piece *piece);
+void spw_extent_give(struct spw_store *store, uint32_t drive, struct spw_extent *extent);
+void spw_piece_append(struct spw_store *store, struct object *object, uint32_t piece);
+
+/* store/request.c: from callers to the worker and back */
+void spw_request_end(struct spw_request *request);
+void spw_request_fail(struct spw_request *request, int error, const char *format, ...) SPW_PRINTF(3, 4);
+bool spw_request_begin(struct spw_request *request);
+
+/* store/worker.c */
+void spw_store_push(struct spw_store *store, struct message *message);
+void spw_store_wake(struct spw_store *store);
+int spw_store_turn(struct spw_store *store, bool wait);
+int spw_store_start(struct spw_store *store);
+void spw_store_stop(struct spw_store *store);
+
+void spw_write_served(struct spw_store *store, struct store_drive *drive);
+
+/* store/transfer.c: one piece to or from a drive */
+struct transfer *spw_transfer_take(struct spw_store *store);
+void spw_transfer_give(struct transfer *transfer);
+void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
+void spw_transfer_ended(struct transfer *transfer);
+void spw_latency_refresh(struct store_drive *drive);
+bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
+void spw_bounce_give(struct transfer *transfer);
+
+/* store/publish.c: the shared page */
+int spw_publish_open(struct spw_store *store);
+void spw_publish_close(struct spw_store *store);
+void spw_publish(struct spw_store *store, bool now);
+int64_t spw_publish_timeout_ns(const struct spw_store *store);
+
+/* store/upkeep.c: flush, trim, drives that hang or come back */
+void spw_upkeep_submit(struct spw_request *request);
+void spw_drive_revive(struct spw_store *store, uint32_t drive);
+void spw_upkeep_cancel(struct spw_store *store);
+int64_t spw_deadline_timeout_ns(const struct spw_store *store);
+void spw_deadlines_check(struct spw_store *store);
+
+/* store/write.c */
+void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);
+void spw_write_abandon(struct transfer *transfer);
+void spw_write_submit(struct spw_request *request);
+void spw_write_unlink(struct spw_request *request);
+bool spw_write_next(struct spw_store *store, const bool willing[]);
+void spw_write_fail_all(struct spw_store *store);
+
+/* store/read.c */
+void spw_read_submit(struct spw_request *request);
+void spw_read_unlink(struct spw_request *request);
+void spw_read_relink(struct spw_request *request, enum spw_class cls);
+bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
+
+/* store/copy.c */
+uint64_t spw_checksum(const void *bytes, size_t len);
+uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
+
+#endif

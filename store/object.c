@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/* store/object.c - object ids and references, the pieces of an object, space */
+#include <errno.h>
+
+#include "store/internal.h"
+
+#define STATE_ALIVE      (UINT64_C(1) << 31)
+#define STATE_REFERENCES (STATE_ALIVE - 1)
+
+static uint32_t object_slot(const struct spw_store *store, const struct object *object)
+{
+	return (uint32_t)(object - store->objects);
+}
+
+/* The live object of an id, with one reference more; NULL when it was freed or never was. */
+struct object *spw_object_acquire(struct spw_store *store, spw_object id)
+{
+	uint32_t slot = (uint32_t)id.value;
+	struct object *object;
+	uint64_t state;
+
+	if (slot >= store->opts.objects_max)
+		return NULL;
+	object = &store->objects[slot];
+	state = atomic_load_explicit(&object->state, memory_order_relaxed);
+	do
+		if (state >> 32 != id.value >> 32 || !(state & STATE_ALIVE))
+			return NULL;
+	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, state + 1, memory_order_acquire,
+						      memory_order_relaxed));
+	return object;
+}
+
+/* A new object with two references: its existence, and the put that makes it. */
+static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len, uint64_t blocks)
+{
+	struct object *object = &store->objects[slot];
+	uint64_t generation = atomic_load_explicit(&object->state, memory_order_relaxed) >> 32;
+
+	object->len_bytes = len;
+	object->reserved_blocks = blocks;
+	object->put = NULL;
+	object->piece_first = object->piece_last = PIECE_NONE;
+	object->error = 0;
+	atomic_store_explicit(&object->state, generation << 32 | STATE_ALIVE | 2, memory_order_release);
+	return (spw_object){generation << 32 | slot};
+}
+
+static bool space_reserve(struct spw_store *store, uint64_t blocks)
+{
+	int64_t available = atomic_load_explicit(&store->blocks_available, memory_order_relaxed);
+	uint64_t used, used_max;
+
+	do
+		if (available < 0 || (uint64_t)available < blocks)
+			return false;
+	while (!atomic_compare_exchange_weak_explicit(&store->blocks_available, &available, available - (int64_t)blocks,
+						      memory_order_acq_rel, memory_order_relaxed));
+	used = store->blocks_total - (uint64_t)available + blocks;
+	used_max = atomic_load_explicit(&store->blocks_used_max, memory_order_relaxed);
+	while (used > used_max && !atomic_compare_exchange_weak_explicit(&store->blocks_used_max, &used_max, used,
+									 memory_order_relaxed, memory_order_relaxed))
+		;
+	return true;
+}
+
+int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)
+{
+	/* Without rounding up, which might overflow. */
+	uint64_t blocks = len / store->block_bytes + (len % store->block_bytes != 0);
+	uint32_t slot;
+
+	if (!space_reserve(store, blocks))
+		return spw_error(-ENOSPC,
+				 "the store's partition has no %llu bytes left: free objects, or use more drives",
+				 (unsigned long long)len);
+	slot = spw_slots_take(&store->object_slots);
+	if (slot == SPW_SLOT_NONE) {
+		atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
+		return spw_error(-ENOBUFS,
+				 "all %u objects exist: free some, or open the store with a larger objects_max",
+				 store->opts.objects_max);
+	}
+	*id = object_begin(store, slot, len, blocks);
+	atomic_fetch_add_explicit(&store->objects_alive, 1, memory_order_relaxed);
+	return 0;
+}
+
+static void object_unreferenced(struct spw_store *store, struct object *object, bool on_worker)
+{
+	int64_t blocks = (int64_t)object->reserved_blocks;
+
+	if (on_worker) {
+		spw_object_reclaim(store, object);
+		atomic_fetch_add(&store->blocks_available, blocks);
+		return;
+	}
+	/* STORE-3: first the message, then the reservation. The object's fields are the worker's from the push on. */
+	object->message.kind = MESSAGE_FREE;
+	spw_store_push(store, &object->message);
+	atomic_fetch_add(&store->blocks_available, blocks);
+}
+
+void spw_object_drop(struct spw_store *store, struct object *object, bool on_worker)
+{
+	uint64_t state = atomic_fetch_sub_explicit(&object->state, 1, memory_order_acq_rel);
+
+	SPW_ASSERT((state & STATE_REFERENCES) > 0);
+	if ((state & STATE_REFERENCES) == 1) {
+		SPW_ASSERT(!(state & STATE_ALIVE));
+		object_unreferenced(store, object, on_worker);
+	}
+}
+
+int spw_store_free(struct spw_store *store, spw_object id)
+{
+	struct object *object;
+	uint64_t state;
+
+	if ((uint32_t)id.value >= store->opts.objects_max)
+		return spw_error(-ENOENT, "no such object");
+	object = &store->objects[(uint32_t)id.value];
+	state = atomic_load_explicit(&object->state, memory_order_relaxed);
+	do
+		if (state >> 32 != id.value >> 32 || !(state & STATE_ALIVE))
+			return spw_error(-ENOENT, "no such object: it was freed before, or never was");
+	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, (state & ~STATE_ALIVE) - 1,
+						      memory_order_acq_rel, memory_order_relaxed));
+	atomic_fetch_add_explicit(&store->count.frees, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&store->objects_alive, 1, memory_order_relaxed);
+	if ((state & STATE_REFERENCES) == 1)
+		object_unreferenced(store, object, false);
+	return 0;
+}
+
+/* STORE-2: give an unreferenced object's pieces back, and its slot with a new generation. */
+void spw_object_reclaim(struct spw_store *store, struct object *object)
+{
+	uint64_t generation = (atomic_load_explicit(&object->state, memory_order_relaxed) >> 32) + 1;
+	uint32_t index = object->piece_first;
+
+	SPW_ASSERT((atomic_load(&object->state) & (STATE_REFERENCES | STATE_ALIVE)) == 0);
+	while (index != PIECE_NONE) {
+		struct piece *piece = &store->pieces[index];
+		uint32_t next = piece->next;
+
+		spw_piece_unplace(store, piece);
+		piece->next = store->piece_free;
+		store->piece_free = index;
+		index = next;
+	}
+	/* Generation 0 is left out, so that no id is ever 0. */
+	if ((uint32_t)generation == 0)
+		generation = 1;
+	atomic_store_explicit(&object->state, (uint64_t)(uint32_t)generation << 32, memory_order_relaxed);
+	spw_slots_give(&store->object_slots, object_slot(store, object));
+}
+
+/* ---- Pieces: worker only ---- */
+
+uint32_t spw_piece_take(struct spw_store *store)
+{
+	uint32_t index = store->piece_free;
+
+	if (index != PIECE_NONE)
+		store->piece_free = store->pieces[index].next;
+	else if (store->pieces_fresh < store->pieces_max)
+		index = store->pieces_fresh++;
+	else
+		return PIECE_NONE;
+	store->pieces[index] = (struct piece){.next = PIECE_NONE, .next_unplaced = PIECE_NONE};
+	return index;
+}
+
+void spw_piece_give(struct spw_store *store, uint32_t index)
+{
+	store->pieces[index].next = store->piece_free;
+	store->piece_free = index;
+}
+
+void spw_piece_append(struct spw_store *store, struct object *object, uint32_t index)
+{
+	if (object->piece_first == PIECE_NONE)
+		object->piece_first = index;
+	else
+		store->pieces[object->piece_last].next = index;
+	object->piece_last = index;
+}
+
+/* Blocks of a drive out of service were given up when it was retired: they do not come back until it is revived. */
+void spw_extent_give(struct spw_store *store, uint32_t index, struct spw_extent *extent)
+{
+	struct store_drive *drive = &store->drives[index];
+
+	if (extent->len_blocks == 0)
+		return;
+	spw_alloc_put(drive->alloc, extent);
+	count_sub(&drive->blocks_used, extent->len_blocks);
+	if (atomic_load_explicit(&drive->retired, memory_order_relaxed))
+		atomic_fetch_sub(&store->blocks_available, (int64_t)extent->len_blocks);
+	extent->len_blocks = 0;
+}
+
+void spw_piece_unplace(struct spw_store *store, struct piece *piece)
+{
+	spw_extent_give(store, piece->drive, &piece->extent);
+}

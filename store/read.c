@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/read.c - gets: the pieces of a range, each waiting in its drive's list, verified when they arrive
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "store/internal.h"
+
+/* ---- The lists: one per drive and class; a request is in at most one of each drive ---- */
+
+static void list_append(struct read_list *list, struct drive_read *read)
+{
+	read->next = NULL;
+	read->previous = list->last;
+	*(list->last ? &list->last->next : &list->first) = read;
+	list->last = read;
+}
+
+static void list_remove(struct read_list *list, struct drive_read *read)
+{
+	*(read->previous ? &read->previous->next : &list->first) = read->next;
+	*(read->next ? &read->next->previous : &list->last) = read->previous;
+}
+
+static void link_all(struct spw_request *request, enum spw_class cls)
+{
+	struct spw_store *store = request->store;
+
+	request->linked_class = cls;
+	for (uint32_t drive = 0; drive < store->drive_count; drive++)
+		if (request->drive_reads[drive].left > 0) {
+			list_append(&store->drives[drive].waiting[cls], &request->drive_reads[drive]);
+			store->reads_waiting++;
+		}
+	request->linked = true;
+}
+
+static void unlink_all(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+
+	if (!request->linked)
+		return;
+	for (uint32_t drive = 0; drive < store->drive_count; drive++)
+		if (request->drive_reads[drive].left > 0) {
+			list_remove(&store->drives[drive].waiting[request->linked_class], &request->drive_reads[drive]);
+			store->reads_waiting--;
+		}
+	request->linked = false;
+}
+
+/* What has not been issued will not be. */
+void spw_read_unlink(struct spw_request *request)
+{
+	unlink_all(request);
+	request->reads_left = 0;
+}
+
+void spw_read_relink(struct spw_request *request, enum spw_class cls)
+{
+	unlink_all(request);
+	link_all(request, cls);
+}
+
+static void end_if_done(struct spw_request *request)
+{
+	if (request->first_error)
+		spw_read_unlink(request);
+	if (request->reads_left == 0 && request->in_flight == 0)
+		spw_request_end(request);
+}
+
+/* ---- Submitting ---- */
+
+static bool overlaps(const struct spw_request *request, const struct piece *piece)
+{
+	return piece->object_offset < request->offset_bytes + request->len_bytes &&
+	       request->offset_bytes < piece->object_offset + piece->len_bytes;
+}
+
+/* The object's put has not ended, so its bytes are still in memory, and nothing has to be read. */
+static void get_from_memory(struct spw_request *request)
+{
+	memcpy(request->bytes, request->object->put->bytes + request->offset_bytes, request->len_bytes);
+	count_add(&request->store->count.bytes_from_memory, request->len_bytes);
+	spw_request_end(request);
+}
+
+void spw_read_submit(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	struct object *object = request->object;
+
+	if (object->put || object->error) {
+		if (!spw_request_begin(request))
+			spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
+		else if (object->error)
+			spw_request_fail(request, object->error, "the object was never stored: its put failed (%s)",
+					 spw_strerror(object->error));
+		if (request->first_error)
+			spw_request_end(request);
+		else
+			get_from_memory(request);
+		return;
+	}
+	for (uint32_t drive = 0; drive < store->drive_count; drive++)
+		request->drive_reads[drive].left = 0;
+	for (uint32_t index = object->piece_first; index != PIECE_NONE; index = store->pieces[index].next) {
+		struct piece *piece = &store->pieces[index];
+		struct drive_read *read = &request->drive_reads[piece->drive];
+
+		if (!overlaps(request, piece))
+			continue;
+		if (read->left++ == 0)
+			read->piece = index;
+		request->reads_left++;
+	}
+	link_all(request, (enum spw_class)atomic_load_explicit(&request->cls, memory_order_relaxed));
+}
+
+/* ---- Issuing ---- */
+
+static void advance(struct spw_request *request, uint32_t drive)
+{
+	struct spw_store *store = request->store;
+	struct drive_read *read = &request->drive_reads[drive];
+
+	request->reads_left--;
+	if (--read->left == 0) {
+		list_remove(&store->drives[drive].waiting[request->linked_class], read);
+		store->reads_waiting--;
+		request->linked = request->reads_left > 0;
+		return;
+	}
+	do
+		read->piece = store->pieces[read->piece].next;
+	while (store->pieces[read->piece].drive != drive);
+}
+
+/*
+ * Does the caller want the whole piece, and can the drive write it where it belongs? Else it goes through copy
+ * memory.
+ */
+static bool fits_directly(const struct spw_request *request, const struct piece *piece)
+{
+	struct spw_store *store = request->store;
+
+	if (piece->object_offset < request->offset_bytes ||
+	    piece->object_offset + piece->len_bytes > request->offset_bytes + request->len_bytes) {
+		count_add(&store->count.copies_partial_chunk, 1);
+		return false;
+	}
+	if ((uintptr_t)(request->bytes + (piece->object_offset - request->offset_bytes)) % store->memory_align_bytes !=
+	    0) {
+		count_add(&store->count.copies_unaligned_address, 1);
+		return false;
+	}
+	return true;
+}
+
+static void read_done(struct spw_io *io);
+
+/* Issue the next read of @drive and @cls. Return: false when there is no copy memory for it now. */
+bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
+{
+	struct drive_read *read = store->drives[drive].waiting[cls].first;
+	struct spw_request *request = read->request;
+	struct piece *piece = &store->pieces[read->piece];
+	struct transfer *transfer;
+
+	if (!spw_request_begin(request)) {
+		spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
+		end_if_done(request);
+		return true;
+	}
+	transfer = spw_transfer_take(store);
+	transfer->request = request;
+	transfer->piece = read->piece;
+	if (fits_directly(request, piece)) {
+		transfer->direct = request->bytes + (piece->object_offset - request->offset_bytes);
+	} else if (!spw_bounce_take(store, transfer)) {
+		spw_transfer_give(transfer);
+		return false;
+	}
+	advance(request, drive);
+	spw_transfer_issue(transfer, SPW_READ, read_done);
+	return true;
+}
+
+/* ---- Completing ---- */
+
+/* Copy from bounce memory what the request wants of the piece. */
+static void deliver_part(struct transfer *transfer, const struct piece *piece)
+{
+	struct spw_request *request = transfer->request;
+	uint64_t from = piece->object_offset > request->offset_bytes ? piece->object_offset : request->offset_bytes;
+	uint64_t piece_end = piece->object_offset + piece->len_bytes;
+	uint64_t request_end = request->offset_bytes + request->len_bytes;
+	uint64_t end = piece_end < request_end ? piece_end : request_end;
+
+	memcpy(request->bytes + (from - request->offset_bytes), transfer->bounce + (from - piece->object_offset),
+	       end - from);
+	count_add(&transfer->store->count.bytes_copied, end - from);
+}
+
+/* Bring the bytes to the caller's memory. Return: their checksum, or 0 with checksums off. */
+static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
+{
+	struct spw_store *store = transfer->store;
+	struct spw_request *request = transfer->request;
+	bool checked = !store->opts.no_checksums;
+	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
+	bool all = piece->object_offset >= request->offset_bytes &&
+		   piece->object_offset + piece->len_bytes <= request->offset_bytes + request->len_bytes;
+	uint64_t checksum;
+
+	if (!transfer->bounce) {
+		if (tail_bytes) {
+			memcpy(transfer->direct + (piece->len_bytes - tail_bytes), transfer->tail, tail_bytes);
+			count_add(&store->count.bytes_copied, tail_bytes);
+			count_add(&store->count.copies_unaligned_length, 1);
+		}
+		return checked ? spw_checksum(transfer->direct, piece->len_bytes) : 0;
+	}
+	if (all && checked) {
+		count_add(&store->count.bytes_copied, piece->len_bytes);
+		return spw_copy_and_checksum(request->bytes + (piece->object_offset - request->offset_bytes),
+					     transfer->bounce, piece->len_bytes);
+	}
+	checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
+	deliver_part(transfer, piece);
+	return checksum;
+}
+
+/* Once more, in case it was the way and not the drive. */
+static bool retry(struct transfer *transfer)
+{
+	if (transfer->retried || transfer->timed_out)
+		return false;
+	transfer->retried = true;
+	spw_transfer_issue(transfer, SPW_READ, read_done);
+	return true;
+}
+
+static void read_done(struct spw_io *io)
+{
+	struct transfer *transfer = io->context;
+	struct spw_request *request = transfer->request;
+	struct spw_store *store = transfer->store;
+	const struct piece *piece = &store->pieces[transfer->piece];
+	struct store_drive *drive = &store->drives[piece->drive];
+	uint64_t checksum;
+
+	spw_transfer_ended(transfer);
+	if (io->res < 0) {
+		count_add(&drive->read_errors, 1);
+		if (retry(transfer))
+			return;
+		if (transfer->timed_out && io->res == -ECANCELED)
+			io->res = -ETIMEDOUT;
+		spw_request_fail(request, io->res, "%s: cannot read %u bytes at block %llu (byte %llu): %s",
+				 spw_device_path(drive->device), io->len_bytes,
+				 (unsigned long long)piece->extent.start_block, (unsigned long long)io->offset_bytes,
+				 spw_strerror(io->res));
+	} else {
+		checksum = deliver(transfer, piece);
+		if (!store->opts.no_checksums && checksum != piece->checksum) {
+			count_add(&drive->checksum_errors, 1);
+			if (retry(transfer))
+				return;
+			spw_request_fail(request, -EBADMSG,
+					 "%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
+					 "checksum %016llx, expected %016llx",
+					 spw_device_path(drive->device), (unsigned long long)piece->extent.start_block,
+					 (unsigned long long)io->offset_bytes, piece->len_bytes,
+					 (unsigned long long)checksum, (unsigned long long)piece->checksum);
+		}
+	}
+	spw_transfer_give(transfer);
+	end_if_done(request);
+}

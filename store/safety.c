@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: MIT */
+/* store/safety.c - who uses a device, and what it carries: mounts, swap, holders, locks, signatures */
+#include "store/safety.h"
+
+#include <blkid/blkid.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+/* ---- Signatures ---- */
+
+static const char *probe_value(blkid_probe probe, const char *name)
+{
+	const char *value;
+
+	return blkid_probe_lookup_value(probe, name, &value, NULL) == 0 ? value : NULL;
+}
+
+/* What a signature is, from libblkid's USAGE. */
+static const char *usage_words(const char *usage, const char *type)
+{
+	if (strcmp(type, "swap") == 0)
+		return "area";
+	if (!usage)
+		return "signature";
+	if (strcmp(usage, "filesystem") == 0)
+		return "file system";
+	if (strcmp(usage, "crypto") == 0)
+		return "encrypted volume";
+	return strcmp(usage, "raid") == 0 ? "RAID or LVM member" : "signature";
+}
+
+static void describe(blkid_probe probe, struct spw_signature *signature)
+{
+	const char *type = probe_value(probe, "TYPE"), *table = probe_value(probe, "PTTYPE");
+	const char *label = probe_value(probe, "LABEL"),
+		   *magic = probe_value(probe, type ? "SBMAGIC_OFFSET" : "PTMAGIC_OFFSET");
+	size_t len;
+
+	if (type)
+		(void)snprintf(signature->what, sizeof(signature->what), label ? "%s %s \"%s\"" : "%s %s", type,
+			       usage_words(probe_value(probe, "USAGE"), type), label);
+	else
+		(void)snprintf(signature->what, sizeof(signature->what), "%s partition table",
+			       table ? table : "unknown");
+	signature->offset_bytes = magic ? strtoull(magic, NULL, 10) : 0;
+	if (magic && blkid_probe_lookup_value(probe, type ? "SBMAGIC" : "PTMAGIC", NULL, &len) == 0)
+		signature->len_bytes = len;
+}
+
+/* Settings as of wipefs(8): whatever has a magic, a wrong checksum and a lone backup table included. */
+static int configure(blkid_probe probe, int fd)
+{
+	if (blkid_probe_set_device(probe, fd, 0, 0) != 0)
+		return -EIO;
+	blkid_probe_enable_superblocks(probe, 1);
+	blkid_probe_set_superblocks_flags(probe, BLKID_SUBLKS_TYPE | BLKID_SUBLKS_LABEL | BLKID_SUBLKS_USAGE |
+							 BLKID_SUBLKS_MAGIC | BLKID_SUBLKS_BADCSUM);
+	blkid_probe_enable_partitions(probe, 1);
+	blkid_probe_set_partitions_flags(probe, BLKID_PARTS_MAGIC | BLKID_PARTS_FORCE_GPT);
+	return 0;
+}
+
+static int collect(blkid_probe probe, struct spw_signatures *signatures)
+{
+	int more = 0;
+
+	while (signatures->count < SPW_SIGNATURES_MAX && (more = blkid_do_probe(probe)) == 0) {
+		struct spw_signature *signature = &signatures->found[signatures->count];
+
+		describe(probe, signature);
+		signatures->count++;
+	}
+	return more < 0 ? -EIO : 0;
+}
+
+int spw_safety_signatures(const char *path, struct spw_signatures *signatures)
+{
+	blkid_probe probe = NULL;
+	int fd, rc;
+
+	memset(signatures, 0, sizeof(*signatures));
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return spw_error_errno(-errno, "%s: cannot be searched for file systems", path);
+	probe = blkid_new_probe();
+	if (!probe) {
+		rc = spw_error(-ENOMEM, "%s: no memory to search for file systems", path);
+		goto out;
+	}
+	rc = configure(probe, fd);
+	if (rc == 0)
+		rc = collect(probe, signatures);
+	if (rc != 0)
+		(void)spw_error(rc, "%s: libblkid could not read it to search for file systems; check the drive", path);
+out:
+	blkid_free_probe(probe);
+	(void)close(fd);
+	return rc;
+}
+
+/* ---- sysfs ---- */
+
+/* The sysfs folder of a block device. Return: false when there is none. */
+static bool sysfs_folder(dev_t number, char folder[PATH_MAX])
+{
+	char link[64];
+
+	(void)snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(number), minor(number));
+	return realpath(link, folder) != NULL;
+}
+
+static bool join(char *out, size_t len, const char *folder, const char *name)
+{
+	return snprintf(out, len, "%s/%s", folder, name) < (int)len;
+}
+
+/* The first line of a small file, without the newline. */
+static bool read_line(const char *path, char *line, size_t len)
+{
+	FILE *file = fopen(path, "re");
+	bool found = false;
+
+	if (!file)
+		return false;
+	if (fgets(line, (int)len, file)) {
+		line[strcspn(line, "\n")] = '\0';
+		found = true;
+	}
+	(void)fclose(file);
+	return found;
+}
+
+static bool read_device_number(const char *folder, dev_t *number)
+{
+	char path[PATH_MAX], line[32];
+	unsigned major_number, minor_number;
+
+	if (!join(path, sizeof(path), folder, "dev") || !read_line(path, line, sizeof(line)) ||
+	    sscanf(line, "%u:%u", &major_number, &minor_number) != 2)
+		return false;
+	*number = makedev(major_number, minor_number);
+	return true;
+}
+
+/*
+ * Call @visit for every partition that the kernel has of a whole device, until it returns something else than 0.
+ * Return: that, or 0.
+ */
+static int each_partition(dev_t number, int (*visit)(const char *name, dev_t number, void *context), void *context)
+{
+	char folder[PATH_MAX], child[PATH_MAX], mark[PATH_MAX];
+	struct dirent *entry;
+	dev_t partition;
+	int rc = 0;
+	DIR *dir;
+
+	if (!sysfs_folder(number, folder))
+		return 0;
+	dir = opendir(folder);
+	if (!dir)
+		return 0;
+	while (rc == 0 && (entry = readdir(dir)) != NULL) {
+		if (entry->d_name[0] == '.' || !join(child, sizeof(child), folder, entry->d_name) ||
+		    !join(mark, sizeof(mark), child, "partition"))
+			continue;
+		if (access(mark, F_OK) == 0 && read_device_number(child, &partition))
+			rc = visit(entry->d_name, partition, context);
+	}
+	(void)closedir(dir);
+	return rc;
+}
+
+struct name_list {
+	char *text;
+	size_t len, used;
+	unsigned count;
+};
+
+static int add_name(const char *name, dev_t number, void *context)
+{
+	struct name_list *list = context;
+	int written = snprintf(list->text + list->used, list->len - list->used, list->count > 0 ? ", %s" : "%s", name);
+
+	(void)number;
+	list->count++;
+	if (written > 0 && list->used + (size_t)written < list->len)
+		list->used += (size_t)written;
+	return 0;
+}
+
+unsigned spw_safety_partitions(const char *path, char *names, size_t len)
+{
+	struct name_list list = {.text = names, .len = len};
+	struct stat st;
+
+	names[0] = '\0';
+	if (stat(path, &st) == 0 && S_ISBLK(st.st_mode))
+		(void)each_partition(st.st_rdev, add_name, &list);
+	return list.count;
+}
+
+/* ---- In use ---- */
+
+/* Blanks in the tables of /proc are written as \040. */
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; to++) {
+		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' && from[2] <= '7' &&
+		    from[3] >= '0' && from[3] <= '7') {
+			*to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+			from += 4;
+		} else {
+			*to = *from++;
+		}
+	}
+	*to = '\0';
+}
+
+/* What is asked of each line of a table: the device (or file) and a place for the answer. */
+struct question {
+	struct stat st;
+	dev_t number;     /* of the block device, a partition perhaps */
+	char answer[256]; /* the mount point, the swap file's name */
+};
+
+static bool is_block_device(const char *path, dev_t number)
+{
+	struct stat st;
+
+	return path[0] == '/' && stat(path, &st) == 0 && S_ISBLK(st.st_mode) && st.st_rdev == number;
+}
+
+/* "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
+static bool is_mount_of(char *line, struct question *question)
+{
+	char *save = NULL, *fields[5], *source;
+	unsigned major_number, minor_number;
+	char *tail = strstr(line, " - ");
+
+	if (!tail)
+		return false;
+	*tail = '\0';
+	tail += 3;
+	fields[0] = strtok_r(line, " ", &save);
+	for (unsigned i = 1; i < SPW_ARRAY_LEN(fields); i++)
+		fields[i] = strtok_r(NULL, " ", &save);
+	if (!fields[4] || sscanf(fields[2], "%u:%u", &major_number, &minor_number) != 2)
+		return false;
+	save = NULL;
+	(void)strtok_r(tail, " ", &save);
+	source = strtok_r(NULL, " ", &save);
+	if (source)
+		unescape(source);
+	/* btrfs has device numbers of its own: there, only the source tells. */
+	if (makedev(major_number, minor_number) != question->number &&
+	    !(source && is_block_device(source, question->number)))
+		return false;
+	unescape(fields[4]);
+	(void)snprintf(question->answer, sizeof(question->answer), "%s", fields[4]);
+	return true;
+}
+
+/* "/swap\040file  file  1048572  0  -2" under a headline */
+static bool is_swap_on(char *line, struct question *question)
+{
+	char *save = NULL, *name = strtok_r(line, " \t", &save);
+	struct stat st;
+
+	if (!name || name[0] != '/')
+		return false;
+	unescape(name);
+	if (stat(name, &st) != 0)
+		return false;
+	if (S_ISBLK(st.st_mode) ? st.st_rdev != question->number
+				: st.st_dev != question->st.st_dev || st.st_ino != question->st.st_ino)
+		return false;
+	(void)snprintf(question->answer, sizeof(question->answer), "%s", name);
+	return true;
+}
+
+/* Return: 1 when a line of the table answers the question, 0, or a negative errno. */
+static int ask_table(const char *table, bool (*ask)(char *line, struct question *question), struct question *question)
+{
+	FILE *file = fopen(table, "re");
+	char *line = NULL;
+	size_t room = 0;
+	int found = 0;
+
+	/* No such table: a kernel without swap. */
+	if (!file)
+		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", table);
+	while (found == 0 && getline(&line, &room, file) >= 0) {
+		line[strcspn(line, "\n")] = '\0';
+		found = ask(line, question) ? 1 : 0;
+	}
+	if (found == 0 && ferror(file))
+		found = spw_error(-EIO, "%s cannot be read", table);
+	free(line);
+	(void)fclose(file);
+	return found;
+}
+
+/* The block devices on top: device mapper, RAID, bcache. */
+static bool find_holder(dev_t number, char *answer, size_t len)
+{
+	char folder[PATH_MAX], path[PATH_MAX], name[64];
+	struct dirent *entry = NULL;
+	DIR *dir;
+
+	if (!sysfs_folder(number, folder) || !join(path, sizeof(path), folder, "holders"))
+		return false;
+	dir = opendir(path);
+	if (!dir)
+		return false;
+	while ((entry = readdir(dir)) != NULL && entry->d_name[0] == '.')
+		continue;
+	if (entry) {
+		(void)snprintf(answer, len, "%s", entry->d_name);
+		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) < (int)sizeof(path) &&
+		    read_line(path, name, sizeof(name)))
+			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
+	}
+	(void)closedir(dir);
+	return entry != NULL;
+}
+
+/* What of @path is used: itself or a partition on it. */
+static void name_part(const char *path, const char *partition, char *text, size_t len)
+{
+	if (partition)
+		(void)snprintf(text, len, "%s: its partition %s", path, partition);
+	else
+		(void)snprintf(text, len, "%s:", path);
+}
+
+static int block_device_in_use(const char *path, const char *partition, dev_t number)
+{
+	struct question question = {.number = number};
+	char subject[PATH_MAX + 64];
+	int found;
+
+	name_part(path, partition, subject, sizeof(subject));
+	found = ask_table("/proc/self/mountinfo", is_mount_of, &question);
+	if (found > 0)
+		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device", subject,
+				 question.answer);
+	if (found == 0)
+		found = ask_table("/proc/swaps", is_swap_on, &question);
+	if (found > 0)
+		return spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another device", subject);
+	if (found < 0)
+		return found;
+	if (find_holder(number, question.answer, sizeof(question.answer)))
+		return spw_error(
+			-EBUSY,
+			"%s is held by %s, a block device made on top of it; remove that first, or name another device",
+			subject, question.answer);
+	return 0;
+}
+
+static int partition_in_use(const char *name, dev_t number, void *context)
+{
+	return block_device_in_use(context, name, number);
+}
+
+/* Is @name ("loop3") a loop device over the file? */
+static bool is_loop_over(const char *name, const struct stat *file)
+{
+	char path[PATH_MAX], backing[PATH_MAX];
+	struct stat st;
+
+	if (strncmp(name, "loop", 4) != 0 ||
+	    snprintf(path, sizeof(path), "/sys/class/block/%s/loop/backing_file", name) >= (int)sizeof(path) ||
+	    !read_line(path, backing, sizeof(backing)))
+		return false;
+	return stat(backing, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
+}
+
+static int file_in_use(const char *path, const struct stat *st)
+{
+	struct question question = {.st = *st};
+	struct dirent *entry;
+	int rc = ask_table("/proc/swaps", is_swap_on, &question);
+	DIR *dir;
+
+	if (rc > 0)
+		return spw_error(-EBUSY, "%s: is in use as swap; run swapoff first, or name another file", path);
+	if (rc < 0)
+		return rc;
+	dir = opendir("/sys/class/block");
+	if (!dir)
+		return 0;
+	while (rc == 0 && (entry = readdir(dir)) != NULL)
+		if (is_loop_over(entry->d_name, st))
+			rc = spw_error(
+				-EBUSY,
+				"%s: is the file behind /dev/%s; name that device, or detach it first (losetup -d)",
+				path, entry->d_name);
+	(void)closedir(dir);
+	return rc;
+}
+
+int spw_safety_in_use(const char *path)
+{
+	char *context = (char *)(uintptr_t)path;
+	struct stat st;
+	int rc;
+
+	if (stat(path, &st) != 0)
+		return spw_error_errno(-errno, "%s cannot be examined", path);
+	if (S_ISREG(st.st_mode))
+		return file_in_use(path, &st);
+	if (!S_ISBLK(st.st_mode))
+		return 0;
+	rc = block_device_in_use(path, NULL, st.st_rdev);
+	return rc != 0 ? rc : each_partition(st.st_rdev, partition_in_use, context);
+}
+
+/* ---- Names, locks, opening ---- */
+
+static bool same_device(const struct stat *a, const struct stat *b)
+{
+	if (S_ISBLK(a->st_mode) && S_ISBLK(b->st_mode))
+		return a->st_rdev == b->st_rdev;
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+int spw_safety_distinct(const char *const paths[], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct stat st, before;
+
+		if (stat(paths[i], &st) != 0)
+			continue;
+		for (unsigned j = 0; j < i; j++)
+			if (stat(paths[j], &before) == 0 && same_device(&st, &before))
+				return spw_error(-ENOTUNIQ, "%s and %s are the same device; name each drive once",
+						 paths[j], paths[i]);
+	}
+	return 0;
+}
+
+static int read_only_error(const char *path)
+{
+	return spw_error(-EROFS, "%s: is read-only; remove the write protection, or name another device", path);
+}
+
+int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int rc;
+
+	if (fd < 0)
+		return spw_error_errno(-errno, "%s: cannot be asked for locks", path);
+	if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
+		rc = spw_error_errno(-errno, "%s: cannot be asked for locks", path);
+	else
+		rc = lock.l_type == F_UNLCK ? 0 : 1;
+	(void)close(fd);
+	return rc;
+}
+
+int spw_safety_writable(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int protected = 0;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
+		int rc = spw_error_errno(-errno, "%s: cannot be asked whether it is write-protected", path);
+
+		if (fd >= 0)
+			(void)close(fd);
+		return rc;
+	}
+	(void)close(fd);
+	return protected ? read_only_error(path) : 0;
+}
+
+int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
+		    struct spw_device **device)
+{
+	struct spw_device_opts opts;
+	int rc;
+
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = read_only;
+	opts.exclusive = exclusive;
+	if (log)
+		opts.log = *log;
+	rc = spw_device_open(path, &opts, device);
+	if (rc == -EACCES || rc == -EPERM)
+		return spw_error(rc, "%s: no permission to %s it; run as root, or as a user in the group that owns it",
+				 path, read_only ? "read" : "write");
+	if (rc == -EROFS)
+		return read_only_error(path);
+	if (rc == -EBUSY)
+		return spw_error(rc, "%s: is in use by another program (see fuser %s); end that first", path, path);
+	return rc;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/safety.h - who uses a device, and what it carries: the questions before the first byte is written
+ *
+ * Reads only. Answers in doubt are errors, never "free".
+ */
+#ifndef SPW_STORE_SAFETY_H
+#define SPW_STORE_SAFETY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <spillway/engine.h>
+
+#define SPW_SIGNATURES_MAX 16
+
+/*
+ * One thing that libblkid knows: a file system, a partition table, a RAID or LVM member, a swap area, an encrypted
+ * volume.
+ */
+struct spw_signature {
+	char what[96]; /* "ext4 file system \"root\"" */
+	uint64_t offset_bytes;
+	uint64_t len_bytes; /* of the magic; 0: libblkid does not say where it is */
+};
+
+struct spw_signatures {
+	unsigned count; /* at most SPW_SIGNATURES_MAX; what lies beyond is found once these are gone */
+	struct spw_signature found[SPW_SIGNATURES_MAX];
+};
+
+/*
+ * Everything that libblkid finds, backup partition tables included. Return: 0, or an errno when the device could not
+ * be read.
+ */
+int spw_safety_signatures(const char *path, struct spw_signatures *signatures);
+
+/* Names of the partitions that the kernel has for a whole device: "loop0p1, loop0p2". Return: how many. */
+unsigned spw_safety_partitions(const char *path, char *names, size_t len);
+
+/*
+ * Return: 0; -EBUSY it (or a partition on it) is mounted, swapped on, held by another block device, or the file
+ * behind one.
+ */
+int spw_safety_in_use(const char *path);
+
+/* Return: 0; -ENOTUNIQ two paths are the same device or file. A path that cannot be examined is no fault here. */
+int spw_safety_distinct(const char *const paths[], unsigned count);
+
+/* Is any byte of the range locked by anybody but us? Needs no right to write. Return: 1, 0 or a negative errno. */
+int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
+
+/* Return: 0; -EROFS the block device is write-protected. */
+int spw_safety_writable(const char *path);
+
+/* spw_device_open() with a remedy in the message. */
+int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
+		    struct spw_device **device);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/slots.h - a lock-free stack of free slot numbers, for requests and objects
+ *
+ * Any thread takes and gives. The head carries a tag that every change increments, so that a slot taken and given
+ * back between a thread's load and its compare-and-swap is noticed.
+ */
+#ifndef SPW_SLOTS_H
+#define SPW_SLOTS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define SPW_SLOT_NONE UINT32_MAX
+
+struct spw_slots {
+	_Atomic uint64_t head; /* tag << 32 | slot */
+	_Atomic uint32_t *next;
+	_Atomic uint32_t taken; /* how many are out */
+};
+
+/* All of 0 .. count - 1 free, the lowest on top. Return: 0 or -ENOMEM. */
+int spw_slots_open(struct spw_slots *slots, uint32_t count);
+void spw_slots_close(struct spw_slots *slots);
+
+/* Return: a slot, or SPW_SLOT_NONE. */
+uint32_t spw_slots_take(struct spw_slots *slots);
+void spw_slots_give(struct spw_slots *slots, uint32_t slot);
+
+#endif

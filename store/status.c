@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/* store/status.c - reading the shared pages of partitions that other processes have open */
+#include "store/status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+#define SWEEP_AGE_NS UINT64_C(10000000000) /* an opener waits no longer for a killed process' rings */
+#define READS_MAX    1000                  /* of a page that changes under our eyes each time */
+
+void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES])
+{
+	(void)snprintf(name, SPW_PAGE_NAME_BYTES, "/spillway-%.36s-%u", store_uuid, partition);
+}
+
+uint64_t spw_process_start(int32_t pid)
+{
+	char path[32], text[512];
+	unsigned long long start = 0;
+	const char *after_name;
+	size_t len;
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	file = fopen(path, "re");
+	if (!file)
+		return 0;
+	len = fread(text, 1, sizeof(text) - 1, file);
+	(void)fclose(file);
+	text[len] = '\0';
+	/*
+	 * The name, in parentheses, may itself contain anything. The start time is the 20th field behind it (proc(5),
+	 * field 22).
+	 */
+	after_name = strrchr(text, ')');
+	for (int field = 0; after_name && field < 20; field++)
+		after_name = strchr(after_name + 1, ' ');
+	if (after_name)
+		start = strtoull(after_name, NULL, 10);
+	return start;
+}
+
+/* Map the page of a partition. Nothing in it has been checked but its size, magic and version. */
+static int map_page(const char *store_uuid, uint32_t partition, int access, struct spw_status_page **page)
+{
+	char name[SPW_PAGE_NAME_BYTES];
+	struct stat st;
+	void *memory = MAP_FAILED;
+	int fd, rc = 0;
+
+	*page = NULL;
+	spw_page_name(store_uuid, partition, name);
+	fd = shm_open(name, access == PROT_READ ? O_RDONLY : O_RDWR, 0);
+	if (fd < 0 && errno == ENOENT)
+		return spw_error(-ENOENT, "partition %u of store %s is not open in any process", partition, store_uuid);
+	if (fd < 0)
+		return spw_error_errno(-errno, "cannot read /dev/shm%s (its owner and root can)", name);
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(**page))
+		rc = -EUCLEAN;
+	else
+		memory = mmap(NULL, sizeof(**page), access, MAP_SHARED, fd, 0);
+	(void)close(fd);
+	if (rc == 0 && memory == MAP_FAILED)
+		return spw_error_errno(-errno, "cannot map /dev/shm%s", name);
+	*page = rc ? NULL : memory;
+	if (rc == 0 && ((*page)->magic != SPW_PAGE_MAGIC || (*page)->version != SPW_PAGE_VERSION ||
+			(*page)->size != sizeof(**page))) {
+		(void)munmap(*page, sizeof(**page));
+		*page = NULL;
+		rc = -EUCLEAN;
+	}
+	return rc ? spw_error(rc, "/dev/shm%s is no status page of this version of spillway", name) : 0;
+}
+
+static void unmap_page(struct spw_status_page *page)
+{
+	(void)munmap(page, sizeof(*page));
+}
+
+static bool copy_page(const struct spw_status_page *page, struct spw_status_page *copy)
+{
+	for (unsigned i = 0; i < READS_MAX; i++) {
+		uint32_t before = atomic_load_explicit(&page->sequence, memory_order_acquire);
+
+		if (before % 2)
+			continue;
+		memcpy(copy, page, sizeof(*copy));
+		/* The copy is made before the sequence is read again. A full barrier: TSan knows no fences. */
+		__sync_synchronize();
+		if (atomic_load_explicit(&page->sequence, memory_order_relaxed) == before)
+			return true;
+	}
+	return false;
+}
+
+/* Text from elsewhere ends where its array ends. */
+#define TERMINATE(text) ((text)[sizeof(text) - 1] = '\0')
+
+static int check_copy(struct spw_status_page *copy, const char *store_uuid, uint32_t partition)
+{
+	struct spw_status *status = &copy->status;
+	uint64_t start = spw_process_start(status->pid);
+
+	if (start == 0 || start != copy->owner_start)
+		return spw_error(-ESRCH, "partition %u of store %s is not open: process %d left its page behind",
+				 partition, store_uuid, status->pid);
+	TERMINATE(status->store_uuid);
+	TERMINATE(status->command);
+	TERMINATE(status->description);
+	if (status->drives > SPW_DRIVES_MAX || status->partition != partition ||
+	    strcmp(status->store_uuid, store_uuid) != 0)
+		return spw_error(-EUCLEAN, "the status page of partition %u of store %s makes no sense", partition,
+				 store_uuid);
+	for (uint32_t i = 0; i < status->drives; i++)
+		TERMINATE(status->drive[i].path);
+	return 0;
+}
+
+int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status, size_t size)
+{
+	struct spw_status_page *page, *copy;
+	uint64_t now_ns;
+	int rc = map_page(store_uuid, partition, PROT_READ, &page);
+
+	if (rc)
+		return rc;
+	copy = malloc(sizeof(*copy));
+	if (!copy)
+		rc = spw_error(-ENOMEM, "out of memory");
+	else if (!copy_page(page, copy))
+		rc = spw_error(-EUCLEAN, "the status page of partition %u never comes to rest", partition);
+	else
+		rc = check_copy(copy, store_uuid, partition);
+	unmap_page(page);
+	if (rc == 0) {
+		now_ns = spw_clock_ns();
+		copy->status.age_ns = now_ns > copy->refreshed_ns ? now_ns - copy->refreshed_ns : 0;
+		copy->status.size = size < sizeof(*status) ? size : sizeof(*status);
+		memcpy(status, &copy->status, copy->status.size);
+	}
+	free(copy);
+	return rc;
+}
+
+int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive)
+{
+	struct spw_status *status = malloc(sizeof(*status));
+	struct spw_status_page *page;
+	int rc;
+
+	if (!status)
+		return spw_error(-ENOMEM, "out of memory");
+	rc = spw_status_read(store_uuid, partition, status, sizeof(*status));
+	if (rc == 0 && drive >= status->drives)
+		rc = spw_error(-EINVAL, "the store has %u drives, numbered from 0", status->drives);
+	free(status);
+	if (rc == 0)
+		rc = map_page(store_uuid, partition, PROT_READ | PROT_WRITE, &page);
+	if (rc)
+		return rc;
+	atomic_fetch_or(&page->revive, UINT64_C(1) << drive);
+	unmap_page(page);
+	return 0;
+}
+
+/* The next entry of /dev/shm that is named like a page. */
+static bool next_name(DIR *dir, struct spw_status_name *name)
+{
+	struct dirent *entry;
+
+	while ((entry = readdir(dir)) != NULL)
+		if (sscanf(entry->d_name, "spillway-%36[0-9a-f-]-%u", name->store_uuid, &name->partition) == 2)
+			return true;
+	return false;
+}
+
+/* Remove the pages that killed processes of this user left behind, once they are of no use as evidence any more. */
+void spw_status_sweep(void)
+{
+	DIR *dir = opendir("/dev/shm");
+	struct spw_status_name name;
+	struct spw_status_page *page;
+
+	while (dir && next_name(dir, &name)) {
+		char path[SPW_PAGE_NAME_BYTES];
+		uint64_t start, refreshed_ns;
+		bool dead;
+
+		if (map_page(name.store_uuid, name.partition, PROT_READ, &page))
+			continue;
+		start = spw_process_start(page->status.pid);
+		dead = start == 0 || start != page->owner_start;
+		refreshed_ns = page->refreshed_ns;
+		unmap_page(page);
+		if (!dead || refreshed_ns + SWEEP_AGE_NS > spw_clock_ns())
+			continue;
+		spw_page_name(name.store_uuid, name.partition, path);
+		(void)shm_unlink(path);
+	}
+	if (dir)
+		(void)closedir(dir);
+}
+
+int spw_status_list(struct spw_status_name names[], unsigned count)
+{
+	DIR *dir = opendir("/dev/shm");
+	struct spw_status_name name;
+	struct spw_status *status;
+	int found = 0;
+
+	if (!dir)
+		return errno == ENOENT ? 0 : spw_error_errno(-errno, "cannot list /dev/shm");
+	status = malloc(sizeof(*status));
+	while (status && next_name(dir, &name)) {
+		if (spw_status_read(name.store_uuid, name.partition, status, sizeof(*status)))
+			continue;
+		if ((unsigned)found < count)
+			names[found] = name;
+		found++;
+	}
+	(void)closedir(dir);
+	if (!status)
+		return spw_error(-ENOMEM, "out of memory");
+	free(status);
+	return found;
+}

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: MIT */
+/* store/store.c - opening and closing a store, its options and counters */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "store/internal.h"
+
+#define TEARDOWN_NS_MAX \
+	5000000000u         /* a killed process' rings are gone after milliseconds, with I/O in flight a bit later */
+#define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
+
+void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
+{
+	struct spw_store_opts defaults = {
+		.size = size,
+		.queue_depth = 16,
+		.arena_bytes = 256u << 20,
+		.requests_max = 4096,
+		.objects_max = 65536,
+		.read_deadline_ms = 30000,
+		.write_deadline_ms = 30000,
+	};
+
+	memcpy(opts, &defaults, size < sizeof(defaults) ? size : sizeof(defaults));
+}
+
+static int check_opts(const struct spw_store_opts *opts)
+{
+	if (opts->queue_depth < 1 || opts->queue_depth > SPW_QUEUE_DEPTH_MAX)
+		return spw_error(-EINVAL, "queue_depth is %u: it must be 1 to %u", opts->queue_depth,
+				 SPW_QUEUE_DEPTH_MAX);
+	if (opts->requests_max < 1 || opts->objects_max < 1 || opts->requests_max > 1u << 24 ||
+	    opts->objects_max > 1u << 28)
+		return spw_error(-EINVAL, "requests_max must be 1 to 2^24 and objects_max 1 to 2^28");
+	if (opts->stripe != SPW_STRIPE_PULL && opts->stripe != SPW_STRIPE_STATIC)
+		return spw_error(-EINVAL, "unknown stripe mode %d", (int)opts->stripe);
+	return 0;
+}
+
+/* ---- Opening, part by part ---- */
+
+static int lock_partition(struct spw_store *store, uint32_t partition)
+{
+	store->partition = partition;
+	return spw_assembly_lock(&store->assembly, partition);
+}
+
+/*
+ * The partition is taken: by whom? The lock says that somebody holds it, the shared page who. When that process is
+ * gone, the kernel is still taking down its rings, which hold the drives open, and the lock with them. Nothing tells
+ * when it is done.
+ */
+static int lock_taken_partition(struct spw_store *store)
+{
+	const struct timespec interval = {.tv_nsec = 10000000};
+	uint64_t deadline_ns = spw_clock_ns() + TEARDOWN_NS_MAX;
+	struct spw_status *holder = malloc(sizeof(*holder));
+	char uuid[SPW_UUID_TEXT_BYTES], words[256];
+	int rc = -EBUSY, found = -ENOMEM;
+
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, uuid);
+	if (holder)
+		found = spw_status_read(uuid, store->partition, holder, sizeof(*holder));
+	if (found == -ESRCH)
+		spw_log(&store->opts.log, SPW_LOG_INFO,
+			"partition %u: its last process is gone, the kernel has not released the drives yet; waiting",
+			store->partition);
+	while (found == -ESRCH && rc == -EBUSY && spw_clock_ns() < deadline_ns) {
+		(void)nanosleep(&interval, NULL);
+		rc = lock_partition(store, store->partition);
+	}
+	if (rc == -EBUSY && found == 0)
+		(void)spw_error(rc, "%s; process %d (%s) has it open", words, holder->pid, holder->command);
+	else if (rc == -EBUSY)
+		(void)spw_error(rc, "%s", words);
+	free(holder);
+	return rc;
+}
+
+static int take_partition(struct spw_store *store)
+{
+	uint32_t wanted = store->opts.partition, count = store->assembly.superblocks[0].partition_count;
+	int rc = -EBUSY;
+
+	if (wanted != SPW_PARTITION_ANY && wanted >= count)
+		return spw_error(-EINVAL, "partition %u does not exist: the store has %u, numbered from 0", wanted,
+				 count);
+	if (wanted != SPW_PARTITION_ANY) {
+		rc = lock_partition(store, wanted);
+		return rc == -EBUSY ? lock_taken_partition(store) : rc;
+	}
+	for (uint32_t i = 0; i < count && rc == -EBUSY; i++)
+		rc = lock_partition(store, i);
+	if (rc == -EBUSY)
+		return spw_error(rc,
+				 "all %u partitions of the store are open in other processes: close one, or format "
+				 "with more --partitions",
+				 count);
+	return rc;
+}
+
+static int open_drives(struct spw_store *store)
+{
+	store->drive_count = store->assembly.count;
+	store->block_bytes = store->assembly.superblocks[0].block_bytes;
+	store->chunk_bytes = store->assembly.superblocks[0].chunk_bytes;
+	store->memory_align_bytes = 1;
+	store->drives = calloc(store->drive_count, sizeof(*store->drives));
+	if (!store->drives)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		struct store_drive *drive = &store->drives[i];
+		const struct spw_superblock *sb = &store->assembly.superblocks[i];
+
+		drive->device = store->assembly.devices[i];
+		drive->geometry = *spw_device_geometry(drive->device);
+		drive->base_bytes = sb->data_offset_bytes + store->partition * sb->partition_bytes;
+		drive->blocks_total = sb->partition_bytes / store->block_bytes;
+		store->blocks_total += drive->blocks_total;
+		if (drive->geometry.memory_align_bytes > store->memory_align_bytes)
+			store->memory_align_bytes = drive->geometry.memory_align_bytes;
+	}
+	atomic_init(&store->blocks_available, (int64_t)store->blocks_total);
+	return 0;
+}
+
+/*
+ * Descriptors for pieces: one for each object's last, partly filled chunk, and four times as many as the capacity has
+ * chunks, for what fragmentation splits. Reserved here, committed by the kernel as they are used.
+ */
+static int open_pieces(struct spw_store *store)
+{
+	uint64_t chunks = store->blocks_total * store->block_bytes / store->chunk_bytes;
+	uint64_t count = store->opts.objects_max + 4 * chunks + 1024;
+
+	if (count >= PIECE_NONE)
+		count = PIECE_NONE - 1;
+	store->pieces_max = (uint32_t)count;
+	store->pieces_bytes = count * sizeof(struct piece);
+	store->pieces = mmap(NULL, store->pieces_bytes, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (store->pieces == MAP_FAILED) {
+		store->pieces = NULL;
+		return -ENOMEM;
+	}
+	store->piece_free = PIECE_NONE;
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		int rc = spw_alloc_open(store->drives[i].blocks_total, count, &store->drives[i].alloc);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int open_slots(struct spw_store *store)
+{
+	const struct spw_store_opts *opts = &store->opts;
+
+	store->requests = calloc(opts->requests_max, sizeof(*store->requests));
+	store->objects = calloc(opts->objects_max, sizeof(*store->objects));
+	store->drive_reads = calloc((size_t)opts->requests_max * store->drive_count, sizeof(*store->drive_reads));
+	if (!store->requests || !store->objects || !store->drive_reads ||
+	    spw_slots_open(&store->request_slots, opts->requests_max) ||
+	    spw_slots_open(&store->object_slots, opts->objects_max))
+		return -ENOMEM;
+	for (uint32_t i = 0; i < opts->requests_max; i++) {
+		struct spw_request *request = &store->requests[i];
+
+		request->store = store;
+		request->drive_reads = &store->drive_reads[(size_t)i * store->drive_count];
+		for (uint32_t drive = 0; drive < store->drive_count; drive++)
+			request->drive_reads[drive].request = request;
+	}
+	/* Generations begin with 1, so that no object's id is 0. */
+	for (uint32_t i = 0; i < opts->objects_max; i++)
+		atomic_init(&store->objects[i].state, UINT64_C(1) << 32);
+	return 0;
+}
+
+/* The drives' node if they all share one. */
+static int common_numa_node(const struct spw_store *store)
+{
+	for (uint32_t i = 1; i < store->drive_count; i++)
+		if (store->drives[i].geometry.numa_node != store->drives[0].geometry.numa_node)
+			return -1;
+	return store->drives[0].geometry.numa_node;
+}
+
+/* Arena, and from it a block for each transfer's tail and copy buffers of a chunk each. */
+static int open_memory(struct spw_store *store)
+{
+	uint32_t transfers = store->drive_count * store->opts.queue_depth;
+	size_t tails_bytes = (size_t)transfers * store->block_bytes;
+	uint64_t wanted = store->opts.arena_bytes / COPY_MEMORY_SHARE / store->chunk_bytes;
+	struct spw_arena_opts arena_opts;
+	void *memory;
+	int rc;
+
+	if (wanted > transfers)
+		wanted = transfers;
+	/* With fewer, drives would wait for each other. */
+	if (wanted < 2 * store->drive_count)
+		wanted = 2 * store->drive_count;
+	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
+	arena_opts.bytes = store->opts.arena_bytes;
+	if (arena_opts.bytes < wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES)
+		arena_opts.bytes = wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
+	arena_opts.numa_node = common_numa_node(store);
+	arena_opts.no_hugetlb = store->opts.no_hugetlb;
+	arena_opts.log = store->opts.log;
+	rc = spw_arena_open(&arena_opts, &store->arena);
+	if (rc)
+		return rc;
+	rc = spw_arena_alloc(store->arena, tails_bytes, &memory);
+	if (rc)
+		return rc;
+	store->tails = memory;
+	rc = spw_arena_alloc(store->arena, wanted * store->chunk_bytes, &memory);
+	if (rc)
+		return rc;
+	store->bounces = calloc(wanted, sizeof(*store->bounces));
+	if (!store->bounces)
+		return -ENOMEM;
+	/* The lowest on top: memory that is never needed is never touched. */
+	for (uint64_t i = wanted; i > 0; i--)
+		store->bounces[store->bounces_free++] = (uint8_t *)memory + (i - 1) * store->chunk_bytes;
+	return 0;
+}
+
+static int open_transfers(struct spw_store *store)
+{
+	uint32_t count = store->drive_count * store->opts.queue_depth;
+
+	store->transfers = calloc(count, sizeof(*store->transfers));
+	store->flush_ios = calloc(store->drive_count, sizeof(*store->flush_ios));
+	if (!store->transfers || !store->flush_ios)
+		return -ENOMEM;
+	for (uint32_t i = count; i > 0; i--) {
+		struct transfer *transfer = &store->transfers[i - 1];
+
+		transfer->store = store;
+		transfer->tail = store->tails + (size_t)(i - 1) * store->block_bytes;
+		transfer->next = store->transfer_free;
+		store->transfer_free = transfer;
+	}
+	return 0;
+}
+
+static int open_queue(struct spw_store *store)
+{
+	struct spw_queue_opts opts;
+
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.backend = store->opts.backend;
+	opts.depth = store->opts.queue_depth;
+	opts.arena = store->arena;
+	opts.log = store->opts.log;
+	return spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
+}
+
+int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts, struct spw_store **out)
+{
+	int (*const parts[])(struct spw_store *) = {take_partition, open_drives,      open_pieces,
+						    open_slots,     open_memory,      open_transfers,
+						    open_queue,     spw_publish_open, spw_store_start};
+	struct spw_store *store;
+	int rc;
+
+	*out = NULL;
+	store = calloc(1, sizeof(*store));
+	if (!store)
+		return spw_error(-ENOMEM, "out of memory");
+	atomic_init(&store->eventfd, -1);
+	spw_store_opts_init(&store->opts, sizeof(store->opts));
+	if (opts)
+		spw_opts_merge(&store->opts, sizeof(store->opts), opts, opts->size);
+	rc = check_opts(&store->opts);
+	if (!rc)
+		rc = spw_assemble(paths, count, false, &store->opts.log, &store->assembly);
+	for (size_t i = 0; !rc && i < SPW_ARRAY_LEN(parts); i++)
+		rc = parts[i](store);
+	if (rc == -ENOMEM)
+		(void)spw_error(rc, "out of memory while opening the store");
+	if (rc) {
+		spw_store_close(store);
+		return rc;
+	}
+	*out = store;
+	return 0;
+}
+
+/* Also closes what was opened only in part. Keeps the thread's last error. */
+void spw_store_close(struct spw_store *store)
+{
+	if (!store)
+		return;
+	spw_store_stop(store);
+	spw_publish_close(store);
+	free(store->flush_ios);
+	free(store->transfers);
+	free(store->bounces);
+	if (store->arena)
+		spw_arena_close(store->arena);
+	for (uint32_t i = 0; store->drives && i < store->drive_count; i++)
+		if (store->drives[i].alloc)
+			spw_alloc_close(store->drives[i].alloc);
+	if (store->pieces)
+		(void)munmap(store->pieces, store->pieces_bytes);
+	spw_slots_close(&store->request_slots);
+	spw_slots_close(&store->object_slots);
+	free(store->drive_reads);
+	free(store->objects);
+	free(store->requests);
+	free(store->drives);
+	spw_assembly_close(&store->assembly);
+	if (atomic_load(&store->eventfd) >= 0)
+		(void)close(atomic_load(&store->eventfd));
+	free(store);
+}
+
+/* ---- Small things ---- */
+
+int spw_store_poll(struct spw_store *store, bool wait)
+{
+	int ended;
+
+	if (!store->opts.inline_mode)
+		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
+	do
+		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0);
+	while (ended == 0 && wait && store->transfers_in_flight > 0);
+	return ended;
+}
+
+int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
+{
+	return spw_arena_alloc(store->arena, len, memory);
+}
+
+void spw_store_release(struct spw_store *store, void *memory)
+{
+	spw_arena_free(store->arena, memory);
+}
+
+const char *spw_store_description(const struct spw_store *store)
+{
+	return spw_queue_description(store->queue);
+}
+
+uint64_t spw_store_chunk_bytes(const struct spw_store *store)
+{
+	return store->chunk_bytes;
+}
+
+/* ---- Counters ---- */
+
+static uint64_t now(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static void sum_drives(const struct spw_store *store, struct spw_store_stats *sum)
+{
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct store_drive *drive = &store->drives[i];
+
+		sum->bytes_written += now(&drive->bytes_written);
+		sum->bytes_read += now(&drive->bytes_read);
+		sum->write_errors += now(&drive->write_errors);
+		sum->read_errors += now(&drive->read_errors);
+		sum->checksum_errors += now(&drive->checksum_errors);
+		sum->timeouts += now(&drive->timeouts);
+	}
+}
+
+void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
+{
+	const struct store_counters *count = &store->count;
+	int64_t available = atomic_load_explicit(&store->blocks_available, memory_order_relaxed);
+	struct spw_store_stats all = {
+		.size = size < sizeof(all) ? size : sizeof(all),
+		.drives = store->drive_count,
+		.drives_retired = store->drives_retired,
+		.partition = store->partition,
+		.requests = atomic_load_explicit(&store->request_slots.taken, memory_order_relaxed),
+		.objects = atomic_load_explicit(&store->objects_alive, memory_order_relaxed),
+		.capacity_bytes = store->blocks_total * store->block_bytes,
+		.used_bytes = (uint64_t)((int64_t)store->blocks_total - available) * store->block_bytes,
+		.used_bytes_max = now(&store->blocks_used_max) * store->block_bytes,
+		.puts = now(&count->puts),
+		.gets = now(&count->gets),
+		.frees = now(&count->frees),
+		.bytes_put = now(&count->bytes_put),
+		.bytes_got = now(&count->bytes_got),
+		.bytes_from_memory = now(&count->bytes_from_memory),
+		.bytes_copied = now(&count->bytes_copied),
+		.copies_unaligned_address = now(&count->copies_unaligned_address),
+		.copies_unaligned_length = now(&count->copies_unaligned_length),
+		.copies_partial_chunk = now(&count->copies_partial_chunk),
+		.waits_for_copy_memory = now(&count->waits_for_copy_memory),
+		.chunks_split = now(&count->chunks_split),
+		.chunks_moved = now(&count->chunks_moved),
+		.cancelled = now(&count->cancelled),
+		.bypasses = now(&count->bypasses),
+		.bytes_trimmed = now(&count->bytes_trimmed),
+	};
+
+	sum_drives(store, &all);
+	memcpy(stats, &all, all.size);
+}
+
+int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats, size_t size)
+{
+	const struct store_drive *drive;
+	struct spw_drive_stats all = {.size = size < sizeof(all) ? size : sizeof(all)};
+
+	if (index >= store->drive_count)
+		return spw_error(-EINVAL, "the store has %u drives, numbered from 0", store->drive_count);
+	drive = &store->drives[index];
+	(void)strncat(all.path, spw_device_path(drive->device), sizeof(all.path) - 1);
+	all.retired = drive->retired;
+	all.capacity_bytes = drive->blocks_total * store->block_bytes;
+	all.used_bytes = now(&drive->blocks_used) * store->block_bytes;
+	all.bytes_written = now(&drive->bytes_written);
+	all.bytes_read = now(&drive->bytes_read);
+	all.writes = now(&drive->writes);
+	all.reads = now(&drive->reads);
+	all.write_errors = now(&drive->write_errors);
+	all.read_errors = now(&drive->read_errors);
+	all.checksum_errors = now(&drive->checksum_errors);
+	all.timeouts = now(&drive->timeouts);
+	all.read_latency_ns_p50 = now(&drive->read_latency_ns_p50);
+	all.read_latency_ns_p99 = now(&drive->read_latency_ns_p99);
+	all.write_latency_ns_p50 = now(&drive->write_latency_ns_p50);
+	all.write_latency_ns_p99 = now(&drive->write_latency_ns_p99);
+	all.in_flight = atomic_load_explicit(&drive->in_flight_now, memory_order_relaxed);
+	all.in_flight_max = atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed);
+	all.depth = store->opts.queue_depth;
+	all.write_bytes_per_second = now(&drive->write_rate.bytes_per_second);
+	all.read_bytes_per_second = now(&drive->read_rate.bytes_per_second);
+	memcpy(stats, &all, all.size);
+	return 0;
+}

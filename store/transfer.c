@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* store/transfer.c - one piece on its way to or from a drive; copy memory; measured rates */
+#include <string.h>
+
+#include "store/internal.h"
+
+#define RATE_WINDOW_NS 50000000u /* long enough for dozens of chunks on a slow drive, short enough to follow a step */
+
+struct transfer *spw_transfer_take(struct spw_store *store)
+{
+	struct transfer *transfer = store->transfer_free;
+
+	/* One for each slot of each drive, and a transfer is taken only for a drive with a free slot. */
+	SPW_ASSERT(transfer != NULL);
+	store->transfer_free = transfer->next;
+	transfer->bounce = NULL;
+	transfer->direct = NULL;
+	transfer->retried = transfer->timed_out = transfer->abandoned = false;
+	return transfer;
+}
+
+void spw_bounce_give(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+
+	store->bounces[store->bounces_free++] = transfer->bounce;
+	transfer->bounce = NULL;
+}
+
+void spw_transfer_give(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+
+	if (transfer->bounce)
+		spw_bounce_give(transfer);
+	transfer->next = store->transfer_free;
+	store->transfer_free = transfer;
+}
+
+/* Copy memory for one chunk. False: all of it is in flight, and comes back when something ends (STORE-4). */
+bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
+{
+	if (store->bounces_free == 0) {
+		SPW_ASSERT(store->transfers_in_flight > 0);
+		count_add(&store->count.waits_for_copy_memory, 1);
+		return false;
+	}
+	/* The one used last: its cache lines and pages are warm. */
+	transfer->bounce = store->bounces[--store->bounces_free];
+	return true;
+}
+
+static void rate_begin(struct rate *rate, uint64_t now_ns)
+{
+	if (rate->in_flight++ == 0)
+		rate->busy_since_ns = now_ns;
+}
+
+static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
+{
+	uint64_t measured, average;
+
+	rate->busy_ns += now_ns - rate->busy_since_ns;
+	rate->busy_since_ns = now_ns;
+	rate->bytes += bytes;
+	rate->in_flight--;
+	if (rate->busy_ns < RATE_WINDOW_NS)
+		return;
+	measured = (uint64_t)((double)rate->bytes * 1e9 / (double)rate->busy_ns);
+	average = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
+	atomic_store_explicit(&rate->bytes_per_second, average ? (3 * average + measured) / 4 : measured,
+			      memory_order_relaxed);
+	rate->busy_ns = 0;
+	rate->bytes = 0;
+}
+
+/*
+ * Fill in the io's memory: the piece's whole blocks where they lie, the tail block or the bounce instead where they
+ * must not.
+ */
+static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t block_bytes)
+{
+	uint32_t whole = (uint32_t)spw_round_down(len_bytes, block_bytes);
+	struct spw_io *io = &transfer->io;
+
+	io->len_bytes = (uint32_t)spw_round_up(len_bytes, block_bytes);
+	io->buf = transfer->bounce ? transfer->bounce : whole ? transfer->direct : transfer->tail;
+	io->iov = NULL;
+	io->iov_count = 0;
+	if (transfer->bounce || whole == len_bytes || whole == 0)
+		return;
+	transfer->vector[0] = (struct iovec){.iov_base = transfer->direct, .iov_len = whole};
+	transfer->vector[1] = (struct iovec){.iov_base = transfer->tail, .iov_len = block_bytes};
+	io->buf = NULL;
+	io->iov = transfer->vector;
+	io->iov_count = 2;
+}
+
+void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io))
+{
+	struct spw_store *store = transfer->store;
+	struct piece *piece = &store->pieces[transfer->piece];
+	struct store_drive *drive = &store->drives[piece->drive];
+	struct spw_io *io = &transfer->io;
+	int rc;
+
+	set_memory(transfer, piece->len_bytes, store->block_bytes);
+	io->op = op;
+	io->device = piece->drive;
+	io->offset_bytes = drive->base_bytes + piece->extent.start_block * store->block_bytes;
+	io->done = done;
+	io->context = transfer;
+	transfer->request->in_flight++;
+	store->transfers_in_flight++;
+	drive->in_flight++;
+	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
+	if (drive->in_flight > atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed))
+		atomic_store_explicit(&drive->in_flight_max, drive->in_flight, memory_order_relaxed);
+	transfer->in_flight = true;
+	transfer->issued_ns = spw_clock_ns();
+	rate_begin(op == SPW_READ ? &drive->read_rate : &drive->write_rate, transfer->issued_ns);
+	rc = spw_queue_prepare(store->queue, io);
+	/* The store alone decides address, offset and length, and all are aligned and in range. */
+	SPW_ASSERT(rc == 0);
+}
+
+/* The io has ended, well or not: what issue counted up goes down. */
+void spw_transfer_ended(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	struct spw_io *io = &transfer->io;
+	struct store_drive *drive = &store->drives[io->device];
+	uint64_t bytes = io->res > 0 ? (uint64_t)io->res : 0;
+	uint64_t now_ns = spw_clock_ns();
+
+	transfer->in_flight = false;
+	if (!transfer->abandoned) {
+		SPW_ASSERT(transfer->request->in_flight > 0);
+		transfer->request->in_flight--;
+	}
+	store->transfers_in_flight--;
+	drive->in_flight--;
+	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
+	rate_end(io->op == SPW_READ ? &drive->read_rate : &drive->write_rate, now_ns, bytes);
+	spw_histogram_add(io->op == SPW_READ ? &drive->read_latency : &drive->write_latency,
+			  now_ns - transfer->issued_ns);
+	if (io->op == SPW_READ) {
+		count_add(&drive->reads, 1);
+		count_add(&drive->bytes_read, bytes);
+	} else {
+		count_add(&drive->writes, 1);
+		count_add(&drive->bytes_written, bytes);
+	}
+}
+
+static void refresh(struct spw_histogram *recent, _Atomic uint64_t *p50, _Atomic uint64_t *p99)
+{
+	atomic_store_explicit(p50, spw_histogram_percentile(recent, 50), memory_order_relaxed);
+	atomic_store_explicit(p99, spw_histogram_percentile(recent, 99), memory_order_relaxed);
+	memset(recent, 0, sizeof(*recent));
+}
+
+/* Percentiles of the time since the last refresh. */
+void spw_latency_refresh(struct store_drive *drive)
+{
+	refresh(&drive->read_latency, &drive->read_latency_ns_p50, &drive->read_latency_ns_p99);
+	refresh(&drive->write_latency, &drive->write_latency_ns_p50, &drive->write_latency_ns_p99);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/upkeep.c - what is not a put or a get: flush, trim, transfers that miss their deadline, drives that come back
+ */
+#include <errno.h>
+
+#include "store/internal.h"
+
+#define CHECK_INTERVAL_NS_MAX 1000000000u
+
+/* Batches long enough that a drive makes something of them, and few enough that the worker is soon back. */
+#define TRIM_BLOCKS_MIN  256u
+#define TRIM_EXTENTS_MAX 256u
+
+/* ---- Flush ---- */
+
+static void flush_next(struct spw_store *store);
+
+static void flush_done(struct spw_io *io)
+{
+	struct spw_store *store = io->context;
+	struct spw_request *request = store->flushing;
+
+	if (io->res < 0)
+		spw_request_fail(request, io->res, "%s: cannot flush: %s",
+				 spw_device_path(store->drives[io->device].device), spw_strerror(io->res));
+	store->transfers_in_flight--;
+	if (--request->in_flight > 0)
+		return;
+	store->flushing = NULL;
+	spw_request_end(request);
+	flush_next(store);
+}
+
+static void flush_begin(struct spw_store *store, struct spw_request *request)
+{
+	store->flushing = request;
+	request->in_flight = store->drive_count;
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		struct spw_io *io = &store->flush_ios[i];
+		int rc;
+
+		*io = (struct spw_io){.op = SPW_FLUSH, .device = i, .done = flush_done, .context = store};
+		store->transfers_in_flight++;
+		rc = spw_queue_prepare(store->queue, io);
+		SPW_ASSERT(rc == 0);
+	}
+}
+
+static void flush_next(struct spw_store *store)
+{
+	struct spw_request *request = store->flush_first;
+
+	if (!request || store->flushing)
+		return;
+	store->flush_first = request->next;
+	if (spw_request_begin(request)) {
+		flush_begin(store, request);
+		return;
+	}
+	spw_request_fail(request, -ECANCELED, "cancelled before the drives were asked to flush");
+	spw_request_end(request);
+	flush_next(store);
+}
+
+static void flush_submit(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+
+	request->next = NULL;
+	if (store->flush_first)
+		store->flush_last->next = request;
+	else
+		store->flush_first = request;
+	store->flush_last = request;
+	flush_next(store);
+}
+
+void spw_upkeep_cancel(struct spw_store *store)
+{
+	while (store->flush_first) {
+		struct spw_request *request = store->flush_first;
+
+		store->flush_first = request->next;
+		spw_request_fail(request, -ECANCELED, "the store was closed");
+		spw_request_end(request);
+	}
+}
+
+/* ---- Trim ---- */
+
+static int trim_extent(struct spw_store *store, struct store_drive *drive, const struct spw_extent *extent)
+{
+	uint64_t offset_bytes = drive->base_bytes + extent->start_block * store->block_bytes;
+	uint64_t len_bytes = extent->len_blocks * store->block_bytes;
+	int rc = spw_device_discard(drive->device, offset_bytes, len_bytes);
+
+	if (rc == 0)
+		count_add(&store->count.bytes_trimmed, len_bytes);
+	return rc;
+}
+
+/* Free space is taken from the allocator while it is discarded: nothing can be placed on it meanwhile. */
+static int trim_drive(struct spw_store *store, struct store_drive *drive)
+{
+	struct spw_extent extents[TRIM_EXTENTS_MAX];
+	unsigned count = 0;
+	int rc = 0;
+
+	while (count < TRIM_EXTENTS_MAX && rc == 0) {
+		if (spw_alloc_get_some(drive->alloc, UINT64_MAX >> 1, &extents[count]))
+			break;
+		count++;
+		/* The largest comes first: what follows is smaller still. */
+		if (extents[count - 1].len_blocks < TRIM_BLOCKS_MIN)
+			break;
+		rc = trim_extent(store, drive, &extents[count - 1]);
+	}
+	while (count > 0)
+		spw_alloc_put(drive->alloc, &extents[--count]);
+	return rc;
+}
+
+static void trim_submit(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+
+	if (!spw_request_begin(request))
+		spw_request_fail(request, -ECANCELED, "cancelled before anything was trimmed");
+	for (uint32_t i = 0; !request->first_error && i < store->drive_count; i++) {
+		struct store_drive *drive = &store->drives[i];
+		int rc = drive->geometry.discards && !drive->retired ? trim_drive(store, drive) : 0;
+
+		if (rc)
+			spw_request_fail(request, rc, "%s", spw_last_error());
+	}
+	spw_request_end(request);
+}
+
+/* ---- Drives that come back ---- */
+
+void spw_drive_revive(struct spw_store *store, uint32_t index)
+{
+	struct store_drive *drive = &store->drives[index];
+
+	SPW_ASSERT(drive->retired);
+	drive->retired = false;
+	store->drives_retired--;
+	/* It is not owed what the others got meanwhile. */
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (store->drives[i].bytes_placed > drive->bytes_placed)
+			drive->bytes_placed = store->drives[i].bytes_placed;
+	atomic_fetch_add(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
+	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again", spw_device_path(drive->device));
+}
+
+static void revive_submit(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	uint32_t drive = (uint32_t)request->offset_bytes;
+
+	(void)spw_request_begin(request);
+	if (store->drives[drive].retired)
+		spw_drive_revive(store, drive);
+	else
+		spw_request_fail(request, -EALREADY, "%s: is in service", spw_device_path(store->drives[drive].device));
+	spw_request_end(request);
+}
+
+void spw_upkeep_submit(struct spw_request *request)
+{
+	SPW_ASSERT(request->kind != REQUEST_PUT && request->kind != REQUEST_GET);
+	if (request->kind == REQUEST_FLUSH)
+		flush_submit(request);
+	else if (request->kind == REQUEST_TRIM)
+		trim_submit(request);
+	else
+		revive_submit(request);
+}
+
+/* ---- Deadlines ---- */
+
+static uint64_t deadline_ns(const struct spw_store *store, enum spw_op op)
+{
+	return 1000000ull * (op == SPW_READ ? store->opts.read_deadline_ms : store->opts.write_deadline_ms);
+}
+
+/* How long the worker may sleep: for ever when nothing is in flight that has a deadline. */
+int64_t spw_deadline_timeout_ns(const struct spw_store *store)
+{
+	uint64_t read_ns = deadline_ns(store, SPW_READ), write_ns = deadline_ns(store, SPW_WRITE);
+	uint64_t least_ns = read_ns == 0 || (write_ns != 0 && write_ns < read_ns) ? write_ns : read_ns;
+
+	if (store->transfers_in_flight == 0 || least_ns == 0)
+		return -1;
+	return (int64_t)(least_ns / 4 < CHECK_INTERVAL_NS_MAX ? least_ns / 4 : CHECK_INTERVAL_NS_MAX);
+}
+
+static void time_out(struct transfer *transfer, uint64_t now_ns)
+{
+	struct spw_store *store = transfer->store;
+	struct store_drive *drive = &store->drives[transfer->io.device];
+	const struct spw_io *io = &transfer->io;
+
+	transfer->timed_out = true;
+	count_add(&drive->timeouts, 1);
+	spw_log(&store->opts.log, SPW_LOG_ERROR, "%s: a %s of %u bytes at byte %llu has not ended after %llu ms",
+		spw_device_path(drive->device), io->op == SPW_READ ? "read" : "write", io->len_bytes,
+		(unsigned long long)io->offset_bytes, (unsigned long long)(now_ns - transfer->issued_ns) / 1000000);
+	/* It ends by itself, cancelled or not; a read's memory is the drive's until then. */
+	(void)spw_queue_cancel(store->queue, &transfer->io);
+	if (io->op == SPW_WRITE)
+		spw_write_abandon(transfer);
+}
+
+void spw_deadlines_check(struct spw_store *store)
+{
+	int64_t interval_ns = spw_deadline_timeout_ns(store);
+	uint64_t now_ns;
+
+	if (interval_ns < 0)
+		return;
+	now_ns = spw_clock_ns();
+	if (now_ns < store->next_deadline_check_ns)
+		return;
+	store->next_deadline_check_ns = now_ns + (uint64_t)interval_ns;
+	for (uint32_t i = 0; i < store->drive_count * store->opts.queue_depth; i++) {
+		struct transfer *transfer = &store->transfers[i];
+		uint64_t limit_ns;
+
+		if (!transfer->in_flight || transfer->timed_out)
+			continue;
+		limit_ns = deadline_ns(store, transfer->io.op);
+		if (limit_ns != 0 && now_ns - transfer->issued_ns > limit_ns)
+			time_out(transfer, now_ns);
+	}
+}

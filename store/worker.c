@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/worker.c - the I/O worker: takes messages, decides which drive does what next, sleeps when there is nothing
+ * to do
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "store/internal.h"
+
+/* ---- The inbox: a lock-free list that any thread pushes to and the worker empties at once ---- */
+
+void spw_store_wake(struct spw_store *store)
+{
+	/*
+	 * Sequentially consistent, like the worker's store to asleep and its last look at the inbox: either it sees
+	 * the message, or this thread sees it asleep.
+	 */
+	if (atomic_load(&store->asleep))
+		spw_queue_wake(store->queue);
+}
+
+void spw_store_push(struct spw_store *store, struct message *message)
+{
+	struct message *newest = atomic_load_explicit(&store->inbox, memory_order_relaxed);
+
+	do
+		message->next = newest;
+	while (!atomic_compare_exchange_weak(&store->inbox, &newest, message));
+	spw_store_wake(store);
+}
+
+static void receive(struct spw_store *store, struct message *message)
+{
+	struct spw_request *request;
+
+	switch (message->kind) {
+	case MESSAGE_FREE: spw_object_reclaim(store, (struct object *)message); return;
+	case MESSAGE_SUBMIT:
+		request = (struct spw_request *)message;
+		if (request->kind == REQUEST_PUT)
+			spw_write_submit(request);
+		else if (request->kind == REQUEST_GET)
+			spw_read_submit(request);
+		else
+			spw_upkeep_submit(request);
+		return;
+	}
+}
+
+_Static_assert(offsetof(struct object, message) == 0, "a message is the object it frees");
+_Static_assert(offsetof(struct spw_request, message) == 0, "a message is the request it submits");
+
+static void drain_inbox(struct spw_store *store)
+{
+	struct message *newest = atomic_exchange_explicit(&store->inbox, NULL, memory_order_acquire);
+	struct message *oldest = NULL;
+
+	while (newest) {
+		struct message *next = newest->next;
+
+		newest->next = oldest;
+		oldest = newest;
+		newest = next;
+	}
+	while (oldest) {
+		struct message *next = oldest->next;
+
+		receive(store, oldest);
+		oldest = next;
+	}
+}
+
+/* ---- Cancelled and raised requests ---- */
+
+static void end_cancelled(struct spw_request *request)
+{
+	if (request->kind == REQUEST_PUT)
+		spw_write_unlink(request);
+	else
+		spw_read_unlink(request);
+	spw_request_fail(request, -ECANCELED, "cancelled");
+	spw_request_end(request);
+}
+
+static void attend_reads(struct read_list *list, enum spw_class cls)
+{
+	struct drive_read *next;
+
+	for (struct drive_read *read = list->first; read; read = next) {
+		struct spw_request *request = read->request;
+		int wanted = atomic_load_explicit(&request->cls, memory_order_relaxed);
+
+		next = read->next;
+		/* Both take away all of the request's reads, of which this list holds one. */
+		if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_CANCELLED)
+			end_cancelled(request);
+		else if (wanted < (int)cls)
+			spw_read_relink(request, (enum spw_class)wanted);
+	}
+}
+
+static void attend(struct spw_store *store)
+{
+	struct spw_request *next;
+
+	for (struct spw_request *request = store->writes_first; request; request = next) {
+		next = request->next;
+		if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_CANCELLED)
+			end_cancelled(request);
+	}
+	for (uint32_t drive = 0; drive < store->drive_count; drive++)
+		for (int cls = SPW_URGENT_READ; cls < SPW_CLASSES; cls++)
+			attend_reads(&store->drives[drive].waiting[cls], (enum spw_class)cls);
+}
+
+/* ---- Who goes next ---- */
+
+static bool level_waits(const struct spw_store *store, const struct store_drive *drive, int level)
+{
+	if (level == LEVEL_WRITE)
+		return store->writes_first && !atomic_load_explicit(&drive->retired, memory_order_relaxed);
+	return drive->waiting[level].first != NULL;
+}
+
+/*
+ * The most urgent level that waits for this drive, unless one below has been overtaken BYPASSES_MAX times.
+ * Return: the level, or LEVELS when nothing waits.
+ */
+static int choose_level(const struct spw_store *store, const struct store_drive *drive)
+{
+	int chosen = LEVELS;
+
+	for (int level = 0; level < LEVELS; level++) {
+		if (!level_waits(store, drive, level))
+			continue;
+		if (chosen == LEVELS || drive->bypassed[level] >= BYPASSES_MAX)
+			chosen = level;
+	}
+	return chosen;
+}
+
+static void note_bypasses(struct spw_store *store, struct store_drive *drive, int served)
+{
+	drive->bypassed[served] = 0;
+	for (int level = served + 1; level < LEVELS; level++)
+		if (level_waits(store, drive, level)) {
+			drive->bypassed[level]++;
+			count_add(&store->count.bypasses, 1);
+		}
+}
+
+/*
+ * One round over the drives: a read for each that wants one, and one write for the best of those that want a write.
+ * Drives in @stuck lack copy memory until something ends.
+ *
+ * Return: whether anything was issued.
+ */
+static bool schedule_round(struct spw_store *store, bool stuck[])
+{
+	bool willing[SPW_DRIVES_MAX] = {false};
+	bool issued = false, any_willing = false;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		uint32_t index = (store->first_drive + i) % store->drive_count;
+		struct store_drive *drive = &store->drives[index];
+		int level;
+
+		if (stuck[index] || drive->in_flight >= store->opts.queue_depth)
+			continue;
+		level = choose_level(store, drive);
+		if (level == LEVEL_WRITE) {
+			willing[index] = any_willing = true;
+		} else if (level < LEVEL_WRITE) {
+			stuck[index] = !spw_read_next(store, index, (enum spw_class)level);
+			if (!stuck[index])
+				note_bypasses(store, drive, level);
+			issued |= !stuck[index];
+		}
+	}
+	if (any_willing) {
+		if (spw_write_next(store, willing))
+			return true;
+		for (uint32_t index = 0; index < store->drive_count; index++)
+			stuck[index] |= willing[index];
+	}
+	return issued;
+}
+
+static void schedule(struct spw_store *store)
+{
+	bool stuck[SPW_DRIVES_MAX] = {false};
+
+	if (store->writes_first && store->drives_retired == store->drive_count)
+		spw_write_fail_all(store);
+	while ((store->writes_first || store->reads_waiting) && schedule_round(store, stuck))
+		store->first_drive = (store->first_drive + 1) % store->drive_count;
+}
+
+void spw_write_served(struct spw_store *store, struct store_drive *drive)
+{
+	note_bypasses(store, drive, LEVEL_WRITE);
+}
+
+/* ---- The loop ---- */
+
+static bool nothing_new(struct spw_store *store)
+{
+	return !atomic_load(&store->inbox) && !atomic_load(&store->attention) && !atomic_load(&store->stopping);
+}
+
+/* Until the next deadline, or until what has changed should be published; negative: for ever. */
+static int64_t sleep_limit_ns(const struct spw_store *store)
+{
+	int64_t deadline_ns = spw_deadline_timeout_ns(store), publish_ns = spw_publish_timeout_ns(store);
+
+	if (deadline_ns < 0 || publish_ns < 0)
+		return deadline_ns < 0 ? publish_ns : deadline_ns;
+	return deadline_ns < publish_ns ? deadline_ns : publish_ns;
+}
+
+/*
+ * Do what can be done; with @wait sleep until there is something to do. Return: how many requests ended, or a
+ * negative errno.
+ */
+int spw_store_turn(struct spw_store *store, bool wait)
+{
+	uint64_t ended_before = store->ended;
+	unsigned min = 0;
+	int rc;
+
+	drain_inbox(store);
+	if (atomic_exchange(&store->attention, false))
+		attend(store);
+	schedule(store);
+	if (wait && store->ended == ended_before) {
+		/* See spw_store_wake(). */
+		atomic_store(&store->asleep, true);
+		if (nothing_new(store))
+			min = 1;
+	}
+	rc = spw_queue_reap(store->queue, min, sleep_limit_ns(store));
+	atomic_store(&store->asleep, false);
+	if (rc < 0)
+		return rc;
+	spw_deadlines_check(store);
+	spw_publish(store, false);
+	return (int)(store->ended - ended_before);
+}
+
+/* Cancel whatever still waits in a list: nothing new is issued, what is in flight ends by itself. */
+static void cancel_waiting(struct spw_store *store)
+{
+	struct spw_request *next;
+
+	for (struct spw_request *request = store->writes_first; request; request = next) {
+		next = request->next;
+		spw_request_fail(request, -ECANCELED, "the store was closed");
+		spw_write_unlink(request);
+		if (request->in_flight == 0)
+			spw_request_end(request);
+	}
+	for (uint32_t i = 0; i < store->drive_count * (uint32_t)SPW_CLASSES; i++) {
+		struct read_list *list = &store->drives[i / SPW_CLASSES].waiting[i % SPW_CLASSES];
+
+		while (list->first) {
+			struct spw_request *request = list->first->request;
+
+			spw_request_fail(request, -ECANCELED, "the store was closed");
+			spw_read_unlink(request);
+			if (request->in_flight == 0)
+				spw_request_end(request);
+		}
+	}
+}
+
+/* Buffers stay the drives' until every transfer has ended, however long that takes. */
+static void wind_down(struct spw_store *store)
+{
+	do {
+		drain_inbox(store);
+		cancel_waiting(store);
+		spw_upkeep_cancel(store);
+		if (store->transfers_in_flight > 0)
+			(void)spw_queue_reap(store->queue, 1, -1);
+		/* A write that failed has put its request back on the list, to be ended in another round. */
+	} while (store->transfers_in_flight > 0 || store->writes_first || atomic_load(&store->inbox));
+	/* By the thread that used it: only then do the devices come free at once. */
+	spw_queue_close(store->queue);
+	store->queue = NULL;
+}
+
+static void *worker_main(void *argument)
+{
+	struct spw_store *store = argument;
+
+	(void)pthread_setname_np(pthread_self(), "spillway-io");
+	while (!atomic_load(&store->stopping)) {
+		int rc = spw_store_turn(store, true);
+
+		if (rc < 0)
+			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
+	}
+	/* It closes the queue: not while spw_store_stop() still wakes through it. */
+	while (sem_wait(&store->stop_told) && errno == EINTR)
+		;
+	wind_down(store);
+	return NULL;
+}
+
+int spw_store_start(struct spw_store *store)
+{
+	sigset_t all, before;
+	int rc;
+
+	if (store->opts.inline_mode)
+		return 0;
+	/* Signals are the program's: none is delivered to the worker. */
+	(void)sigfillset(&all);
+	rc = pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (rc)
+		return spw_error_errno(-rc, "cannot block signals for the I/O worker");
+	(void)sem_init(&store->stop_told, 0, 0);
+	rc = pthread_create(&store->worker, NULL, worker_main, store);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc)
+		return spw_error_errno(-rc, "cannot start the I/O worker");
+	store->worker_started = true;
+	return 0;
+}
+
+void spw_store_stop(struct spw_store *store)
+{
+	atomic_store(&store->stopping, true);
+	if (store->worker_started) {
+		spw_store_wake(store);
+		(void)sem_post(&store->stop_told);
+		(void)pthread_join(store->worker, NULL);
+		(void)sem_destroy(&store->stop_told);
+	} else if (store->queue) {
+		wind_down(store);
+	}
+}

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/write.c - puts: cut into chunks, each placed on a drive only when that drive has room for it
+ *
+ * The list of writes holds every put with something to place, oldest first. A chunk whose write fails goes back to
+ * its put, which goes back to the head of the list; the drive is retired.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "store/internal.h"
+
+#define LEAD_COUNTED_MAX 4 /* half chunks: a drive that only seems equal must not be waited for */
+
+static void link_first(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+
+	request->previous = NULL;
+	request->next = store->writes_first;
+	if (store->writes_first)
+		store->writes_first->previous = request;
+	else
+		store->writes_last = request;
+	store->writes_first = request;
+	request->linked = true;
+}
+
+static void link_last(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+
+	request->next = NULL;
+	request->previous = store->writes_last;
+	if (store->writes_last)
+		store->writes_last->next = request;
+	else
+		store->writes_first = request;
+	store->writes_last = request;
+	request->linked = true;
+}
+
+void spw_write_unlink(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+
+	if (!request->linked)
+		return;
+	*(request->previous ? &request->previous->next : &store->writes_first) = request->next;
+	*(request->next ? &request->next->previous : &store->writes_last) = request->previous;
+	request->linked = false;
+}
+
+void spw_write_submit(struct spw_request *request)
+{
+	request->object->put = request;
+	link_last(request);
+}
+
+static void end_if_done(struct spw_request *request)
+{
+	bool placed = request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE;
+
+	if (placed || request->first_error)
+		spw_write_unlink(request);
+	if (!request->linked && request->in_flight == 0)
+		spw_request_end(request);
+}
+
+/* ---- Where to ---- */
+
+/* Of the drives that set the pace: what the one that was given the least was given. Drives half as fast do not. */
+static uint64_t pace(const struct spw_store *store)
+{
+	uint64_t fastest = 0, least = UINT64_MAX;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		uint64_t rate =
+			atomic_load_explicit(&store->drives[i].write_rate.bytes_per_second, memory_order_relaxed);
+
+		if (!store->drives[i].retired && rate > fastest)
+			fastest = rate;
+	}
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct store_drive *drive = &store->drives[i];
+		uint64_t rate = atomic_load_explicit(&drive->write_rate.bytes_per_second, memory_order_relaxed);
+		bool slow = rate != 0 && rate < fastest / 2;
+
+		if (!drive->retired && !slow && spw_alloc_blocks_free(drive->alloc) > 0 && drive->bytes_placed < least)
+			least = drive->bytes_placed;
+	}
+	return least;
+}
+
+static uint64_t lead_half_chunks(const struct spw_store *store, const struct store_drive *drive, uint64_t least)
+{
+	return drive->bytes_placed > least ? 2 * (drive->bytes_placed - least) / store->chunk_bytes : 0;
+}
+
+/*
+ * The willing drive that will probably be done first: the one with the fewest transfers in flight. A slow drive's
+ * stay in flight longer, so it takes less. But among equal drives, chance must not decide: one that is ahead of the
+ * others counts as busier by its lead, up to a limit, and when all are saturated it is refilled only to a quarter of
+ * its depth. That is enough to keep it busy, and lets the others catch up.
+ */
+static uint32_t pull(const struct spw_store *store, const bool willing[])
+{
+	uint64_t least = pace(store), best_score = UINT64_MAX;
+	uint32_t best = SPW_DRIVES_MAX;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct store_drive *drive = &store->drives[i];
+		uint64_t lead = lead_half_chunks(store, drive, least);
+		uint64_t score = drive->in_flight + (lead < LEAD_COUNTED_MAX ? lead : LEAD_COUNTED_MAX);
+
+		if (!willing[i] || spw_alloc_blocks_free(drive->alloc) == 0)
+			continue;
+		if (lead >= 2 && drive->in_flight >= (store->opts.queue_depth + 3) / 4)
+			continue;
+		if (score < best_score ||
+		    (score == best_score && drive->bytes_placed < store->drives[best].bytes_placed)) {
+			best = i;
+			best_score = score;
+		}
+	}
+	return best;
+}
+
+/* RAID 0 order: each chunk has its drive, and waits for it; only a retired or full one is left out. */
+static uint32_t take_turn(struct spw_store *store, const bool willing[])
+{
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		uint32_t index = (uint32_t)((store->static_turn + i) % store->drive_count);
+		const struct store_drive *drive = &store->drives[index];
+
+		if (drive->retired || spw_alloc_blocks_free(drive->alloc) == 0)
+			continue;
+		if (!willing[index])
+			return SPW_DRIVES_MAX;
+		store->static_turn += i + 1;
+		return index;
+	}
+	return SPW_DRIVES_MAX;
+}
+
+/* Does any drive in service have a free block, busy or not? */
+static bool space_left(const struct spw_store *store)
+{
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (!store->drives[i].retired && spw_alloc_blocks_free(store->drives[i].alloc) > 0)
+			return true;
+	return false;
+}
+
+/*
+ * Find blocks for a piece: contiguous on the drive chosen, else contiguous on another willing one, else as many as
+ * the chosen one has in a row: piece->extent may then be shorter than asked for.
+ */
+static bool place(struct spw_store *store, struct piece *piece, uint64_t blocks, uint32_t chosen, const bool willing[])
+{
+	uint32_t drive = chosen;
+	int rc = spw_alloc_get(store->drives[chosen].alloc, blocks, &piece->extent);
+
+	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count; i++)
+		if (willing[i]) {
+			drive = i;
+			rc = spw_alloc_get(store->drives[i].alloc, blocks, &piece->extent);
+		}
+	if (rc) {
+		drive = chosen;
+		rc = spw_alloc_get_some(store->drives[chosen].alloc, blocks, &piece->extent);
+	}
+	if (rc)
+		return false;
+	piece->drive = drive;
+	store->drives[drive].bytes_placed += piece->extent.len_blocks * store->block_bytes;
+	count_add(&store->drives[drive].blocks_used, piece->extent.len_blocks);
+	return true;
+}
+
+/* ---- One piece ---- */
+
+/* The next piece of a put: one whose write failed, or a fresh cut. */
+static uint32_t next_piece(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	uint64_t left = request->len_bytes - request->cut_bytes;
+	uint32_t index = request->unplaced;
+
+	if (index != PIECE_NONE) {
+		request->unplaced = store->pieces[index].next_unplaced;
+		return index;
+	}
+	index = spw_piece_take(store);
+	if (index == PIECE_NONE)
+		return PIECE_NONE;
+	store->pieces[index].object_offset = request->cut_bytes;
+	store->pieces[index].len_bytes = (uint32_t)(left < store->chunk_bytes ? left : store->chunk_bytes);
+	spw_piece_append(store, request->object, index);
+	request->cut_bytes += store->pieces[index].len_bytes;
+	return index;
+}
+
+static void put_back_piece(struct spw_request *request, uint32_t index)
+{
+	request->store->pieces[index].next_unplaced = request->unplaced;
+	request->unplaced = index;
+}
+
+/*
+ * Only the first part of the piece found room in one extent: the rest becomes a piece of its own, still without a
+ * place.
+ */
+static bool split(struct spw_request *request, uint32_t index)
+{
+	struct spw_store *store = request->store;
+	struct piece *piece = &store->pieces[index], *rest;
+	uint32_t placed_bytes = (uint32_t)(piece->extent.len_blocks * store->block_bytes);
+	uint32_t rest_index;
+
+	if (piece->len_bytes <= placed_bytes)
+		return true;
+	rest_index = spw_piece_take(store);
+	if (rest_index == PIECE_NONE)
+		return false;
+	rest = &store->pieces[rest_index];
+	rest->object_offset = piece->object_offset + placed_bytes;
+	rest->len_bytes = piece->len_bytes - placed_bytes;
+	rest->next = piece->next;
+	piece->next = rest_index;
+	piece->len_bytes = placed_bytes;
+	if (request->object->piece_last == index)
+		request->object->piece_last = rest_index;
+	put_back_piece(request, rest_index);
+	count_add(&store->count.chunks_split, 1);
+	return true;
+}
+
+/* Collect a piece of a vector in copy memory. */
+static void gather(uint8_t *to, const struct iovec *vector, uint64_t offset, uint32_t len)
+{
+	while (len > 0) {
+		size_t part;
+
+		if (offset >= vector->iov_len) {
+			offset -= vector++->iov_len;
+			continue;
+		}
+		SPW_ASSERT(vector->iov_base != NULL);
+		part = vector->iov_len - offset < len ? vector->iov_len - offset : len;
+		memcpy(to, (const uint8_t *)vector->iov_base + offset, part);
+		to += part;
+		len -= (uint32_t)part;
+		offset += part;
+	}
+}
+
+/* Where the piece lies in memory: in one run that a drive can take, or NULL. */
+static uint8_t *run_of(const struct spw_store *store, const struct spw_request *request, const struct piece *piece)
+{
+	const struct iovec *vector = request->vector;
+	uint64_t offset = piece->object_offset;
+	uint8_t *run;
+
+	if (request->bytes) {
+		run = request->bytes + offset;
+	} else {
+		while (offset >= vector->iov_len)
+			offset -= vector++->iov_len;
+		if (vector->iov_len - offset < piece->len_bytes)
+			return NULL;
+		run = (uint8_t *)vector->iov_base + offset;
+	}
+	return (uintptr_t)run % store->memory_align_bytes == 0 ? run : NULL;
+}
+
+/* Through copy memory, in one pass with the checksum where the source is one run. */
+static void load_by_copy(struct transfer *transfer, struct piece *piece)
+{
+	struct spw_store *store = transfer->store;
+	const struct spw_request *request = transfer->request;
+	bool checked = !store->opts.no_checksums;
+
+	if (request->bytes && checked) {
+		piece->checksum = spw_copy_and_checksum(transfer->bounce, request->bytes + piece->object_offset,
+							piece->len_bytes);
+	} else if (request->bytes) {
+		memcpy(transfer->bounce, request->bytes + piece->object_offset, piece->len_bytes);
+	} else {
+		gather(transfer->bounce, request->vector, piece->object_offset, piece->len_bytes);
+		piece->checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
+	}
+	count_add(&store->count.bytes_copied, piece->len_bytes);
+	count_add(&store->count.copies_unaligned_address, 1);
+}
+
+/* Bring the piece's bytes where the drive can take them from, and note their checksum. */
+static void load(struct transfer *transfer, struct piece *piece)
+{
+	struct spw_store *store = transfer->store;
+	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
+	uint32_t whole = piece->len_bytes - tail_bytes;
+	uint8_t *source = run_of(store, transfer->request, piece);
+	uint8_t *tail;
+
+	if (source && transfer->bounce)
+		spw_bounce_give(transfer);
+	transfer->direct = source;
+	if (!source)
+		load_by_copy(transfer, piece);
+	else if (!store->opts.no_checksums)
+		piece->checksum = spw_checksum(source, piece->len_bytes);
+	tail = transfer->bounce ? transfer->bounce + whole : transfer->tail;
+	if (source && tail_bytes) {
+		memcpy(tail, source + whole, tail_bytes);
+		count_add(&store->count.bytes_copied, tail_bytes);
+		count_add(&store->count.copies_unaligned_length, 1);
+	}
+	/* What fills up the last block must not be somebody's old bytes. */
+	if (tail_bytes)
+		memset(tail + tail_bytes, 0, store->block_bytes - tail_bytes);
+}
+
+static void write_done(struct spw_io *io);
+
+static void fail_no_space(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	bool any = space_left(store);
+
+	spw_request_fail(request, any ? -ENOBUFS : -ENOSPC,
+			 any ? "no chunk descriptor is left for %llu bytes: store fewer or larger objects"
+			     : "no drive in service has room for %llu bytes: free objects, or add drives",
+			 (unsigned long long)request->len_bytes);
+	end_if_done(request);
+}
+
+/* Place and issue one piece on @drive. */
+static void issue(struct spw_request *request, struct transfer *transfer, uint32_t drive, const bool willing[])
+{
+	struct spw_store *store = request->store;
+	uint32_t index = next_piece(request);
+	struct piece *piece;
+
+	if (index == PIECE_NONE) {
+		spw_transfer_give(transfer);
+		fail_no_space(request);
+		return;
+	}
+	piece = &store->pieces[index];
+	if (!place(store, piece, spw_round_up(piece->len_bytes, store->block_bytes) / store->block_bytes, drive,
+		   willing) ||
+	    !split(request, index)) {
+		spw_transfer_give(transfer);
+		fail_no_space(request);
+		return;
+	}
+	transfer->request = request;
+	transfer->piece = index;
+	load(transfer, piece);
+	spw_transfer_issue(transfer, SPW_WRITE, write_done);
+	spw_write_served(store, &store->drives[piece->drive]);
+	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
+		spw_write_unlink(request);
+}
+
+/*
+ * Can the drives take all of the request's memory as it lies? Pieces begin at multiples of the block from its start.
+ */
+static bool is_aligned(const struct spw_store *store, const struct spw_request *request)
+{
+	return request->bytes && (uintptr_t)request->bytes % store->memory_align_bytes == 0;
+}
+
+/*
+ * Issue the next write of all to the best of the willing drives.
+ * Return: false when that needs something that only the end of a transfer in flight brings.
+ */
+bool spw_write_next(struct spw_store *store, const bool willing[])
+{
+	struct spw_request *request = store->writes_first;
+	struct transfer *transfer;
+	uint32_t drive;
+
+	if (!spw_request_begin(request)) {
+		spw_write_unlink(request);
+		spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
+		spw_request_end(request);
+		return true;
+	}
+	transfer = spw_transfer_take(store);
+	if (!is_aligned(store, request) && !spw_bounce_take(store, transfer)) {
+		spw_transfer_give(transfer);
+		return false;
+	}
+	drive = store->opts.stripe == SPW_STRIPE_PULL ? pull(store, willing) : take_turn(store, willing);
+	if (drive == SPW_DRIVES_MAX) {
+		spw_transfer_give(transfer);
+		if (space_left(store))
+			return false;
+		fail_no_space(request);
+		return true;
+	}
+	issue(request, transfer, drive, willing);
+	return true;
+}
+
+/* Puts wait although no drive is left that takes them: there is nobody whose turn would come. */
+void spw_write_fail_all(struct spw_store *store)
+{
+	while (store->writes_first) {
+		struct spw_request *request = store->writes_first;
+
+		(void)spw_request_begin(request);
+		spw_request_fail(request, -EIO, "every drive of the store has been retired after write errors");
+		end_if_done(request);
+	}
+}
+
+void spw_drive_retire(struct spw_store *store, uint32_t index, const char *why)
+{
+	struct store_drive *drive = &store->drives[index];
+
+	if (drive->retired)
+		return;
+	drive->retired = true;
+	store->drives_retired++;
+	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
+	spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %u of %u drives left",
+		spw_device_path(drive->device), why, store->drive_count - store->drives_retired, store->drive_count);
+}
+
+/* The piece needs a place again; its put goes first. */
+static void place_again(struct spw_request *request, uint32_t index)
+{
+	put_back_piece(request, index);
+	if (!request->linked)
+		link_first(request);
+	count_add(&request->store->count.chunks_moved, 1);
+}
+
+/*
+ * The drive does not answer. The chunk is still in memory and goes elsewhere; the blocks it was on its way to stay
+ * taken until the drive has answered after all, since it may still write to them.
+ */
+void spw_write_abandon(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	struct spw_request *request = transfer->request;
+	struct piece *piece = &store->pieces[transfer->piece];
+
+	spw_drive_retire(store, piece->drive, "a write did not end in time");
+	transfer->abandoned = true;
+	transfer->orphan = piece->extent;
+	piece->extent.len_blocks = 0;
+	/* They count for the object once more, wherever it is placed now. */
+	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
+	request->in_flight--;
+	if (!request->first_error)
+		place_again(request, transfer->piece);
+	end_if_done(request);
+}
+
+static void abandoned_write_done(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	uint64_t blocks = transfer->orphan.len_blocks;
+
+	spw_extent_give(store, transfer->io.device, &transfer->orphan);
+	/* What abandoning it took. */
+	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
+	spw_transfer_give(transfer);
+}
+
+static void write_done(struct spw_io *io)
+{
+	struct transfer *transfer = io->context;
+	struct spw_request *request = transfer->request;
+	struct spw_store *store = transfer->store;
+	uint32_t index = transfer->piece;
+
+	spw_transfer_ended(transfer);
+	if (transfer->abandoned) {
+		abandoned_write_done(transfer);
+		return;
+	}
+	spw_transfer_give(transfer);
+	if (io->res < 0) {
+		struct piece *piece = &store->pieces[index];
+
+		count_add(&store->drives[piece->drive].write_errors, 1);
+		spw_drive_retire(store, piece->drive, spw_strerror(io->res));
+		spw_piece_unplace(store, piece);
+		if (!request->first_error)
+			place_again(request, index);
+	}
+	end_if_done(request);
+}

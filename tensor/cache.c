@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/cache.c - opening and closing, the lock, what is told to the log, counters */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/internal.h"
+
+/* ---- The lock ---- */
+
+void spw_cache_lock(struct spw_cache *cache)
+{
+	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
+}
+
+void spw_cache_unlock(struct spw_cache *cache)
+{
+	void *doomed = cache->doomed;
+
+	cache->doomed = NULL;
+	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
+	while (doomed) {
+		void *next = *(void **)doomed;
+
+		free(doomed);
+		doomed = next;
+	}
+}
+
+void spw_cache_unlock_and_tell(struct spw_cache *cache)
+{
+	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
+	uint32_t telling = cache->telling;
+	struct spw_log log = cache->opts.log;
+
+	if (telling)
+		memcpy(notices, cache->notices, sizeof(notices));
+	cache->telling = 0;
+	spw_cache_unlock(cache);
+	for (unsigned i = 0; telling && i < NOTICES; i++)
+		if (telling & 1u << i)
+			spw_log(&log, SPW_LOG_WARNING, "cache: %s", notices[i]);
+}
+
+void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
+{
+	uint32_t bit = 1u << notice;
+	va_list args;
+
+	if (cache->told & bit)
+		return;
+	cache->told |= bit;
+	cache->telling |= bit;
+	va_start(args, format);
+	(void)vsnprintf(cache->notices[notice], sizeof(cache->notices[notice]), format, args);
+	va_end(args);
+}
+
+void spw_cache_wait_io(struct spw_cache *cache)
+{
+	cache->waiters++;
+	SPW_ASSERT(pthread_cond_wait(&cache->io_ended, &cache->lock) == 0);
+	cache->waiters--;
+}
+
+void spw_cache_io_began(struct spw_cache *cache)
+{
+	cache->io_in_flight++;
+}
+
+void spw_cache_io_ended(struct spw_cache *cache)
+{
+	SPW_ASSERT(cache->io_in_flight > 0);
+	cache->io_in_flight--;
+	if (cache->waiters > 0)
+		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+}
+
+/* ---- Opening and closing ---- */
+
+void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size)
+{
+	const struct spw_cache_opts defaults = {
+		.size = sizeof(defaults),
+		.mode = SPW_CACHE_SPILL,
+		.min_bytes = UINT64_C(64) << 10,
+		.staging_bytes = UINT64_C(1) << 30,
+		.tensors_max = 65536,
+	};
+
+	memset(opts, 0, size);
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+static int opts_check(const struct spw_store *store, const struct spw_cache_opts *opts)
+{
+	if (opts->mode != SPW_CACHE_SPILL && opts->mode != SPW_CACHE_OBSERVE)
+		return spw_error(-EINVAL, "no such cache mode: %d", (int)opts->mode);
+	if (!store && opts->mode != SPW_CACHE_OBSERVE)
+		return spw_error(-EINVAL, "a cache that spills needs a store");
+	if (opts->tensors_max == 0 || opts->tensors_max > INT32_MAX)
+		return spw_error(-EINVAL, "tensors_max is %u: 1 to %d", opts->tensors_max, INT32_MAX);
+	return 0;
+}
+
+int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *user_opts, struct spw_cache **out)
+{
+	struct spw_cache_opts opts;
+	struct spw_cache *cache;
+	int rc;
+
+	if (!out)
+		return spw_error(-EINVAL, "open needs a place for the cache");
+	*out = NULL;
+	spw_cache_opts_init(&opts, sizeof(opts));
+	if (user_opts)
+		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
+	rc = opts_check(store, &opts);
+	if (rc)
+		return rc;
+	cache = calloc(1, sizeof(*cache));
+	if (!cache)
+		return spw_error(-ENOMEM, "no memory for a cache");
+	cache->store = store;
+	cache->opts = opts;
+	cache->chunk_bytes = store ? spw_store_chunk_bytes(store) : 0;
+	cache->cursor = &cache->order;
+	rc = spw_entries_open(cache);
+	if (rc) {
+		spw_entries_close(cache);
+		free(cache);
+		return rc;
+	}
+	SPW_ASSERT(pthread_mutex_init(&cache->lock, NULL) == 0);
+	SPW_ASSERT(pthread_cond_init(&cache->io_ended, NULL) == 0);
+	*out = cache;
+	return 0;
+}
+
+void spw_cache_close(struct spw_cache *cache)
+{
+	if (!cache)
+		return;
+	spw_cache_lock(cache);
+	spw_entries_abandon(cache);
+	while (cache->io_in_flight > 0)
+		spw_cache_wait_io(cache);
+	spw_cache_unlock_and_tell(cache);
+	spw_entries_close(cache);
+	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);
+	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
+	free(cache);
+}
+
+/* ---- Counters ---- */
+
+static void stats_kept(const struct spw_cache *cache, struct spw_cache_stats *stats)
+{
+	const uint64_t *bytes = cache->kept_bytes, *tensors = cache->kept_tensors;
+
+	stats->bytes_kept_small = bytes[KEEP_SMALL];
+	stats->bytes_kept_last_scope = bytes[KEEP_LAST_SCOPE];
+	stats->bytes_kept_backpressure = bytes[KEEP_BACKPRESSURE];
+	stats->bytes_kept_no_space = bytes[KEEP_NO_SPACE];
+	stats->bytes_kept_error = bytes[KEEP_ERROR];
+	stats->bytes_kept_entries = bytes[KEEP_ENTRIES];
+	stats->bytes_kept_observed = bytes[KEEP_OBSERVED];
+	stats->bytes_kept_backward = bytes[KEEP_BACKWARD];
+	stats->tensors_kept_small = tensors[KEEP_SMALL];
+	stats->tensors_kept_last_scope = tensors[KEEP_LAST_SCOPE];
+	stats->tensors_kept_backpressure = tensors[KEEP_BACKPRESSURE];
+	stats->tensors_kept_no_space = tensors[KEEP_NO_SPACE];
+	stats->tensors_kept_error = tensors[KEEP_ERROR];
+	stats->tensors_kept_entries = tensors[KEEP_ENTRIES];
+	stats->tensors_kept_observed = tensors[KEEP_OBSERVED];
+	stats->tensors_kept_backward = tensors[KEEP_BACKWARD];
+}
+
+void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, size_t size)
+{
+	struct spw_cache_stats now;
+
+	spw_cache_lock(cache);
+	now = cache->count;
+	stats_kept(cache, &now);
+	spw_cache_unlock(cache);
+	memset(stats, 0, size);
+	spw_opts_merge(stats, size, &now, sizeof(now));
+}
+
+void spw_cache_reset_peak(struct spw_cache *cache)
+{
+	spw_cache_lock(cache);
+	cache->count.activation_bytes_max = cache->count.activation_bytes;
+	cache->count.staging_bytes_max = cache->count.staging_bytes;
+	cache->count.prefetched_bytes_max = cache->count.prefetched_bytes;
+	spw_cache_unlock(cache);
+}

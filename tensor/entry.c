@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/entry.c - the table of entries: finding them, the states they pass through, what they hold */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tensor/internal.h"
+
+/*
+ * The table of DESIGN.md, and why it has more arrows than the ideal course of things:
+ *   QUEUED, WRITING -> KEPT    a failed write must not fail the training step, and the bytes are still in memory;
+ *   READING -> STORED          a failed read is an error of that take alone: the next one reads again;
+ *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward pass raises an error.
+ */
+static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
+	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true},
+	[ENTRY_KEPT] = {[ENTRY_DEAD] = true},
+	[ENTRY_QUEUED] = {[ENTRY_WRITING] = true, [ENTRY_RESIDENT] = true, [ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
+	[ENTRY_WRITING] = {[ENTRY_STORED] = true, [ENTRY_RESIDENT] = true, [ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
+	[ENTRY_STORED] = {[ENTRY_READING] = true, [ENTRY_DEAD] = true},
+	[ENTRY_READING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
+	[ENTRY_RESIDENT] = {[ENTRY_DEAD] = true},
+	[ENTRY_DEAD] = {[ENTRY_FREE] = true},
+};
+
+/* The only place where a state changes. */
+static void entry_change(struct entry *entry, enum entry_state to)
+{
+	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
+	entry->state = (uint8_t)to;
+}
+
+/* ---- The table ---- */
+
+int spw_entries_open(struct spw_cache *cache)
+{
+	uint32_t count = cache->opts.tensors_max;
+	uint64_t buckets = 2;
+
+	while (buckets < 2 * (uint64_t)count)
+		buckets *= 2;
+	cache->entries = calloc(count, sizeof(*cache->entries));
+	cache->buckets = calloc(buckets, sizeof(struct entry *));
+	if (!cache->entries || !cache->buckets)
+		return spw_error(-ENOMEM, "no memory for %u tensors: lower tensors_max", count);
+	cache->bucket_mask = buckets - 1;
+	link_begin(&cache->order);
+	link_begin(&cache->drain);
+	for (uint32_t i = count; i-- > 0;) {
+		struct entry *entry = &cache->entries[i];
+
+		entry->cache = cache;
+		entry->generation = 1;
+		entry->next = cache->free;
+		cache->free = entry;
+	}
+	return 0;
+}
+
+/* The cache is closing: no user and no lease counts any more. What is in flight settles when it ends. */
+void spw_entries_abandon(struct spw_cache *cache)
+{
+	for (uint32_t i = 0; i < cache->opts.tensors_max; i++) {
+		struct entry *entry = &cache->entries[i];
+
+		if (entry->state == ENTRY_FREE)
+			continue;
+		entry->leases = 0;
+		entry->users = 0;
+		if (entry->state == ENTRY_DEAD)
+			spw_entry_settle(entry);
+		else
+			spw_entry_die(entry);
+	}
+}
+
+void spw_entries_close(struct spw_cache *cache)
+{
+	free(cache->buckets);
+	free(cache->entries);
+}
+
+spw_tensor spw_entry_id(const struct entry *entry)
+{
+	return (spw_tensor){(uint64_t)entry->generation << 32 | (uint32_t)(entry - entry->cache->entries)};
+}
+
+struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id)
+{
+	uint32_t slot = (uint32_t)id;
+	struct entry *entry;
+
+	if (slot >= cache->opts.tensors_max)
+		return NULL;
+	entry = &cache->entries[slot];
+	if (entry->state == ENTRY_FREE || entry->generation != id >> 32)
+		return NULL;
+	return entry;
+}
+
+/* Keys are often addresses or small numbers: spread them over all bits. */
+static struct entry **entry_bucket(struct spw_cache *cache, uint64_t key, uint64_t version)
+{
+	uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15) + version * UINT64_C(0xc2b2ae3d27d4eb4f);
+
+	hash ^= hash >> 32;
+	hash *= UINT64_C(0xff51afd7ed558ccd);
+	return &cache->buckets[(hash >> 32) & cache->bucket_mask];
+}
+
+struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version, uint64_t offset_bytes,
+				 uint64_t len_bytes)
+{
+	struct entry *entry = *entry_bucket(cache, key, version);
+
+	for (; entry; entry = entry->next)
+		if (entry->key == key && entry->version == version && offset_bytes >= entry->offset_bytes &&
+		    offset_bytes + len_bytes <= entry->offset_bytes + entry->len_bytes)
+			return entry;
+	return NULL;
+}
+
+struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer, uint64_t offset_bytes,
+			      uint64_t len_bytes)
+{
+	struct entry **bucket = entry_bucket(cache, offer->storage_key, offer->storage_version);
+	struct entry *entry = cache->free;
+
+	if (!entry)
+		return NULL;
+	cache->free = entry->next;
+	*entry = (struct entry){
+		.cache = cache,
+		.next = *bucket,
+		.key = offer->storage_key,
+		.version = offer->storage_version,
+		.offset_bytes = offset_bytes,
+		.len_bytes = len_bytes,
+		.bytes = (const uint8_t *)offer->storage_bytes + offset_bytes,
+		.owner = offer->owner,
+		.owner_held = true,
+		.generation = entry->generation,
+		.users = 1,
+		.step = cache->step,
+		.micro_batch = cache->micro_batch,
+		.state = ENTRY_FREE,
+	};
+	*bucket = entry;
+	link_append(&cache->order, &entry->order);
+	link_begin(&entry->drain);
+	cache->count.entries++;
+	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, len_bytes);
+	return entry;
+}
+
+/* No offer finds it any more, and the backward pass does not come by it. */
+static void entry_hide(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	struct entry **link = entry_bucket(cache, entry->key, entry->version);
+
+	while (*link != entry)
+		link = &(*link)->next;
+	*link = entry->next;
+	entry->next = NULL;
+	if (cache->cursor == &entry->order)
+		cache->cursor = entry->order.previous;
+	link_remove(&entry->order);
+}
+
+void spw_entry_offered_again(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	/* In a forward stage: the window is not on its way through the order. */
+	SPW_ASSERT(cache->cursor == &cache->order);
+	link_remove(&entry->order);
+	link_append(&cache->order, &entry->order);
+	entry->step = cache->step;
+	entry->micro_batch = cache->micro_batch;
+}
+
+/* ---- What becomes of an entry ---- */
+
+/* Not spilled; or the write failed, and the bytes stay where they are. */
+void spw_entry_keep(struct entry *entry)
+{
+	SPW_ASSERT(entry->owner_held && !entry->write_in_flight);
+	entry_change(entry, ENTRY_KEPT);
+}
+
+/* The store has accepted the write; nothing of it may have been issued yet. */
+void spw_entry_queue(struct entry *entry)
+{
+	SPW_ASSERT(entry->write_in_flight && entry->object_exists);
+	entry_change(entry, ENTRY_QUEUED);
+}
+
+/*
+ * The store cannot take the write back any more. It does not say when that happens; it shows on cancelling, or at the
+ * end.
+ */
+void spw_entry_issued(struct entry *entry)
+{
+	entry_change(entry, ENTRY_WRITING);
+}
+
+/* Written, and the memory given back. */
+void spw_entry_stored(struct entry *entry)
+{
+	SPW_ASSERT(!entry->owner_held && !entry->write_in_flight && entry->object_exists);
+	entry_change(entry, ENTRY_STORED);
+}
+
+/* The bytes stay in the owner's memory until the last user is gone. */
+void spw_entry_forward(struct entry *entry)
+{
+	SPW_ASSERT(entry->owner_held && !entry->drainable);
+	entry_change(entry, ENTRY_RESIDENT);
+	entry->forwarded = true;
+}
+
+void spw_entry_begin_read(struct entry *entry)
+{
+	SPW_ASSERT(!entry->read_in_flight && !entry->owner_held && entry->memory); /* CACHE-4 */
+	entry_change(entry, ENTRY_READING);
+	entry->read_in_flight = true;
+}
+
+void spw_entry_read_ended(struct entry *entry)
+{
+	SPW_ASSERT(!entry->read_in_flight);
+	entry_change(entry, ENTRY_RESIDENT);
+}
+
+void spw_entry_read_failed(struct entry *entry)
+{
+	SPW_ASSERT(!entry->read_in_flight);
+	entry_change(entry, ENTRY_STORED);
+	spw_entry_put_memory(entry);
+}
+
+/* The last user is gone. What is under way comes to its end first. */
+void spw_entry_die(struct entry *entry)
+{
+	SPW_ASSERT(entry->users == 0);
+	if (entry->write_in_flight)
+		spw_spill_cancel(entry);
+	if (entry->read_request)
+		(void)spw_request_cancel(entry->read_request);
+	spw_window_leave(entry);
+	entry_hide(entry);
+	entry_change(entry, ENTRY_DEAD);
+	spw_entry_settle(entry);
+}
+
+/* CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the slot. */
+static void entry_recycle(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	SPW_ASSERT(link_alone(&entry->drain) && !entry->in_window);
+	entry_change(entry, ENTRY_FREE);
+	entry->generation++;
+	if (entry->generation == 0)
+		entry->generation = 1;
+	entry->next = cache->free;
+	cache->free = entry;
+	cache->count.entries--;
+}
+
+void spw_entry_settle(struct entry *entry)
+{
+	SPW_ASSERT(entry->state == ENTRY_DEAD);
+	if (entry->write_in_flight || entry->read_in_flight)
+		return;
+	if (entry->object_exists)
+		spw_entry_free_object(entry);
+	if (entry->owner_held && !entry->drainable)
+		spw_entry_make_drainable(entry);
+	if (entry->memory && entry->leases == 0)
+		spw_entry_put_memory(entry);
+	if (!entry->owner_held && !entry->memory && entry->waiters == 0)
+		entry_recycle(entry);
+}
+
+/* ---- What an entry holds ---- */
+
+void spw_entry_make_drainable(struct entry *entry)
+{
+	SPW_ASSERT(entry->owner_held && !entry->drainable && !entry->write_in_flight); /* CACHE-2 */
+	entry->drainable = true;
+	link_append(&entry->cache->drain, &entry->drain);
+}
+
+void spw_entry_not_drainable(struct entry *entry)
+{
+	SPW_ASSERT(entry->drainable);
+	entry->drainable = false;
+	link_remove(&entry->drain);
+}
+
+/* The caller has its token back and may free the memory. */
+void spw_entry_drained(struct entry *entry)
+{
+	spw_entry_not_drainable(entry);
+	entry->owner_held = false;
+	entry->bytes = NULL;
+	gauge_sub(&entry->cache->count.activation_bytes, entry->len_bytes);
+	if (entry->state == ENTRY_DEAD)
+		spw_entry_settle(entry);
+	else
+		spw_entry_stored(entry);
+}
+
+void spw_entry_free_object(struct entry *entry)
+{
+	int rc;
+
+	SPW_ASSERT(entry->object_exists && !entry->write_in_flight && !entry->read_in_flight); /* CACHE-3 */
+	entry->object_exists = false;
+	rc = spw_store_free(entry->cache->store, entry->object);
+	SPW_ASSERT(rc == 0);
+}
+
+/* Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives cannot reach it. */
+int spw_entry_get_memory(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	void *memory = NULL;
+	int rc = spw_store_alloc(cache->store, entry->len_bytes, &memory);
+
+	SPW_ASSERT(!entry->memory);
+	entry->memory_in_arena = rc == 0;
+	if (rc == -ENOBUFS) {
+		memory = aligned_alloc(ENTRY_MEMORY_ALIGN, (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
+		if (!memory)
+			return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
+					 (unsigned long long)entry->len_bytes);
+		cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
+		spw_cache_notice(cache, NOTICE_MEMORY,
+				 "the store's arena is full: activations are read into ordinary memory; "
+				 "a larger arena_bytes saves copies");
+	} else if (rc) {
+		return rc;
+	}
+	entry->memory = memory;
+	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, entry->len_bytes);
+	return 0;
+}
+
+void spw_entry_put_memory(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	SPW_ASSERT(entry->memory && entry->leases == 0 && !entry->read_in_flight); /* CACHE-5 */
+	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
+	if (entry->memory_in_arena) {
+		spw_store_release(cache->store, entry->memory);
+	} else {
+		/*
+		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of this kind has room
+		 * for a link.
+		 */
+		*(void **)(void *)entry->memory = cache->doomed;
+		cache->doomed = entry->memory;
+	}
+	entry->memory = NULL;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/plan_forecast.c - when each tensor is out of memory, in closed form: what the planner searches with
+ *
+ * Writes and reads each run at a rate of their own, whatever the other does; the simulation says what sharing changes.
+ * One pass per question, so a forecast costs a fraction of a simulation.
+ */
+#include "tensor/plan_internal.h"
+
+#include <string.h>
+
+/* Writes in the order of packing. @wasted: those that end too late to give memory back take their time all the same. */
+static void time_writes(struct plan_work *work, const struct plan_rates *rates, const uint8_t *spill, bool wasted)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	double free_ns = 0;
+
+	for (uint32_t k = 0; k < work->count; k++) {
+		uint32_t i = work->by_pack[k];
+		double begin_ns = work->pack_ns[i] > free_ns ? work->pack_ns[i] : free_ns, end_ns;
+
+		forecast->out[i] = 0;
+		if (!spill[i] || rates->write <= 0 || begin_ns >= work->wanted_ns[i])
+			continue;
+		end_ns = begin_ns + work->bytes[i] / rates->write;
+		forecast->write_end_ns[i] = end_ns + rates->write_delay_ns;
+		forecast->out[i] = forecast->write_end_ns[i] < work->wanted_ns[i];
+		if (forecast->out[i] || wasted)
+			free_ns = end_ns;
+	}
+}
+
+/* Reads as late as possible, from the last use to the first; what would have to be read before it was written stays. */
+static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	double next_ns = PLAN_NEVER_NS;
+	bool dropped = false;
+
+	for (uint32_t k = work->count; k-- > 0;) {
+		uint32_t i = work->by_use[k];
+		double end_ns = work->use_ns[i] - rates->read_delay_ns - PLAN_TOLERANCE_NS, begin_ns;
+
+		if (!forecast->out[i] || !work->used[i])
+			continue;
+		if (end_ns > next_ns)
+			end_ns = next_ns;
+		begin_ns = end_ns - work->bytes[i] / rates->read;
+		if (begin_ns <= forecast->write_end_ns[i]) {
+			spill[i] = 0;
+			dropped = true;
+			continue;
+		}
+		forecast->read_begin_ns[i] = next_ns = begin_ns;
+	}
+	return dropped;
+}
+
+static void time_reads_on_demand(struct plan_work *work)
+{
+	for (uint32_t i = 0; i < work->count; i++)
+		work->forecast.read_begin_ns[i] = work->use_ns[i];
+}
+
+/* ---- Memory over time ---- */
+
+struct merge {
+	struct plan_work *work;
+	double bytes;
+	uint32_t write, read; /* how far the orders by pack and by use have been gone through */
+	bool with_reads;
+};
+
+static void add_point(struct merge *merge, double ns, double change)
+{
+	struct plan_forecast *forecast = &merge->work->forecast;
+
+	merge->bytes += change;
+	forecast->point_ns[forecast->points] = ns;
+	forecast->point_bytes[forecast->points] = merge->bytes;
+	if (merge->bytes > forecast->peak)
+		forecast->peak = merge->bytes;
+	forecast->points++;
+}
+
+static uint32_t next_write(struct merge *merge)
+{
+	const struct plan_work *work = merge->work;
+
+	while (merge->write < work->count && !work->forecast.out[work->by_pack[merge->write]])
+		merge->write++;
+	return merge->write < work->count ? work->by_pack[merge->write] : UINT32_MAX;
+}
+
+static uint32_t next_read(struct merge *merge)
+{
+	const struct plan_work *work = merge->work;
+
+	while (merge->read < work->count &&
+	       !(work->forecast.out[work->by_use[merge->read]] && work->used[work->by_use[merge->read]]))
+		merge->read++;
+	return merge->with_reads && merge->read < work->count ? work->by_use[merge->read] : UINT32_MAX;
+}
+
+/* Writes that end until @ns, and reads that begin before it, or also those at @ns. */
+static void merge_transfers(struct merge *merge, double ns, bool reads_at_ns)
+{
+	struct plan_work *work = merge->work;
+	struct plan_forecast *forecast = &work->forecast;
+
+	for (;;) {
+		uint32_t writing = next_write(merge), reading = next_read(merge);
+		double write_ns = writing != UINT32_MAX ? forecast->write_end_ns[writing] : PLAN_NEVER_NS;
+		double read_ns = reading != UINT32_MAX ? forecast->read_begin_ns[reading] : PLAN_NEVER_NS;
+
+		if (write_ns <= ns && write_ns <= read_ns) {
+			forecast->point_out[writing] = forecast->points;
+			add_point(merge, write_ns, -work->bytes[writing]);
+			merge->write++;
+		} else if (read_ns < ns || (reads_at_ns && read_ns <= ns)) {
+			forecast->point_in[reading] = forecast->points;
+			add_point(merge, read_ns, work->bytes[reading]);
+			merge->read++;
+		} else {
+			return;
+		}
+	}
+}
+
+/* At one time: writes that end, tensors packed, reads that begin, tensors released. */
+static void merge_points(struct plan_work *work, bool with_reads)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	struct merge merge = {.work = work, .with_reads = with_reads};
+
+	forecast->points = 0;
+	forecast->peak = 0;
+	for (uint32_t k = 0; k < work->event_count; k++) {
+		const struct plan_event *event = &work->events[k];
+		uint32_t i = event->tensor;
+
+		if (event->kind == PLAN_USE)
+			continue;
+		merge_transfers(&merge, event->ns, event->kind == PLAN_RELEASE);
+		if (event->kind == PLAN_PACK) {
+			add_point(&merge, event->ns, work->bytes[i]);
+		} else if (forecast->out[i] && !work->used[i]) {
+			forecast->point_in[i] = forecast->points;
+		} else {
+			add_point(&merge, event->ns, -work->bytes[i]);
+		}
+	}
+}
+
+/* ---- Forecasts ---- */
+
+void plan_forecast_choose(struct plan_work *work, const struct plan_rates *rates, enum plan_reads reads, uint8_t *spill)
+{
+	time_writes(work, rates, spill, false);
+	memcpy(spill, work->forecast.out, work->count);
+	if (reads == PLAN_READS_ON_DEMAND)
+		time_reads_on_demand(work);
+	else if (time_reads_back(work, rates, spill))
+		time_writes(work, rates, spill, false); /* earlier now: all that is left still leaves memory */
+	merge_points(work, true);
+}
+
+void plan_forecast_needs(struct plan_work *work, const uint8_t *spill)
+{
+	time_writes(work, &work->alone, spill, true);
+	merge_points(work, false);
+}

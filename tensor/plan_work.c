@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/plan_work.c - the step as the planner works on it: checked, in arrays of one kind, sorted once */
+#include "tensor/plan_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+/* 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes stay within an int64_t. */
+#define NS_MAX                (UINT64_C(1) << 50)
+#define BYTES_MAX             (UINT64_C(1) << 62)
+#define BYTES_PER_SECOND_MAX  (UINT64_C(1) << 60)
+#define POINTS_MAX_PER_TENSOR 4u /* pack, out, in, release */
+#define ALIGN_BYTES           16u
+#define DIGIT_VALUES          256u
+#define DIGITS                8u
+
+/* ---- Checks ---- */
+
+static int check_tensor(const struct spw_plan_tensor *tensor, uint32_t which)
+{
+	if (tensor->release_ns > NS_MAX || tensor->bytes > BYTES_MAX)
+		return spw_error(-EINVAL, "plan: tensor %u: its size or its times are too large", which);
+	if (tensor->pack_ns > tensor->release_ns)
+		return spw_error(-EINVAL, "plan: tensor %u: pack_ns must not be after release_ns", which);
+	if (tensor->users > 0 && (tensor->use_ns < tensor->pack_ns || tensor->use_ns > tensor->release_ns))
+		return spw_error(-EINVAL, "plan: tensor %u: use_ns must lie between pack_ns and release_ns", which);
+	return 0;
+}
+
+static int check_step(const struct spw_plan_step *step)
+{
+	uint64_t total = 0;
+
+	if (step->count > SPW_PLAN_TENSORS_MAX)
+		return spw_error(-EINVAL, "plan: %u tensors are more than %u", step->count, SPW_PLAN_TENSORS_MAX);
+	if (step->count > 0 && !step->tensors)
+		return spw_error(-EINVAL, "plan: %u tensors, but no array of them", step->count);
+	if (step->forward_ns > NS_MAX || step->backward_ns > NS_MAX)
+		return spw_error(-EINVAL, "plan: forward_ns or backward_ns is too large");
+	for (uint32_t i = 0; i < step->count; i++) {
+		int rc = check_tensor(&step->tensors[i], i);
+
+		if (rc)
+			return rc;
+		total += step->tensors[i].bytes;
+		if (total > BYTES_MAX)
+			return spw_error(-EINVAL, "plan: tensor %u: all sizes together are too large", i);
+	}
+	return 0;
+}
+
+static int check_drives(const struct spw_plan_drives *drives)
+{
+	if (drives->write_bytes_per_second > BYTES_PER_SECOND_MAX ||
+	    drives->read_bytes_per_second > BYTES_PER_SECOND_MAX ||
+	    drives->mixed_bytes_per_second > BYTES_PER_SECOND_MAX || drives->latency_ns > NS_MAX ||
+	    drives->chunk_bytes > BYTES_MAX)
+		return spw_error(-EINVAL,
+				 "plan: a bandwidth, the latency or the chunk size of the drives is too large");
+	return 0;
+}
+
+/* ---- Sorting ---- */
+
+static bool is_sorted(const uint64_t *keys, uint32_t count)
+{
+	for (uint32_t i = 1; i < count; i++)
+		if (keys[i - 1] > keys[i])
+			return false;
+	return true;
+}
+
+void plan_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count)
+{
+	uint64_t *keys_result = keys;
+	uint32_t *order_result = order;
+	uint32_t starts[DIGITS][DIGIT_VALUES] = {{0}};
+
+	if (is_sorted(keys, count))
+		return;
+	for (uint32_t i = 0; i < count; i++)
+		for (unsigned digit = 0; digit < DIGITS; digit++)
+			starts[digit][keys[i] >> 8 * digit & (DIGIT_VALUES - 1)]++;
+	for (unsigned digit = 0; digit < DIGITS; digit++) {
+		uint64_t *keys_to = keys == keys_result ? keys_other : keys_result;
+		uint32_t *order_to = keys == keys_result ? order_other : order_result;
+		uint32_t next = 0;
+
+		if (starts[digit][keys[0] >> 8 * digit & (DIGIT_VALUES - 1)] == count)
+			continue;
+		for (unsigned value = 0; value < DIGIT_VALUES; value++) {
+			uint32_t length = starts[digit][value];
+
+			starts[digit][value] = next;
+			next += length;
+		}
+		for (uint32_t i = 0; i < count; i++) {
+			uint32_t to = starts[digit][keys[i] >> 8 * digit & (DIGIT_VALUES - 1)]++;
+
+			keys_to[to] = keys[i];
+			order_to[to] = order[i];
+		}
+		keys = keys_to;
+		order = order_to;
+	}
+	if (keys != keys_result) {
+		memcpy(keys_result, keys, count * sizeof(*keys));
+		memcpy(order_result, order, count * sizeof(*order));
+	}
+}
+
+/* @order: the tensors by the time at @offset of struct spw_plan_tensor; those of one time in their own order. */
+static void sort_tensors(struct plan_work *work, const struct spw_plan_step *step, size_t offset, uint32_t *order)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		memcpy(&work->keys[i], (const char *)&step->tensors[i] + offset, sizeof(work->keys[i]));
+		order[i] = i;
+	}
+	plan_sort(work->keys, order, work->keys_other, work->order_other, work->count);
+}
+
+static void sort_by_gap(struct plan_work *work)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		work->by_gap[i] = i;
+		work->keys[i] = (uint64_t)(work->wanted_ns[i] - work->pack_ns[i]);
+	}
+	plan_sort(work->keys, work->by_gap, work->keys_other, work->order_other, work->count);
+}
+
+/* ---- Events ---- */
+
+static void merge_events(struct plan_work *work, const uint32_t *by_release)
+{
+	uint32_t pack = 0, use = 0, release = 0, count = work->count;
+	const uint32_t *by_pack = work->by_pack, *by_use = work->by_use;
+	struct plan_event *event = work->events;
+
+	while (release < count) {
+		while (use < count && !work->used[by_use[use]])
+			use++;
+		double release_ns = work->release_ns[by_release[release]];
+		double use_ns = use < count ? work->use_ns[by_use[use]] : PLAN_NEVER_NS;
+		double pack_ns = pack < count ? work->pack_ns[by_pack[pack]] : PLAN_NEVER_NS;
+
+		if (pack_ns <= use_ns && pack_ns <= release_ns)
+			*event++ = (struct plan_event){pack_ns, by_pack[pack++], PLAN_PACK};
+		else if (use_ns <= release_ns)
+			*event++ = (struct plan_event){use_ns, by_use[use++], PLAN_USE};
+		else
+			*event++ = (struct plan_event){release_ns, by_release[release++], PLAN_RELEASE};
+	}
+	work->event_count = (uint32_t)(event - work->events);
+}
+
+static double peak_of_keeping_all(const struct plan_work *work)
+{
+	double bytes = 0, peak = 0;
+
+	for (uint32_t i = 0; i < work->event_count; i++) {
+		const struct plan_event *event = &work->events[i];
+
+		if (event->kind == PLAN_PACK)
+			bytes += work->bytes[event->tensor];
+		else if (event->kind == PLAN_RELEASE)
+			bytes -= work->bytes[event->tensor];
+		if (bytes > peak)
+			peak = bytes;
+	}
+	return peak;
+}
+
+/* ---- Open and close ---- */
+
+struct piece {
+	void *pointer; /* address of the pointer to set */
+	size_t bytes;
+};
+
+static int allocate(struct plan_work *work)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	size_t count = work->count + 1, points = POINTS_MAX_PER_TENSOR * count, total = 0;
+	const struct piece pieces[] = {
+		{&work->bytes, count * sizeof(double)},
+		{&work->pack_ns, count * sizeof(double)},
+		{&work->use_ns, count * sizeof(double)},
+		{&work->release_ns, count * sizeof(double)},
+		{&work->wanted_ns, count * sizeof(double)},
+		{&work->by_gap, count * sizeof(uint32_t)},
+		{&work->used, count},
+		{&work->eligible, count},
+		{&work->by_pack, count * sizeof(uint32_t)},
+		{&work->by_use, count * sizeof(uint32_t)},
+		{&work->events, 3 * count * sizeof(struct plan_event)},
+		{&work->order, count * sizeof(uint32_t)},
+		{&work->order_other, count * sizeof(uint32_t)},
+		{&work->keys, count * sizeof(uint64_t)},
+		{&work->keys_other, count * sizeof(uint64_t)},
+		{&work->tree, 2 * points * sizeof(double)},
+		{&work->tree_added, points * sizeof(double)},
+		{&work->simulation, plan_simulation_bytes(work->count)},
+		{&forecast->point_ns, points * sizeof(double)},
+		{&forecast->point_bytes, points * sizeof(double)},
+		{&forecast->out, count},
+		{&forecast->write_end_ns, count * sizeof(double)},
+		{&forecast->read_begin_ns, count * sizeof(double)},
+		{&forecast->point_out, count * sizeof(uint32_t)},
+		{&forecast->point_in, count * sizeof(uint32_t)},
+	};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(pieces); i++)
+		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
+	work->memory = calloc(1, total);
+	if (!work->memory)
+		return spw_error(-ENOMEM, "plan: no memory for %u tensors", work->count);
+	total = 0;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(pieces); i++) {
+		void *at = (char *)work->memory + total;
+
+		memcpy(pieces[i].pointer, &at, sizeof(at));
+		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
+	}
+	return 0;
+}
+
+static void set_drives(struct plan_work *work, const struct spw_plan_drives *drives)
+{
+	uint64_t write = drives->write_bytes_per_second, read = drives->read_bytes_per_second;
+	uint64_t mixed = drives->mixed_bytes_per_second;
+
+	if (mixed == 0)
+		mixed = write < read ? write : read;
+	work->mixed = (double)mixed / 1e9;
+	work->alone = (struct plan_rates){.write = (double)write / 1e9, .read = (double)read / 1e9};
+	work->alone.write_delay_ns = work->alone.read_delay_ns = (double)drives->latency_ns;
+	if (write > 0)
+		work->alone.write_delay_ns += (double)drives->chunk_bytes / work->alone.write;
+	if (read > 0)
+		work->alone.read_delay_ns += (double)drives->chunk_bytes / work->alone.read;
+}
+
+static void set_tensors(struct plan_work *work, const struct spw_plan_step *step)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		const struct spw_plan_tensor *tensor = &step->tensors[i];
+
+		work->bytes[i] = (double)tensor->bytes;
+		work->pack_ns[i] = (double)tensor->pack_ns;
+		work->use_ns[i] = (double)tensor->use_ns;
+		work->release_ns[i] = (double)tensor->release_ns;
+		work->used[i] = tensor->users > 0;
+		work->wanted_ns[i] = work->used[i] ? work->use_ns[i] : work->release_ns[i];
+		work->eligible[i] = !tensor->must_keep && tensor->bytes > 0 && work->alone.write > 0 &&
+				    (tensor->users == 0 || work->alone.read > 0);
+	}
+}
+
+int plan_work_open(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives)
+{
+	int rc = check_step(step);
+
+	memset(work, 0, sizeof(*work));
+	if (!rc)
+		rc = check_drives(drives);
+	if (rc)
+		return rc;
+	work->count = step->count;
+	rc = allocate(work);
+	if (rc)
+		return rc;
+	set_drives(work, drives);
+	set_tensors(work, step);
+	sort_tensors(work, step, offsetof(struct spw_plan_tensor, pack_ns), work->by_pack);
+	sort_tensors(work, step, offsetof(struct spw_plan_tensor, use_ns), work->by_use);
+	sort_tensors(work, step, offsetof(struct spw_plan_tensor, release_ns), work->order);
+	merge_events(work, work->order);
+	sort_by_gap(work);
+	work->keep_all_peak = peak_of_keeping_all(work);
+	return 0;
+}
+
+void plan_work_close(struct plan_work *work)
+{
+	free(work->memory);
+	work->memory = NULL;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/rules.c - what is kept and what is spilled, and what the caller's steps, stages and scopes mean for it
+ *
+ * The last scope. What the forward pass saves last the backward pass wants first: spilling it would only load the
+ * drives. Which scope is the last one shows when the backward stage begins, too late for this step but not for the
+ * next. So each forward stage of a step remembers the last leaf scope (one with no scope inside) that offered tensors
+ * worth spilling, by its number among the scopes entered in the stage and by its key; when the next step enters the
+ * same scope at the same place, it and all that follows in the stage is kept. It is remembered only if the backward
+ * stage of the same micro-batch came next: in a pipeline with several micro-batches under way it does not. For a GPT
+ * whose blocks are scopes inside a scope of the whole model this keeps the last block, the final norm, the head and the
+ * loss.
+ */
+#include "tensor/internal.h"
+
+/* ---- What is kept ---- */
+
+enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes)
+{
+	if (len_bytes < cache->opts.min_bytes)
+		return KEEP_SMALL;
+	if (cache->opts.mode == SPW_CACHE_OBSERVE)
+		return KEEP_OBSERVED;
+	if (cache->stage == SPW_STAGE_BACKWARD)
+		return KEEP_BACKWARD;
+	if (cache->in_last_scope && !cache->opts.spill_last_scope)
+		return KEEP_LAST_SCOPE;
+	if (len_bytes > cache->opts.staging_bytes || cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes)
+		return KEEP_BACKPRESSURE;
+	return KEEP_NOT;
+}
+
+void spw_rule_range(const struct spw_offer *offer, uint64_t *offset_bytes, uint64_t *len_bytes)
+{
+	/* Twice the part may not fit in 64 bits; the whole less the part does. */
+	if (offer->len_bytes >= offer->storage_len_bytes - offer->len_bytes) {
+		*offset_bytes = 0;
+		*len_bytes = offer->storage_len_bytes;
+	} else {
+		*offset_bytes = offer->offset_bytes;
+		*len_bytes = offer->len_bytes;
+	}
+}
+
+/*
+ * Automatic: one scope ahead, so that the drives have as long as a scope's backward pass takes; never less than any one
+ * tensor, and enough to keep two chunks under way. Without scopes, two tensors of the largest size.
+ */
+uint64_t spw_rule_window_bytes(const struct spw_cache *cache)
+{
+	uint64_t bytes = 2 * cache->chunk_bytes;
+
+	if (cache->opts.prefetch_bytes > 0)
+		return cache->opts.prefetch_bytes;
+	if (bytes < cache->scope_spilled_bytes_max)
+		bytes = cache->scope_spilled_bytes_max;
+	if (bytes < 2 * cache->tensor_spilled_bytes_max)
+		bytes = 2 * cache->tensor_spilled_bytes_max;
+	return bytes;
+}
+
+void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes)
+{
+	cache->kept_bytes[reason] += len_bytes;
+	cache->kept_tensors[reason]++;
+}
+
+static struct scope *scope_innermost(struct spw_cache *cache)
+{
+	if (cache->depth == 0)
+		return NULL;
+	return &cache->scopes[cache->depth < SCOPE_DEPTH_MAX ? cache->depth - 1 : SCOPE_DEPTH_MAX - 1];
+}
+
+void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled)
+{
+	struct scope *scope = scope_innermost(cache);
+
+	if (spilled && len_bytes > cache->tensor_spilled_bytes_max)
+		cache->tensor_spilled_bytes_max = len_bytes;
+	if (!scope)
+		return;
+	if (len_bytes >= cache->opts.min_bytes)
+		scope->has_tensors = true;
+	if (!spilled)
+		return;
+	scope->spilled_bytes += len_bytes;
+	if (scope->spilled_bytes > cache->scope_spilled_bytes_max)
+		cache->scope_spilled_bytes_max = scope->spilled_bytes;
+}
+
+/* ---- Where the caller is ---- */
+
+static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
+{
+	cache->stage = SPW_STAGE_FORWARD;
+	cache->micro_batch = micro_batch;
+	cache->scopes_entered = 0;
+	cache->in_last_scope = false;
+	cache->last_scope.valid = false;
+	cache->cursor = &cache->order;
+}
+
+static void scope_remember(struct spw_cache *cache, const struct scope *scope)
+{
+	if (!scope->has_scopes && scope->has_tensors)
+		cache->last_scope = (struct last_scope){.key = scope->key, .ordinal = scope->ordinal, .valid = true};
+}
+
+static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
+{
+	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {
+		struct last_scope *record = &cache->records[cache->stage_ordinal];
+		struct scope *open = scope_innermost(cache);
+
+		if (open)
+			scope_remember(cache, open);
+		*record = cache->last_scope;
+		record->valid = record->valid && micro_batch == cache->micro_batch;
+	}
+	cache->stage = SPW_STAGE_BACKWARD;
+	cache->micro_batch = micro_batch;
+	spw_window_begin(cache);
+}
+
+void spw_rule_taken(struct spw_cache *cache)
+{
+	if (cache->stage == SPW_STAGE_FORWARD && !cache->backward_told)
+		stage_begin_backward(cache, cache->micro_batch);
+}
+
+void spw_cache_step(struct spw_cache *cache)
+{
+	spw_cache_lock(cache);
+	cache->count.steps++;
+	cache->step++;
+	cache->stage_ordinal = 0;
+	cache->depth = 0;
+	cache->scope_spilled_bytes_max = 0;
+	cache->tensor_spilled_bytes_max = 0;
+	cache->told = 0;
+	stage_begin_forward(cache, 0);
+	spw_cache_unlock_and_tell(cache);
+}
+
+void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
+{
+	spw_cache_lock(cache);
+	if (stage == SPW_STAGE_BACKWARD) {
+		cache->backward_told = true;
+		stage_begin_backward(cache, micro_batch);
+	} else {
+		stage_begin_forward(cache, micro_batch);
+	}
+	cache->stage_ordinal++;
+	spw_cache_unlock_and_tell(cache);
+}
+
+void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
+{
+	const struct last_scope *record;
+	struct scope *scope;
+
+	spw_cache_lock(cache);
+	scope = scope_innermost(cache);
+	if (scope)
+		scope->has_scopes = true;
+	cache->depth++;
+	if (cache->depth <= SCOPE_DEPTH_MAX)
+		*scope_innermost(cache) = (struct scope){.key = scope_key, .ordinal = cache->scopes_entered};
+	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {
+		record = &cache->records[cache->stage_ordinal];
+		if (record->valid && record->ordinal == cache->scopes_entered && record->key == scope_key)
+			cache->in_last_scope = true;
+		cache->scopes_entered++;
+	}
+	spw_cache_unlock(cache);
+}
+
+void spw_cache_scope_leave(struct spw_cache *cache)
+{
+	spw_cache_lock(cache);
+	if (cache->depth > 0) {
+		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
+			scope_remember(cache, scope_innermost(cache));
+		cache->depth--;
+	}
+	spw_cache_unlock(cache);
+}

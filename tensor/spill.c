@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/spill.c - offers, writes and how they end, tokens that go back */
+#include <errno.h>
+
+#include "tensor/internal.h"
+
+/* ---- Writes ---- */
+
+static enum keep_reason reason_of(int error)
+{
+	switch (error) {
+	case -ENOSPC: return KEEP_NO_SPACE;
+	case -ENOBUFS: return KEEP_BACKPRESSURE; /* all the store's requests wait for the drives */
+	default: return KEEP_ERROR;
+	}
+}
+
+static void write_failed(struct entry *entry, int error, const char *words)
+{
+	struct spw_cache *cache = entry->cache;
+	enum keep_reason reason = reason_of(error);
+
+	spw_rule_kept(cache, reason, entry->len_bytes);
+	if (reason == KEEP_BACKPRESSURE)
+		spw_cache_notice(cache, NOTICE_BACKPRESSURE, "the drives do not keep up: tensors stay in memory: %s",
+				 words);
+	else if (reason == KEEP_NO_SPACE)
+		spw_cache_notice(cache, NOTICE_NO_SPACE, "no space on the drives: tensors stay in memory: %s", words);
+	else
+		spw_cache_notice(cache, NOTICE_WRITE_FAILED,
+				 "a tensor of %llu bytes cannot be written and stays in memory: %s",
+				 (unsigned long long)entry->len_bytes, words);
+}
+
+/* The object has been written, or not: what becomes of the entry depends on what happened to it meanwhile. */
+static void write_ended(struct entry *entry, int res, const char *words)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (res == 0) {
+		cache->count.bytes_spilled += entry->len_bytes;
+		cache->count.tensors_spilled++;
+	} else if (res != -ECANCELED) {
+		cache->count.writes_failed++;
+	}
+	if (entry->state == ENTRY_RESIDENT) {
+		spw_entry_free_object(entry); /* forwarded: the memory stays */
+	} else if (entry->state == ENTRY_DEAD) {
+		spw_entry_settle(entry);
+	} else if (res == 0) {
+		spw_entry_issued(entry);
+		spw_entry_make_drainable(entry);
+	} else {
+		spw_entry_free_object(entry);
+		spw_entry_keep(entry);
+		write_failed(entry, res, words);
+	}
+}
+
+static void write_done(void *context, int res)
+{
+	struct entry *entry = context;
+	struct spw_cache *cache = entry->cache;
+
+	spw_cache_lock(cache);
+	entry->write_in_flight = false;
+	entry->write_request = NULL;
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	write_ended(entry, res, spw_last_error());
+	spw_cache_io_ended(cache);
+	spw_window_fill(cache);
+	spw_cache_unlock(cache);
+}
+
+static int write_begin(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	const struct spw_notify notify = {.done = write_done, .context = entry};
+	int rc = spw_store_put(cache->store, entry->bytes, entry->len_bytes, &notify, &entry->object,
+			       &entry->write_request);
+
+	if (rc)
+		return rc;
+	entry->object_exists = true;
+	entry->write_in_flight = true;
+	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
+	spw_cache_io_began(cache);
+	spw_entry_queue(entry);
+	return 0;
+}
+
+void spw_spill_cancel(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->state != ENTRY_QUEUED)
+		return;
+	if (spw_request_cancel(entry->write_request)) {
+		spw_entry_issued(entry);
+		return;
+	}
+	cache->count.writes_cancelled++;
+	cache->count.bytes_writes_cancelled += entry->len_bytes;
+}
+
+void spw_spill_forward(struct entry *entry)
+{
+	if (entry->write_in_flight) {
+		spw_spill_cancel(entry);
+	} else {
+		spw_entry_not_drainable(entry);
+		spw_entry_free_object(entry);
+	}
+	spw_entry_forward(entry);
+}
+
+/* ---- Offers ---- */
+
+static int offer_check(const struct spw_offer *offer, const spw_tensor *tensor)
+{
+	if (!offer || !tensor)
+		return spw_error(-EINVAL, "an offer needs a tensor to set");
+	if (offer->owner == 0 || !offer->storage_bytes)
+		return spw_error(-EINVAL, "an offer needs the storage's memory and an owner token that is not 0");
+	if (offer->len_bytes == 0 || offer->offset_bytes > offer->storage_len_bytes ||
+	    offer->len_bytes > offer->storage_len_bytes - offer->offset_bytes)
+		return spw_error(-EINVAL, "bytes %llu + %llu are not within a storage of %llu",
+				 (unsigned long long)offer->offset_bytes, (unsigned long long)offer->len_bytes,
+				 (unsigned long long)offer->storage_len_bytes);
+	return 0;
+}
+
+static int offer_duplicate(struct entry *entry, const struct spw_offer *offer)
+{
+	struct spw_cache *cache = entry->cache;
+
+	entry->users++;
+	cache->count.bytes_deduplicated += offer->len_bytes;
+	cache->count.tensors_deduplicated++;
+	/* The last offer is the first use. In the backward pass the order is being used, not made. */
+	if (cache->stage == SPW_STAGE_FORWARD)
+		spw_entry_offered_again(entry);
+	return SPW_OFFER_DEDUP;
+}
+
+static int offer_new(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	enum keep_reason reason = spw_rule_keep(cache, entry->len_bytes);
+	int rc;
+
+	if (reason == KEEP_NOT) {
+		rc = write_begin(entry);
+		if (rc == 0) {
+			spw_rule_offered(cache, entry->len_bytes, true);
+			return SPW_OFFER_SPILL;
+		}
+		spw_entry_keep(entry);
+		write_failed(entry, rc, spw_last_error());
+	} else {
+		spw_entry_keep(entry);
+		spw_rule_kept(cache, reason, entry->len_bytes);
+		if (reason == KEEP_BACKPRESSURE)
+			spw_cache_notice(cache, NOTICE_BACKPRESSURE,
+					 "the drives do not keep up: tensors stay in memory while more than %llu bytes "
+					 "wait to be written (staging_bytes)",
+					 (unsigned long long)cache->opts.staging_bytes);
+	}
+	spw_rule_offered(cache, entry->len_bytes, false);
+	return SPW_OFFER_KEEP;
+}
+
+int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
+{
+	uint64_t offset_bytes, len_bytes;
+	struct entry *entry;
+	int rc = offer_check(offer, tensor);
+
+	if (rc)
+		return rc;
+	tensor->value = 0;
+	spw_rule_range(offer, &offset_bytes, &len_bytes);
+	spw_cache_lock(cache);
+	cache->count.offers++;
+	cache->count.bytes_offered += offer->len_bytes;
+	entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version, offer->offset_bytes,
+				   offer->len_bytes);
+	if (entry) {
+		rc = offer_duplicate(entry, offer);
+	} else {
+		entry = spw_entry_begin(cache, offer, offset_bytes, len_bytes);
+		if (entry) {
+			rc = offer_new(entry);
+		} else {
+			spw_rule_kept(cache, KEEP_ENTRIES, len_bytes);
+			spw_cache_notice(cache, NOTICE_ENTRIES,
+					 "all %u entries are in use: tensors stay in memory; raise tensors_max",
+					 cache->opts.tensors_max);
+			rc = -ENOBUFS;
+		}
+	}
+	if (entry)
+		*tensor = spw_entry_id(entry);
+	spw_cache_unlock_and_tell(cache);
+	if (rc == -ENOBUFS)
+		(void)spw_error(rc, "all %u entries are in use: raise tensors_max", cache->opts.tensors_max);
+	return rc;
+}
+
+/* ---- Tokens ---- */
+
+int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
+{
+	unsigned drained = 0;
+
+	if (!owners && count > 0)
+		return spw_error(-EINVAL, "drain needs an array for the tokens");
+	spw_cache_lock(cache);
+	while (drained < count && drained < INT32_MAX && !link_alone(&cache->drain)) {
+		struct entry *entry = ENTRY_OF(cache->drain.next, drain);
+
+		owners[drained++] = entry->owner;
+		spw_entry_drained(entry);
+	}
+	/* What has been given back may be wanted soon. */
+	spw_window_fill(cache);
+	spw_cache_unlock_and_tell(cache);
+	return (int)drained;
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/bench/alloc_bench.c - what the extent allocator costs, and how long its extents stay on an old, full drive
+ *
+ * Prints figures, asserts none. SPW_SEED repeats a run.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "alloc/alloc.h"
+#include "util/util.h"
+
+#define BLOCK_BYTES   4096u
+#define DRIVE_BLOCKS  (UINT64_C(1) << 24) /* 64 GiB */
+#define LIVE_EXTENTS  1000000u
+#define PAIRS         10000000u
+#define OPS           10000000u
+#define OBJECT_BLOCKS ((64u << 20) / BLOCK_BYTES)
+
+/* What one layer of a GPT saves in a step, in blocks: norms, q k v, attention, feed-forward in and out, a statistic. */
+static const uint32_t step_blocks[] = {1024, 2, 3072, 1024, 2048, 16, 1024, 1024, 4096, 4096, 1024, 245, 1};
+
+static uint64_t random_state;
+
+static uint64_t random_next(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+static struct spw_extent *extents;
+static uint32_t count;
+
+static void drop(struct spw_alloc *alloc, uint32_t which)
+{
+	spw_alloc_put(alloc, &extents[which]);
+	extents[which] = extents[--count];
+}
+
+static void must(int result)
+{
+	if (result) {
+		fprintf(stderr, "alloc_bench: %s\n", spw_strerror(result));
+		exit(1);
+	}
+}
+
+/* What one cache miss costs here: a chain of dependent reads through memory as large as the extents' descriptors. */
+static uint64_t miss_ns(void)
+{
+	uint32_t slots = 2 * LIVE_EXTENTS, at = 0, *chain = calloc(slots, 8 * sizeof(*chain));
+	uint64_t start_ns;
+
+	if (!chain)
+		must(-ENOMEM);
+	for (uint32_t i = 0; i < slots; i++)
+		chain[8 * i] = i;
+	for (uint32_t i = slots - 1; i > 0; i--) { /* one cycle through all slots */
+		uint32_t other = (uint32_t)(random_next() % i), kept = chain[8 * i];
+		chain[8 * i] = chain[8 * other];
+		chain[8 * other] = kept;
+	}
+	start_ns = spw_clock_ns();
+	for (uint32_t i = 0; i < slots; i++)
+		at = chain[8 * (size_t)at];
+	start_ns = spw_clock_ns() - start_ns + (at != 0); /* one cycle: at is 0 again; the use keeps the loop */
+	free(chain);
+	return start_ns / slots;
+}
+
+enum order { NEWEST, OLDEST, RANDOM };
+
+/* Which extent to free in turn i, of the @count in order of allocation. */
+static uint32_t victim(enum order order, uint32_t i)
+{
+	if (order == RANDOM)
+		return (uint32_t)(random_next() % count);
+	return order == OLDEST ? i % count : count - 1 - i % 1000;
+}
+
+static void bench_pairs(const char *name, enum order order)
+{
+	struct spw_alloc *alloc;
+	uint64_t start_ns;
+	uint32_t which;
+
+	must(spw_alloc_open(DRIVE_BLOCKS, 2 * LIVE_EXTENTS, &alloc));
+	for (count = 0; count < LIVE_EXTENTS; count++)
+		must(spw_alloc_get(alloc, 1 + random_next() % 24, &extents[count]));
+	start_ns = spw_clock_ns();
+	for (uint32_t i = 0; i < PAIRS; i++) {
+		which = victim(order, i);
+		spw_alloc_put(alloc, &extents[which]);
+		must(spw_alloc_get(alloc, 1 + random_next() % 24, &extents[which]));
+	}
+	printf("  %-40s %4llu ns per pair\n", name, (unsigned long long)((spw_clock_ns() - start_ns) / PAIRS));
+	spw_alloc_close(alloc);
+}
+
+/* Allocate steps until @blocks_free_min are left. @vary: lengths between half and one and a half, as batches of varying length. */
+static void fill_to(struct spw_alloc *alloc, uint64_t blocks_free_min, bool vary, uint32_t *step)
+{
+	while (spw_alloc_blocks_free(alloc) > blocks_free_min && count < LIVE_EXTENTS) {
+		uint64_t rest = step_blocks[(*step)++ % SPW_ARRAY_LEN(step_blocks)];
+		if (vary)
+			rest = rest / 2 + 1 + random_next() % (rest + 1);
+		while (rest > 0 && count < LIVE_EXTENTS) {
+			if (spw_alloc_get_some(alloc, rest, &extents[count]))
+				return;
+			rest -= extents[count++].len_blocks;
+		}
+	}
+}
+
+/* 64 MiB objects into what is left: how long are their extents? */
+static void report_large(struct spw_alloc *alloc, const char *aging)
+{
+	uint64_t objects = 0, pieces = 0, rest;
+	struct spw_alloc_stats stats;
+	struct spw_extent extent;
+
+	spw_alloc_stats(alloc, &stats);
+	printf("%s: %llu extents in use, %llu fragments free, the largest %.1f MiB\n", aging,
+	       (unsigned long long)stats.extents_used, (unsigned long long)stats.extents_free,
+	       (double)stats.largest_free_blocks * BLOCK_BYTES / (1 << 20));
+	while (spw_alloc_blocks_free(alloc) > stats.blocks_free / 2 + OBJECT_BLOCKS) {
+		for (rest = OBJECT_BLOCKS; rest > 0; rest -= extent.len_blocks, pieces++)
+			must(spw_alloc_get_some(alloc, rest, &extent));
+		objects++;
+	}
+	printf("  64 MiB objects into half of the free space: %llu objects, %llu extents, average %.2f MiB\n",
+	       (unsigned long long)objects, (unsigned long long)pieces,
+	       pieces ? 64.0 * (double)objects / (double)pieces : 0);
+}
+
+static void bench_aging(const char *name, uint64_t batch, bool vary)
+{
+	struct spw_alloc *alloc;
+	uint64_t start_ns = spw_clock_ns();
+	uint32_t step = 0, ops = 0;
+
+	must(spw_alloc_open(DRIVE_BLOCKS, LIVE_EXTENTS + 100000, &alloc));
+	count = 0;
+	fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
+	while (ops < OPS) {
+		uint32_t before = count, which = (uint32_t)(random_next() % count);
+		/* A batch of one is a random extent; a larger one is freed as a backward pass does: a run, newest first. */
+		for (uint64_t i = 0; i < batch && count > 1; i++, ops++)
+			drop(alloc, batch == 1 ? which : (which + count - (uint32_t)i) % count);
+		before = count;
+		fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
+		ops += count - before;
+	}
+	printf("\n%s, 95 %% full, %u operations, %llu ns each\n", name, ops,
+	       (unsigned long long)((spw_clock_ns() - start_ns) / ops));
+	if (spw_alloc_verify(alloc))
+		must(-EUCLEAN);
+	report_large(alloc, name);
+	spw_alloc_close(alloc);
+}
+
+int main(void)
+{
+	const char *seed = getenv("SPW_SEED");
+
+	random_state = seed ? strtoull(seed, NULL, 0) | 1 : spw_clock_ns() | 1;
+	printf("SPW_SEED=%llu\n", (unsigned long long)random_state);
+	extents = calloc(LIVE_EXTENTS, sizeof(*extents));
+	if (!extents)
+		must(-ENOMEM);
+	printf("1000000 live extents, one freed and one of another length allocated; a cache miss costs %llu ns here\n",
+	       (unsigned long long)miss_ns());
+	bench_pairs("one of the 1000 newest", NEWEST);
+	bench_pairs("the oldest first", OLDEST);
+	bench_pairs("at random", RANDOM);
+	bench_aging("random frees", 1, false);
+	bench_aging("frees of whole layers", 13 * 12, false);
+	bench_aging("random frees, varying lengths", 1, true);
+	bench_aging("frees of whole layers, varying lengths", 13 * 12, true);
+	free(extents);
+	return 0;
+}

@@ -1,0 +1,399 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# tests/bench/bench.py - run the matrix in interleaved rounds and keep what every run said
+"""Called by bench.sh, which makes the drives. Every round runs every case with every runner once, each round in another order, so that
+what changes on the machine meanwhile hits all runners alike; a ratio compares two runs of the same round. CPU time is that of the
+process and its children as wait4 counts it, io_uring's kernel threads included (fio's own figures leave those out), less the main
+thread's: in every tool that one only starts, watches and reports (fio spends a tenth of a second on calibrating its clock). What
+remains for setting up is measured with a run of a millisecond, and taken off too."""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jobs
+import report
+
+BUDGET_SECONDS = 560
+HUGE_BYTES = 192 << 20  # the largest job has 16 MiB times 8 in flight
+START_SECONDS = 0.35  # to start and end a tool, beside the time it measures
+SECONDS_RANGE = (0.4, 5.0)
+PREFILL_OPTIONS = ("--rw=write", "--bs=1m", "--iodepth=16", "--direct=1", "--ioengine=libaio")
+PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000", "99.990000")
+
+
+@dataclass
+class Outcome:
+    """What one process did."""
+
+    status: int
+    wall_seconds: float
+    cpu_seconds: float
+    output: str
+    errors: str
+
+
+@dataclass
+class Series:
+    """All runs of one case by one runner."""
+
+    case: jobs.Case
+    runner: jobs.Runner
+    command: list
+    idle_cpu_seconds: float = 0.0
+    rounds: list = field(default_factory=list)
+    failures: list = field(default_factory=list)  # the words of every run that failed
+
+    @property
+    def hopeless(self):
+        return len(self.failures) >= 2 and not any(self.rounds)
+
+    def fail(self, words):
+        self.failures.append(words)
+
+
+def main_thread_seconds(pid):
+    """CPU time of the main thread of a process that has ended and has not been waited for. 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def run(argv, timeout):
+    """Run a command to its end, or kill it after @timeout seconds."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.monotonic()
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        timer = threading.Timer(timeout, process.kill)
+        timer.start()
+        try:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            wall = time.monotonic() - start
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            main_thread = main_thread_seconds(process.pid)
+            _, status, usage = os.wait4(process.pid, 0)
+            timer.cancel()
+            process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        return Outcome(process.returncode, wall, max(0.0, usage.ru_utime + usage.ru_stime - main_thread),
+                       out.read().decode(errors="replace"), err.read().decode(errors="replace"))
+
+
+def words_of(outcome):
+    """The line of its output that says what went wrong."""
+    lines = [line.strip() for line in (outcome.errors + "\n" + outcome.output).splitlines() if line.strip()]
+    complaints = [line for line in lines if re.match(r"spillway|fio: |verify: |error", line)]
+    return (complaints or lines[-1:] or [f"exit status {outcome.status}"])[0]
+
+
+def parse_json(text):
+    """fio may print words before and after the JSON object."""
+    begin = text.find("{")
+    if begin < 0:
+        raise ValueError("no JSON in the output")
+    return json.JSONDecoder().raw_decode(text[begin:])[0]
+
+
+def measured(outcome):
+    """The figures of fio's JSON, all jobs and both directions together. spillway bench writes the same keys."""
+    data = parse_json(outcome.output)
+    result = {"bytes": 0, "ios": 0, "bandwidth": 0.0, "iops": 0.0, "errors": 0, "latency_ns": {}}
+    for job in data["jobs"]:
+        result["errors"] += int(job.get("error", 0) != 0)
+        for direction in ("read", "write"):
+            part = job.get(direction, {})
+            if not part.get("total_ios"):
+                continue
+            result["bytes"] += part["io_bytes"]
+            result["ios"] += part["total_ios"]
+            result["bandwidth"] += part["bw_bytes"]
+            result["iops"] += part["iops"]
+            percentiles = part.get("clat_ns", {}).get("percentile", {})
+            for key in PERCENTILES:
+                if key in percentiles:
+                    result["latency_ns"][key] = max(result["latency_ns"].get(key, 0), percentiles[key])
+    if result["ios"] == 0:
+        raise ValueError("no transfers in the output")
+    return result
+
+
+def measured_peak(outcome):
+    """t/io_uring prints a line per second: the mean of the lines, as for the others, not the maximum."""
+    samples = []
+    for number, unit in re.findall(r"^IOPS=([0-9.]+)([KM]?)", outcome.output, re.MULTILINE):
+        samples.append(float(number) * {"": 1, "K": 1e3, "M": 1e6}[unit])
+    if not samples:
+        raise ValueError("no IOPS in the output")
+    iops = sum(samples) / len(samples)
+    return {"iops": iops, "bandwidth": iops * 4096, "ios": iops * len(samples), "bytes": iops * len(samples) * 4096,
+            "errors": 0, "latency_ns": {}}
+
+
+class Progress:
+    """Where we are and how long it still takes, on one line of a terminal, or a line per case."""
+
+    def __init__(self, total):
+        self.total, self.done, self.start = total, 0, time.monotonic()
+        self.live = sys.stderr.isatty()
+
+    def step(self, words):
+        self.done += 1
+        spent = time.monotonic() - self.start
+        left = spent / self.done * (self.total - self.done)
+        line = f"bench: {100 * self.done // self.total:3d} %  {int(left) // 60}:{int(left) % 60:02d} left  {words}"
+        if self.live:
+            print(f"\r{line[:110]:110}", end="" if self.done < self.total else "\n", file=sys.stderr, flush=True)
+        elif self.done % 25 == 0 or self.done == self.total:
+            print(line, file=sys.stderr, flush=True)
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.build = options.build
+        self.programs = {"fio": "fio", "spillway": f"{options.build}/spillway"}
+        self.seconds = options.seconds
+        self.hugepages = report.free_huge_bytes() >= HUGE_BYTES
+        _, cases, peaks = jobs.load()
+        self.left_out = []
+        cases = [c for c in cases if not options.only or re.search(options.only, c.title)]
+        self.series = [s for case in cases for s in self.usable(case)]
+        self.peaks = [p for p in peaks if not options.only or re.search(options.only, "peak")]
+        self.peak_series = []
+
+    def usable(self, case):
+        if case.drives > len(self.options.devices):
+            self.left_out.append(f"{case.title}: needs {case.drives} drives")
+            return
+        for runner in case.runners:
+            reason = self.reason_against(runner)
+            if reason:
+                words = f"{runner.name}: {reason}"
+                if words not in self.left_out:
+                    self.left_out.append(words)
+                continue
+            yield Series(case, runner, [])
+
+    def reason_against(self, runner):
+        if runner.needs == "poll" and not all(report.polls(device) for device in self.options.devices):
+            return "the drives do not poll"
+        if runner.needs == "hugepages" and not self.hugepages:
+            return "too few huge pages are free"
+        if any("libspillway_fio" in option for option in runner.options) and not self.options.engine:
+            return "the fio engine is not built"
+        return None
+
+    def timed(self):
+        return [s for s in self.series if not s.case.complete]
+
+    def plan(self):
+        """How long each run may take, so that all of it ends within the budget."""
+        rounds = self.options.rounds
+        timed, whole = len(self.timed()), len(self.series) - len(self.timed())
+        peaks = sum(len(p.runners) * (p.seconds_min + 1) for p in self.peaks) * rounds
+        fixed = timed * START_SECONDS * (rounds + 1) + whole * 1.5 + peaks
+        if self.seconds is None:
+            self.seconds = (BUDGET_SECONDS - fixed) / max(1, timed * rounds)
+            self.seconds = min(max(self.seconds, SECONDS_RANGE[0]), SECONDS_RANGE[1])
+        total = fixed + timed * rounds * self.seconds
+        print(f"bench: {len(self.series)} pairs of job and runner, {rounds} rounds of {self.seconds:.2f} s: about "
+              f"{math.ceil(total / 60)} min", file=sys.stderr)
+        for words in self.left_out:
+            print(f"bench: left out: {words}", file=sys.stderr)
+
+    def command(self, series, seconds):
+        return jobs.command_line(series.case, series.runner, self.options.devices, self.build, seconds, self.programs,
+                                 self.hugepages)
+
+    def with_size(self, command):
+        """On real drives the jobs stay within the part that was written before."""
+        if self.options.kind == "rig" or any(word.startswith("--size=") for word in command):
+            return command
+        return [*command, f"--size={self.options.size}"]
+
+    def prefill(self):
+        """Blocks that were never written are read without touching the drive, and the first write of memory is slow."""
+        if self.options.kind == "rig":
+            return  # the rig has written every byte
+        for device in self.options.devices:
+            print(f"bench: writing {self.options.size} of {device} once", file=sys.stderr)
+            outcome = run(["fio", "--name=prefill", f"--filename={jobs.escape(device)}", *PREFILL_OPTIONS,
+                           f"--size={self.options.size}"], 3600)
+            if outcome.status != 0:
+                raise SystemExit(f"bench: cannot write {device}: {words_of(outcome)}")
+
+    def format(self, series):
+        devices = ",".join(self.options.devices[: series.case.drives])
+        outcome = run([self.programs["spillway"], "format", "--force", "--devices", devices], 60)
+        if outcome.status != 0:
+            series.fail(f"spillway format: {words_of(outcome)}")
+        return outcome.status == 0
+
+    def remove_store(self):
+        """The store of the last run, or what other runs left of it, must not look like somebody's data."""
+        formatted = [s for s in self.series if s.runner.format]
+        if not formatted or self.options.kind == "rig":
+            return
+        series = max(formatted, key=lambda s: s.case.drives)
+        if self.format(series):
+            devices = ",".join(self.options.devices[: series.case.drives])
+            outcome = run([self.programs["spillway"], "wipe", "--yes", "--devices", devices], 600)
+            if outcome.status != 0:
+                print(f"bench: the store is still on the drives: {words_of(outcome)}", file=sys.stderr)
+
+    def run_once(self, series, seconds):
+        if series.runner.format and not self.format(series):
+            return None
+        series.command = self.with_size(self.command(series, seconds))
+        outcome = run(series.command, 60 + 10 * (seconds or 1))
+        if outcome.status != 0:
+            series.fail(words_of(outcome))
+            return None
+        try:
+            result = measured(outcome)
+        except (ValueError, KeyError) as error:
+            series.fail(f"cannot read its output: {error}")
+            return None
+        if result["errors"]:
+            series.fail(words_of(outcome))
+            return None
+        result["wall_seconds"] = outcome.wall_seconds
+        result["cpu_seconds_total"] = outcome.cpu_seconds
+        result["cpu_seconds"] = max(0.0, outcome.cpu_seconds - series.idle_cpu_seconds)
+        return result
+
+    def measure_idle(self, series):
+        """What starting and ending costs: the same command for a millisecond."""
+        command = self.with_size(self.command(series, 0.001))
+        if series.runner.format and not self.format(series):
+            return
+        outcome = run(command, 60)
+        if outcome.status == 0:
+            series.idle_cpu_seconds = outcome.cpu_seconds
+        else:
+            series.fail(words_of(outcome))
+
+    def measure(self):
+        progress = Progress(len(self.timed()) * (self.options.rounds + 1) + len(self.series) - len(self.timed()))
+        for series in self.timed():
+            self.measure_idle(series)
+            progress.step(f"starting costs: {series.runner.name}")
+        for number in range(self.options.rounds):
+            for title in dict.fromkeys(s.case.title for s in self.series):
+                group = [s for s in self.series if s.case.title == title and not (s.case.complete and number)]
+                shift = number % len(group) if group else 0
+                for series in group[shift:] + group[:shift]:
+                    seconds = None if series.case.complete else self.seconds
+                    series.rounds.append(None if series.hopeless else self.run_once(series, seconds))
+                    progress.step(f"round {number + 1}: {title}: {series.runner.name}")
+
+    def measure_peaks(self):
+        for peak in self.peaks:
+            seconds = math.ceil(max(peak.seconds_min, self.seconds))
+            group = []
+            for entry in peak.runners:
+                command = [word.format(build=self.build, device=jobs.escape(self.options.devices[0]), seconds=seconds)
+                           for word in entry["command"]]
+                if not Path(command[0]).exists() and "/" in command[0] or "libspillway_fio" in " ".join(command) and not self.options.engine:
+                    self.left_out.append(f"peak: {entry['name']}: not built")
+                    continue
+                runner = jobs.Runner(entry["name"], entry["reads"], peer=entry.get("peer", False))
+                case = jobs.Case("peak", peak.name, (), 1, "iops", (), (), False)
+                group.append(Series(case, runner, command))
+            for number in range(self.options.rounds):
+                for series in group:
+                    print(f"bench: peak, round {number + 1}: {series.runner.name}", file=sys.stderr)
+                    series.rounds.append(self.run_peak(series, seconds))
+            self.peak_series += group
+
+    def run_peak(self, series, seconds):
+        if series.hopeless:
+            return None
+        outcome = run(series.command, 60 + 10 * seconds)
+        try:
+            if outcome.status != 0:
+                raise ValueError(words_of(outcome))
+            result = measured_peak(outcome) if series.runner.tool == "t/io_uring" else measured(outcome)
+        except (ValueError, KeyError) as error:
+            series.fail(str(error))
+            return None
+        result.update(wall_seconds=outcome.wall_seconds, cpu_seconds_total=outcome.cpu_seconds, cpu_seconds=outcome.cpu_seconds)
+        return result
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Run the comparison; called by bench.sh.")
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--kind", choices=("rig", "real"), required=True)
+    parser.add_argument("--size", required=True)
+    parser.add_argument("--engine", action="store_true", help="the fio engine is built")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--only", help="regular expression on 'job: section'")
+    parser.add_argument("devices", nargs="+")
+    options = parser.parse_args()
+    if options.rounds < 1 or (options.seconds is not None and options.seconds <= 0):
+        parser.error("rounds and seconds are positive")
+    return options
+
+
+def main():
+    options = arguments()
+    bench = Bench(options)
+    if not bench.series and not bench.peaks:
+        raise SystemExit("bench: nothing to run: BENCH_ONLY matches no job")
+    machine = report.machine(options.devices, options.kind, bench.programs)
+    bench.plan()
+    bench.prefill()
+    begun = datetime.datetime.now(datetime.timezone.utc)
+    try:
+        bench.measure()
+        bench.measure_peaks()
+    finally:
+        bench.remove_store()
+    data = {
+        "date": begun.isoformat(timespec="seconds"),
+        "duration_seconds": round((datetime.datetime.now(datetime.timezone.utc) - begun).total_seconds(), 1),
+        "rounds": options.rounds,
+        "seconds": bench.seconds,
+        "machine": machine,
+        "left_out": bench.left_out,
+        "series": [report.summarize(s) for s in bench.series + bench.peak_series],
+    }
+    report.add_ratios(data["series"])
+    report.write(data, options.out)
+    print(f"bench: {shlex.quote(str(options.out / 'report.md'))}, report.json and charts written", file=sys.stderr)
+    failed = [s for s in bench.series if s.failures and s.case.complete]
+    for series in failed:
+        print(f"bench: FAILED: {series.case.title}: {series.runner.name}: {series.failures[0]}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def interrupted(number, _frame):
+    raise KeyboardInterrupt(number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupted)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("bench: interrupted")

@@ -1,0 +1,252 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# tests/bench/store.py - measure the store against what fio reaches on the same drives: striping, slow drives, partitions, copies
+"""Called by `make bench-store`. Needs root: the drives are a rig of loop devices, throttled where the software is to be seen and not
+the machine. Each round runs every case once; a ratio compares runs of the same round. Writes BUILD/bench/store.json and store.md."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RIG = ROOT / "tests" / "rig.sh"
+NAME = f"store-bench-{os.getpid()}"
+
+
+def call(*command, check=True):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if check and result.returncode != 0:
+        raise RuntimeError(f"{' '.join(str(word) for word in command)}: {result.stderr.strip()}")
+    return result.stdout
+
+
+class Rig:
+    """Drives for as long as the `with` lasts."""
+
+    def __init__(self, **options):
+        self.words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+    def __enter__(self):
+        self.drives = call(RIG, "up", "--name", NAME, *self.words).split()
+        return self
+
+    def __exit__(self, *_):
+        call(RIG, "down", "--name", NAME)
+
+    def run(self, *command):
+        return call(RIG, "run", "--name", NAME, *command)
+
+
+class Bench:
+    def __init__(self, build, rounds):
+        self.build, self.rounds = Path(build), rounds
+        self.series, self.commands = {}, {}
+
+    def note(self, case, what, value, command=""):
+        self.series.setdefault(case, {}).setdefault(what, []).append(value)
+        if command:
+            self.commands.setdefault(case, {})[what] = " ".join(str(word) for word in command)
+
+    def format(self, drives, partitions=1, chunk=None):
+        words = ["--chunk", chunk] if chunk else []
+        call(self.build / "spillway", "format", "--force", "--partitions", partitions, *words, "--devices", ",".join(drives))
+
+    def store(self, rig, case, what, mode, size, total, options, drives=None):
+        command = [self.build / "tests/bench/store_bench", mode, size, total, options, *(drives or rig.drives)]
+        result = json.loads(rig.run(*command))
+        for key, value in result.items():
+            if key != "drives":
+                self.note(case, f"{what}: {key}", value, command)
+        self.note(case, f"{what}: shares", [drive["bytes_written"] for drive in result["drives"]])
+        return result
+
+    def fio(self, rig, case, what, rw, *options, drives=None, seconds=2):
+        """The sum over the drives, one job each, all at once."""
+        command = ["fio", "--direct=1", "--ioengine=io_uring", "--registerfiles=1", "--fixedbufs=1", "--nonvectored=1",
+                   "--time_based", f"--runtime={seconds}", f"--rw={rw}", "--output-format=json", *options]
+        for index, drive in enumerate(drives or rig.drives):
+            command += [f"--name=d{index}", f"--filename={drive}"]
+        jobs = json.loads(rig.run(*command))["jobs"]
+        side = "write" if "write" in rw else "read"
+        bandwidth = sum(job[side]["bw_bytes"] for job in jobs)
+        self.note(case, f"{what}: bytes_per_second", bandwidth, command)
+        self.note(case, f"{what}: iops", sum(job[side]["iops"] for job in jobs))
+        return bandwidth
+
+    def ratio(self, case, name, value):
+        self.note(case, f"ratio {name}", value)
+
+    # ---- The cases ----
+
+    def throttled(self, case, write, read, total, options):
+        drives = len(str(write).split(",")) if "," in str(write) else 4
+        with Rig(drives=drives, size="1G", write=write, read=read) as rig:
+            for _ in range(self.rounds):
+                # Large requests are throttled in bursts: fio's best of two sizes.
+                fio_write = max(self.fio(rig, case, f"fio write {bs}", "write", f"--bs={bs}", "--iodepth=16") for bs in ("128k", "1m"))
+                fio_read = max(self.fio(rig, case, f"fio read {bs}", "read", f"--bs={bs}", "--iodepth=16") for bs in ("128k", "1m"))
+                self.format(rig.drives)
+                for name in options:
+                    ours = self.store(rig, case, name, "putget", "16m", total, name)
+                    self.ratio(case, f"{name}: put / fio", ours["put_bytes_per_second"] / fio_write)
+                    self.ratio(case, f"{name}: get / fio", ours["get_bytes_per_second"] / fio_read)
+
+    def scaling(self):
+        case = "1 to 8 drives at 250 MB/s, 16 MiB objects"
+        with Rig(drives=8, size="512M", write=250, read=300) as rig:
+            for _ in range(self.rounds):
+                single = None
+                for count in (1, 2, 4, 8):
+                    self.format(rig.drives[:count])
+                    ours = self.store(rig, case, f"{count} drives", "putget", "16m", f"{count * 384}m", "arena",
+                                      rig.drives[:count])
+                    pair = (ours["put_bytes_per_second"], ours["get_bytes_per_second"])
+                    single = single or pair
+                    self.ratio(case, f"put, {count} drives / {count} x one", pair[0] / single[0] / count)
+                    self.ratio(case, f"get, {count} drives / {count} x one", pair[1] / single[1] / count)
+
+    def memory_drive(self):
+        with Rig(drives=1, size="2400M") as rig:
+            for _ in range(self.rounds):
+                for size in ("16m", "1m"):
+                    case = f"one RAM drive, 2 GiB as {size} objects"
+                    # fio's best is the best of both block sizes; the arena competes with fio on huge pages, malloc with fio's malloc.
+                    best = {}
+                    for memory in ("mmap", "malloc"):
+                        for rw in ("write", "read"):
+                            best[memory, rw] = max(
+                                self.fio(rig, case, f"fio {rw} {bs} {memory}", rw, f"--bs={bs}", "--iodepth=16",
+                                         "--thp=1" if memory == "mmap" else "--thp=0", f"--mem={memory}", seconds=1)
+                                for bs in ("1m", "4m"))
+                    for chunk in ("1m", "4m"):
+                        self.format(rig.drives, chunk=chunk)
+                        for options, memory in (("arena", "mmap"), ("arena,unchecked", "mmap"), ("malloc,unchecked", "malloc")):
+                            ours = self.store(rig, case, f"{options}, chunk {chunk}", "putget", size, "2000m", options)
+                            for word, rw in (("put", "write"), ("get", "read")):
+                                self.ratio(case, f"{options}, chunk {chunk}: {word} / fio",
+                                           ours[f"{word}_bytes_per_second"] / best[memory, rw])
+
+    def partitions(self):
+        case = "1, 2 and 4 partitions, one process each, 4 drives at 500 MB/s"
+        with Rig(drives=4, size="1G", write=500, read=600) as rig:
+            for _ in range(self.rounds):
+                one = None
+                for count in (1, 2, 4):
+                    self.format(rig.drives, partitions=count)
+                    results = [None] * count
+
+                    def work(index):
+                        results[index] = self.store(rig, case, f"{count} processes", "putget", "16m", f"{1600 // count}m",
+                                                    f"arena,partition={index}")
+
+                    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+                    for thread in threads:
+                        thread.start()
+                    for thread in threads:
+                        thread.join()
+                    rates = [result["put_bytes_per_second"] for result in results]
+                    one = one or sum(rates)
+                    self.ratio(case, f"{count} processes: sum / one process", sum(rates) / one)
+                    self.ratio(case, f"{count} processes: largest share / smallest", max(rates) / min(rates))
+
+    def urgent(self):
+        case = "p99 of an urgent 1 MiB read while 1 GiB of writes is queued, 4 drives at 500 MB/s"
+        with Rig(drives=4, size="1G", write=500, read=600) as rig:
+            for _ in range(self.rounds):
+                self.format(rig.drives)
+                ours = self.store(rig, case, "urgent", "urgent", "1m", "1g", "arena")
+                self.ratio(case, "busy / (2 x idle + one chunk)",
+                           ours["busy_ns_p99"] / (2 * ours["idle_ns_p99"] + ours["chunk_ns"]))
+
+    def small(self):
+        case = "256 MiB of 4 KiB objects, one thread, one RAM drive"
+        with Rig(drives=1, size="1G") as rig:
+            for _ in range(self.rounds):
+                engine = {}
+                for rw in ("randwrite", "randread"):
+                    command = [self.build / "spillway", "bench", f"--filename={rig.drives[0]}", f"--rw={rw}", "--bs=4k",
+                               "--iodepth=64", "--fixedbufs", "--time-based", "--runtime=1", "--allow-destructive",
+                               "--output-format=json"]
+                    side = json.loads(rig.run(*command))["jobs"][0]["write" if rw == "randwrite" else "read"]
+                    engine[rw] = side["iops"]
+                    self.note(case, f"engine {rw}: iops", side["iops"], command)
+                self.format(rig.drives)
+                ours = self.store(rig, case, "store", "putget", "4k", "256m", "arena,depth=64")
+                self.ratio(case, "put / engine", ours["put_iops"] / engine["randwrite"])
+                self.ratio(case, "get / engine", ours["get_iops"] / engine["randread"])
+
+    def checksums(self, folder):
+        case = "checksums on / off, 16 MiB objects, 4 file-backed drives"
+        with Rig(drives=4, size="1G", on=folder) as rig:
+            self.format(rig.drives)
+            for _ in range(self.rounds):
+                off = self.store(rig, case, "off", "putget", "16m", "1600m", "arena,unchecked")
+                on = self.store(rig, case, "on", "putget", "16m", "1600m", "arena")
+                for word in ("put", "get"):
+                    self.ratio(case, f"{word}", on[f"{word}_bytes_per_second"] / off[f"{word}_bytes_per_second"])
+
+    # ---- The report ----
+
+    def markdown(self):
+        lines = ["# The store, measured", "", f"Medians of {self.rounds} interleaved rounds, with the least and the most.", ""]
+        for case, series in self.series.items():
+            lines += [f"## {case}", "", "| what | median | least | most |", "|---|---|---|---|"]
+            for what, values in series.items():
+                if not isinstance(values[0], list):
+                    lines.append(f"| {what} | {shown(statistics.median(values))} | {shown(min(values))} | {shown(max(values))} |")
+            lines += ["", "Commands:", ""]
+            lines += [f"- {what}: `{command}`" for what, command in self.commands.get(case, {}).items() if "put_bytes" in what or
+                      "bytes_per_second" in what and what.startswith("fio") or "busy" in what]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def shown(value):
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
+    parser.add_argument("--folder", default="/var/tmp", help="for file-backed drives")
+    parser.add_argument("cases", nargs="*", help="equal slow scaling memory partitions urgent small checksums (all)")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("bench-store: needs root for the drive rig: run it with sudo")
+    bench = Bench(options.build, options.rounds)
+    cases = {
+        "equal": lambda: bench.throttled("4 drives at 500 MB/s, 16 MiB objects", 500, 600, "2g", ["arena"]),
+        "slow": lambda: bench.throttled("3 drives at 500 and one at 125 MB/s, 16 MiB objects", "500,500,500,125",
+                                        "600,600,600,150", "2g", ["arena", "arena,static"]),
+        "scaling": bench.scaling,
+        "memory": bench.memory_drive,
+        "partitions": bench.partitions,
+        "urgent": bench.urgent,
+        "small": bench.small,
+        "checksums": lambda: bench.checksums(options.folder),
+    }
+    unknown = set(options.cases) - set(cases)
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    for name in options.cases or cases:
+        print(f"bench-store: {name}", flush=True)
+        cases[name]()
+    out = Path(options.build) / "bench"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "store.json").write_text(json.dumps({"series": bench.series, "commands": bench.commands}, indent=1))
+    (out / "store.md").write_text(bench.markdown())
+    for case, series in bench.series.items():
+        for what, values in series.items():
+            if what.startswith("ratio"):
+                print(f"  {case}: {what[6:]}: {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+    print(f"bench-store: {out}/store.md and store.json")
+
+
+if __name__ == "__main__":
+    main()

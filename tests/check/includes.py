@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/check/includes.py - who may include whom: the layers stay one-way
+"""Usage: tests/check/includes.py [FOLDER]
+
+Reads every C file of the layers below FOLDER (the repository) and prints each include that crosses the layers against the rules
+below. Exit status 1 if there is one.
+"""
+import os
+import re
+import sys
+
+ERROR = ("spillway/error.h",)
+BLOCKS = ("spillway/engine.h", "spillway/format.h", *ERROR)
+PUBLIC = ("spillway/",)
+
+# Folder: what its files may include besides their own folder and the system. A name ending in / allows all below it.
+RULES = {
+    "util": ERROR,
+    "alloc": ("util/", *ERROR),
+    "layout": ("util/", *ERROR),
+    "engine": ("util/", "spillway/engine.h", *ERROR),
+    "store": ("util/", "alloc/", "layout/", "engine/", "spillway/store.h", "spillway/status.h", *BLOCKS),
+    "tensor": ("util/", "spillway/store.h", "spillway/plan.h", "spillway/cache.h", *ERROR),
+    "tools": ("util/", *PUBLIC),
+}
+# The public headers among themselves, from the bottom up.
+HEADERS = {
+    "error.h": (),
+    "engine.h": ERROR,
+    "format.h": ("spillway/engine.h", *ERROR),
+    "store.h": BLOCKS,
+    "status.h": ("spillway/store.h", "spillway/format.h", *ERROR),
+    "plan.h": ERROR,
+    "cache.h": ("spillway/store.h", "spillway/plan.h", *ERROR),
+    "spillway.h": PUBLIC,
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def allowed(name, rules):
+    return any(name == rule or (rule.endswith("/") and name.startswith(rule)) for rule in rules)
+
+
+def belongs_to_us(quote, name):
+    """A system header is none of our business; ours come quoted from the root, or from spillway/."""
+    return quote == '"' or name.startswith("spillway/")
+
+
+def rules_of(path):
+    """The rules for a file, and its own folder, or None if it is free to include anything (tests)."""
+    folder = path.split("/")[0]
+    if path.startswith("include/spillway/"):
+        return HEADERS.get(os.path.basename(path), ()), "-"
+    return (RULES[folder], folder) if folder in RULES else (None, folder)
+
+
+def violations(root):
+    for folder in (*RULES, "include"):
+        for place, _, names in sorted(os.walk(os.path.join(root, folder))):
+            for name in sorted(names):
+                if name.endswith((".c", ".h")):
+                    yield from violations_of(root, os.path.relpath(os.path.join(place, name), root))
+
+
+def violations_of(root, path):
+    rules, own = rules_of(path)
+    with open(os.path.join(root, path), encoding="utf-8") as source:
+        for number, line in enumerate(source, 1):
+            match = INCLUDE.match(line)
+            if not match or not belongs_to_us(*match.groups()):
+                continue
+            name = match.group(2)
+            beside = os.path.exists(os.path.join(root, os.path.dirname(path), name)) and "/" not in name
+            if beside and own != "-" or allowed(name, (*rules, own + "/")):
+                continue
+            yield f"{path}:{number}: {own if own != '-' else path} may not include {name}"
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    found = list(violations(root))
+    for violation in found:
+        print(violation)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

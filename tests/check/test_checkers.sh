@@ -1,0 +1,85 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/check/test_checkers.sh - the checkers of `make check` find what is planted for them
+. "$(dirname "$0")/../lib.sh"
+
+checks=$ROOT/tests/check
+mkdir -p "$TEST_TMP"/tree/{util,alloc,layout,engine,store,tensor,tools,include/spillway}
+tree=$TEST_TMP/tree
+
+# plant FILE LINE: the file has one include.
+plant() {
+    printf '/* #include "store/not_read.h" */\n#include <stdio.h>\n%s\n' "$2" >"$tree/$1"
+}
+
+# expect_refused FILE LINE: the include is found, and named with its line.
+expect_refused() {
+    plant "$1" "$2"
+    expect_exit 1 python3 "$checks/includes.py" "$tree"
+    expect_output "$1:3:"
+    rm "$tree/$1"
+}
+
+expect_allowed() {
+    plant "$1" "$2"
+    expect_exit 0 python3 "$checks/includes.py" "$tree"
+    rm "$tree/$1"
+}
+
+begin "includes: a clean tree passes"
+expect_exit 0 python3 "$checks/includes.py" "$tree"
+
+begin "includes: alloc, layout and engine do not know each other"
+for one in alloc layout engine; do
+    for other in alloc layout engine; do
+        [ $one = $other ] || expect_refused "$one/bad.c" "#include \"$other/x.h\""
+    done
+done
+
+begin "includes: nobody reaches upwards"
+expect_refused util/bad.h '#include "alloc/alloc.h"'
+expect_refused util/bad.h '#include <spillway/engine.h>'
+expect_refused engine/bad.c '#include "store/store.h"'
+expect_refused engine/bad.c '#  include <spillway/store.h>'
+expect_refused store/bad.c '#include "tensor/cache.h"'
+expect_refused store/bad.c '#include <spillway/cache.h>'
+
+begin "includes: tensor sees the store's header and nothing below"
+expect_refused tensor/bad.c '#include "store/internal.h"'
+expect_refused tensor/bad.c '#include "engine/queue.h"'
+expect_refused tensor/bad.c '#include <spillway/engine.h>'
+expect_allowed tensor/good.c '#include <spillway/store.h>'
+
+begin "includes: tools use only public headers and util"
+expect_refused tools/bad.c '#include "layout/layout.h"'
+expect_allowed tools/good.c '#include <spillway/spillway.h>'
+expect_allowed tools/good.c '#include "util/util.h"'
+
+begin "includes: public headers build on each other in one direction and never on inner ones"
+expect_refused include/spillway/engine.h '#include <spillway/store.h>'
+expect_refused include/spillway/store.h '#include "util/util.h"'
+expect_allowed include/spillway/cache.h '#include <spillway/store.h>'
+
+# function LINES: a C function of that length.
+function_of() {
+    printf 'static const int table[] = {1, 2};\n\nint probe(const char *text)\n{\n'
+    for ((line = 0; line < $1 - 4; line++)); do echo '	text += text[0] == "}"[0] || text[0] == '"'{'"';'; done
+    echo '	return table[*text != 0];'
+    echo '}'
+}
+
+begin "functions: 70 lines pass, 71 do not"
+function_of 70 >"$TEST_TMP/good.c"
+expect_exit 0 python3 "$checks/functions.py" "$TEST_TMP/good.c"
+expect_output "1 functions, median 70 lines, longest 70 (probe"
+function_of 71 >"$TEST_TMP/bad.c"
+expect_exit 1 python3 "$checks/functions.py" "$TEST_TMP/bad.c"
+expect_output "bad.c:3: probe has 71 lines"
+
+begin "functions: Python too"
+{
+    echo 'def probe():'
+    for ((line = 0; line < 70; line++)); do echo '    print()'; done
+} >"$TEST_TMP/bad.py"
+expect_exit 1 python3 "$checks/functions.py" "$TEST_TMP/bad.py"
+expect_output "bad.py:1: probe has 71 lines"

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/integration/test_cache.c - the tensor cache on real drives: whole training steps, full and damaged drives,
+ * several threads
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <spillway/cache.h>
+
+#include "tests/integration/test_store.h"
+
+#define LAYERS        6
+#define LAYER_TENSORS 4
+#define TENSORS       (LAYERS * LAYER_TENSORS)
+
+/* One tensor of a step. Its content follows from the key; the token is the slot plus 1. */
+struct saved {
+	uint64_t key;
+	size_t len, skew; /* the memory begins that far behind an aligned address */
+	uint8_t *memory;
+	spw_tensor tensor;
+};
+
+struct trainer {
+	struct spw_store *store;
+	struct spw_cache *cache;
+	struct saved saved[TENSORS];
+	uint64_t next_key;
+	uint64_t forward_bytes;
+};
+
+static void trainer_open(struct trainer *trainer, const struct spw_store_opts *store_opts)
+{
+	struct spw_cache_opts opts;
+
+	*trainer = (struct trainer){.store = open_drives(4, store_opts)};
+	spw_cache_opts_init(&opts, sizeof(opts));
+	assert_ok(spw_cache_open(trainer->store, &opts, &trainer->cache));
+}
+
+static struct spw_cache_stats trainer_stats(struct trainer *trainer)
+{
+	struct spw_cache_stats stats;
+
+	spw_cache_stats(trainer->cache, &stats, sizeof(stats));
+	return stats;
+}
+
+static unsigned trainer_drain(struct trainer *trainer)
+{
+	uint64_t tokens[16];
+	int count = spw_cache_drain(trainer->cache, tokens, 16);
+
+	for (int i = 0; i < count; i++) {
+		struct saved *saved = &trainer->saved[tokens[i] - 1];
+
+		assert_true(tokens[i] >= 1 && tokens[i] <= TENSORS && saved->memory);
+		memset(saved->memory, 0xdd, saved->len + saved->skew);
+		free(saved->memory);
+		saved->memory = NULL;
+	}
+	return (unsigned)count;
+}
+
+/* Neither the cache nor the store tells when something in the background has ended: ask until it has. */
+static void pause_shortly(void)
+{
+	const struct timespec pause = {.tv_nsec = 200000};
+
+	(void)nanosleep(&pause, NULL);
+}
+
+static void trainer_drain_slot(struct trainer *trainer, unsigned slot)
+{
+	while (trainer->saved[slot].memory)
+		if (trainer_drain(trainer) == 0)
+			pause_shortly();
+}
+
+/* The I/O thread frees objects a little later than it is told. If one is left, this hangs, and the runner ends it. */
+static void wait_for_no_objects(struct spw_store *store)
+{
+	while (stats_of(store).objects > 0)
+		pause_shortly();
+}
+
+static void trainer_drain_all(struct trainer *trainer)
+{
+	for (unsigned slot = 0; slot < TENSORS; slot++)
+		trainer_drain_slot(trainer, slot);
+}
+
+static void save(struct trainer *trainer, unsigned slot, size_t len)
+{
+	struct saved *saved = &trainer->saved[slot];
+	struct spw_offer offer;
+
+	/* In the step before, its write may have been on the way when it was forwarded. */
+	trainer_drain_slot(trainer, slot);
+	*saved = (struct saved){.key = ++trainer->next_key, .len = len, .skew = slot % 3 * 64};
+	assert_int_equal(posix_memalign((void **)&saved->memory, 4096, len + saved->skew), 0);
+	content_fill(saved->memory + saved->skew, len, saved->key);
+	offer = (struct spw_offer){
+		.storage_key = saved->key,
+		.storage_bytes = saved->memory + saved->skew,
+		.storage_len_bytes = len,
+		.len_bytes = len,
+		.owner = slot + 1,
+	};
+	assert_in_range(spw_cache_offer(trainer->cache, &offer, &saved->tensor), SPW_OFFER_KEEP, SPW_OFFER_SPILL);
+	trainer->forward_bytes += len;
+}
+
+/* Sizes of all kinds: whole chunks, odd ones, and one that is too small to spill. */
+static const size_t layer_lens[LAYER_TENSORS] = {2 * MIB, MIB + 12345, 777777, 4000};
+
+static void forward(struct trainer *trainer)
+{
+	trainer->forward_bytes = 0;
+	spw_cache_step(trainer->cache);
+	spw_cache_scope_enter(trainer->cache, 1);
+	for (unsigned layer = 0; layer < LAYERS; layer++) {
+		spw_cache_scope_enter(trainer->cache, 2 + layer);
+		for (unsigned i = 0; i < LAYER_TENSORS; i++) {
+			save(trainer, layer * LAYER_TENSORS + i, layer_lens[i]);
+			(void)trainer_drain(trainer);
+		}
+		spw_cache_scope_leave(trainer->cache);
+	}
+	spw_cache_scope_leave(trainer->cache);
+}
+
+static void use(struct trainer *trainer, unsigned slot)
+{
+	struct saved *saved = &trainer->saved[slot];
+	size_t offset = slot % 2 ? saved->len / 3 : 0;
+	struct spw_taken taken;
+	const uint8_t *bytes;
+
+	assert_ok(spw_cache_take(trainer->cache, saved->tensor, offset, saved->len - offset, &taken));
+	bytes = taken.bytes ? taken.bytes : saved->memory + saved->skew + offset;
+	assert_true(taken.bytes || taken.owner == slot + 1);
+	assert_content(bytes, saved->len - offset, saved->key, offset);
+	assert_ok(spw_cache_release(trainer->cache, saved->tensor));
+	if (taken.lease) {
+		assert_content(bytes, saved->len - offset, saved->key, offset);
+		spw_cache_return(trainer->cache, taken.lease);
+	}
+}
+
+static void backward(struct trainer *trainer)
+{
+	spw_cache_stage(trainer->cache, 0, SPW_STAGE_BACKWARD);
+	for (unsigned slot = TENSORS; slot-- > 0;) {
+		use(trainer, slot);
+		(void)trainer_drain(trainer);
+	}
+}
+
+/* Nothing is left in memory or on the drives. */
+static void trainer_close(struct trainer *trainer)
+{
+	struct spw_cache_stats stats;
+
+	trainer_drain_all(trainer);
+	stats = trainer_stats(trainer);
+	assert_int_equal(stats.entries, 0);
+	assert_int_equal(stats.activation_bytes, 0);
+	spw_cache_close(trainer->cache);
+	wait_for_no_objects(trainer->store);
+	close_store(trainer->store);
+}
+
+static void test_training_steps(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+	struct spw_cache_stats stats;
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	trainer_open(&trainer, &opts);
+	for (unsigned step = 0; step < 4; step++) {
+		forward(&trainer);
+		backward(&trainer);
+	}
+	stats = trainer_stats(&trainer);
+	assert_int_equal(stats.steps, 4);
+	assert_int_equal(stats.takes, 4 * TENSORS);
+	assert_int_equal(stats.writes_failed + stats.reads_failed + stats.prefetches_failed, 0);
+	assert_int_equal(stats.tensors_kept_small, 4 * LAYERS);
+	assert_int_equal(stats.tensors_kept_last_scope, 3 * (LAYER_TENSORS - 1));
+	/* However fast the drives are: what was not spilled was forwarded, and what was forwarded was not read. */
+	assert_true(stats.bytes_spilled + stats.bytes_forwarded >= stats.bytes_read);
+	assert_int_equal(stats.tensors_forwarded + stats.misses + stats.prefetch_hits + stats.prefetch_late,
+			 4 * LAYERS * (LAYER_TENSORS - 1) - stats.tensors_kept_last_scope);
+	trainer_close(&trainer);
+}
+
+/* The drives have all the time they want: everything but the kept goes there and comes back. */
+static void test_memory_falls_to_what_is_kept(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+	struct spw_cache_stats stats;
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	trainer_open(&trainer, &opts);
+	for (unsigned slot = 0; slot < TENSORS; slot++) {
+		save(&trainer, slot, MIB + slot);
+		trainer_drain_all(&trainer);
+	}
+	stats = trainer_stats(&trainer);
+	assert_int_equal(stats.activation_bytes, 0);
+	assert_int_equal(stats.bytes_spilled, trainer.forward_bytes);
+	assert_int_equal(stats.activation_bytes_max, MIB + TENSORS - 1);
+	backward(&trainer);
+	stats = trainer_stats(&trainer);
+	assert_int_equal(stats.bytes_read, trainer.forward_bytes);
+	assert_int_equal(stats.bytes_forwarded, 0);
+	assert_int_equal(stats.misses, 0);
+	/* One in use, and the window. */
+	assert_true(stats.activation_bytes_max <= stats.prefetch_budget_bytes + 2 * (MIB + TENSORS));
+	trainer_close(&trainer);
+}
+
+/* Not everything fits on the drives, and less into the arena: the step goes on. */
+static void test_full_drives(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+	struct spw_cache_stats stats;
+
+	(void)state;
+	(void)format_small(8 * MIB, 0);
+	opts.arena_bytes = 2 * MIB;
+	trainer_open(&trainer, &opts);
+	for (unsigned step = 0; step < 2; step++) {
+		forward(&trainer);
+		backward(&trainer);
+	}
+	stats = trainer_stats(&trainer);
+	assert_true(stats.bytes_kept_no_space > 0);
+	assert_true(stats.bytes_kept_no_space < 2 * trainer.forward_bytes);
+	trainer_close(&trainer);
+}
+
+/* So few requests that takes, writes and prefetches fight for them. */
+static void test_few_requests(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	opts.requests_max = 2;
+	trainer_open(&trainer, &opts);
+	for (unsigned step = 0; step < 3; step++) {
+		forward(&trainer);
+		backward(&trainer);
+	}
+	assert_int_equal(trainer_stats(&trainer).reads_failed, 0);
+	trainer_close(&trainer);
+}
+
+/* The front of a drive behind its superblock: the store fills drives from there. */
+static void damage(const char *path)
+{
+	static uint8_t junk[MIB];
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	off_t end = lseek(fd, 0, SEEK_END);
+
+	assert_true(fd >= 0 && end > 0);
+	memset(junk, 0xee, sizeof(junk));
+	for (off_t at = MIB; at < 24 * (off_t)MIB && at + 2 * (off_t)MIB <= end; at += MIB)
+		assert_int_equal(pwrite(fd, junk, sizeof(junk), at), sizeof(junk));
+	assert_int_equal(fsync(fd), 0);
+	assert_int_equal(close(fd), 0);
+}
+
+static void test_damaged_drive(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+	struct spw_taken taken;
+	spw_tensor tensor;
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	trainer_open(&trainer, &opts);
+	save(&trainer, 0, 8 * MIB);
+	tensor = trainer.saved[0].tensor;
+	trainer_drain_all(&trainer);
+	for (unsigned i = 0; i < 4; i++)
+		damage(drive_paths[i]);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(spw_cache_take(trainer.cache, tensor, 0, 8 * MIB, &taken), -EBADMSG);
+		assert_null(taken.bytes);
+		assert_int_equal(taken.owner, 0);
+		assert_int_equal(taken.lease, 0);
+		assert_non_null(strstr(spw_last_error(), drive_paths[0]) ?:
+				strstr(spw_last_error(), drive_paths[1]) ?:
+				strstr(spw_last_error(), drive_paths[2]) ?:
+				strstr(spw_last_error(), drive_paths[3]));
+	}
+	assert_int_equal(trainer_stats(&trainer).reads_failed, 2);
+	assert_ok(spw_cache_release(trainer.cache, tensor));
+	trainer_close(&trainer);
+}
+
+/* As autograd does: the backward pass runs on threads of its own, which want the same tensors at the same time. */
+struct taker {
+	struct trainer *trainer;
+	unsigned index;
+	unsigned wrong;
+	pthread_t thread;
+};
+
+static void *taker_run(void *context)
+{
+	struct taker *taker = context;
+
+	for (unsigned slot = TENSORS; slot-- > 0;) {
+		struct saved *saved = &taker->trainer->saved[slot];
+		struct spw_taken taken;
+
+		if (spw_cache_take(taker->trainer->cache, saved->tensor, 0, saved->len, &taken)) {
+			taker->wrong++;
+			continue;
+		}
+		if (content_differs(taken.bytes ? taken.bytes : saved->memory + saved->skew, saved->len, saved->key,
+				    0) < saved->len)
+			taker->wrong++;
+		if (taken.lease)
+			spw_cache_return(taker->trainer->cache, taken.lease);
+	}
+	return NULL;
+}
+
+static void test_backward_on_several_threads(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+	struct taker takers[3];
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	trainer_open(&trainer, &opts);
+	for (unsigned step = 0; step < 3; step++) {
+		forward(&trainer);
+		for (unsigned i = 0; i < 3; i++) {
+			takers[i] = (struct taker){.trainer = &trainer, .index = i};
+			assert_int_equal(pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]), 0);
+		}
+		for (unsigned i = 0; i < 3; i++) {
+			assert_int_equal(pthread_join(takers[i].thread, NULL), 0);
+			assert_int_equal(takers[i].wrong, 0);
+		}
+		for (unsigned slot = 0; slot < TENSORS; slot++)
+			assert_ok(spw_cache_release(trainer.cache, trainer.saved[slot].tensor));
+		trainer_drain_all(&trainer);
+	}
+	assert_int_equal(trainer_stats(&trainer).takes, 3 * 3 * TENSORS);
+	trainer_close(&trainer);
+}
+
+static void test_close_in_the_middle_of_a_step(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct trainer trainer;
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	trainer_open(&trainer, &opts);
+	forward(&trainer);
+	spw_cache_stage(trainer.cache, 0, SPW_STAGE_BACKWARD);
+	use(&trainer, TENSORS - 1);
+	spw_cache_close(trainer.cache);
+	for (unsigned slot = 0; slot < TENSORS; slot++)
+		free(trainer.saved[slot].memory);
+	wait_for_no_objects(trainer.store);
+	close_store(trainer.store);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test_case(test_training_steps),
+		test_case(test_memory_falls_to_what_is_kept),
+		test_case(test_full_drives),
+		test_case(test_few_requests),
+		test_case(test_damaged_drive),
+		test_case(test_backward_on_several_threads),
+		test_case(test_close_in_the_middle_of_a_step),
+	};
+
+	return cmocka_run_group_tests(tests, drives_from_environment, NULL);
+}

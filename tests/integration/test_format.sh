@@ -1,0 +1,213 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_format.sh - format, check, probe and wipe on loop devices: whose drives are refused, and how
+# shellcheck disable=SC2154 # make_loop and make_file set the variable that they are given the name of; coproc sets holder_PID
+. "$(dirname "$0")/../lib.sh"
+
+is_root || skip "needs root to make loop devices"
+need losetup mkfs.ext4 mkswap sfdisk python3 setpriv blkid
+
+# As every command reports: the exit status, the device, the cause, and not one byte written.
+refuses() {
+    local status=$1 disk=$2
+    shift 2
+    unchanged "$disk" expect_exit "$status" "$@"
+    expect_output "$disk"
+}
+
+# The signature tools read through the page cache.
+nothing_left() {
+    drop_cached "$1"
+    expect_equal "" "$(blkid -p -o value -s TYPE -s PTTYPE "$1" 2>&1 || true)" "what libblkid finds on $1"
+}
+
+for block in 512 4096; do
+    begin "a store on drives with $block-byte blocks"
+    make_loop a 32M $block
+    make_loop b 48M $block
+    expect_exit 0 "$SPILLWAY" format --devices "$a,$b" --partitions 3
+    nothing_left "$a"
+    nothing_left "$b"
+    unchanged "$a" expect_exit 0 "$SPILLWAY" check --devices "$b,$a"
+    refuses 3 "$a" "$SPILLWAY" format --devices "$a"
+    expect_output "spillway store" "--force"
+
+    begin "one damaged copy serves, two do not ($block)"
+    dd if=/dev/urandom of="$a" bs=4096 count=1 conv=notrunc,fsync status=none
+    unchanged "$a" expect_exit 0 "$SPILLWAY" check --devices "$a,$b"
+    expect_output "$a"
+    dd if=/dev/urandom of="$a" bs=4096 count=1 seek=$((32 * 256 - 1)) conv=notrunc,fsync status=none
+    refuses 1 "$a" "$SPILLWAY" check --devices "$a,$b"
+
+    begin "format over an ext4 file system ($block)"
+    mkfs.ext4 -q -F -L root "$a"
+    refuses 3 "$b" "$SPILLWAY" format --devices "$b,$a"
+    refuses 3 "$a" "$SPILLWAY" format --devices "$a"
+    expect_output "ext4 file system \"root\"" "--force"
+    unchanged "$a" expect_exit 0 "$SPILLWAY" probe "$a"
+    expect_output "ext4"
+    refuses 1 "$a" "$SPILLWAY" check --devices "$a,$b"
+    expect_output "ext4"
+
+    begin "a mounted drive is refused, forced or not ($block)"
+    mkdir "$TEST_TMP/mount$block"
+    mount -o ro "$a" "$TEST_TMP/mount$block"
+    on_exit sh -c "umount '$TEST_TMP/mount$block' 2>/dev/null"
+    refuses 3 "$a" "$SPILLWAY" format --devices "$a"
+    expect_output "mounted on"
+    refuses 3 "$a" "$SPILLWAY" format --devices "$a" --force
+    expect_output "mounted on $TEST_TMP/mount$block" "unmount"
+    refuses 3 "$a" "$SPILLWAY" wipe --devices "$a" --yes
+    umount "$TEST_TMP/mount$block"
+    expect_exit 0 "$SPILLWAY" format --devices "$a" --force
+    nothing_left "$a"
+    expect_exit 0 "$SPILLWAY" check --devices "$a"
+
+    begin "a partition table, its backup at the end, and the kernel's partitions ($block)"
+    make_loop table 64M $block
+    printf 'label: gpt\n,16M\n,16M\n' | sfdisk -q --no-reread "$table" >/dev/null 2>&1
+    partx -u "$table" 2>/dev/null || partx -a "$table" 2>/dev/null || true
+    refuses 3 "$table" "$SPILLWAY" format --devices "$table"
+    expect_output "gpt partition table"
+    expect_exit 0 "$SPILLWAY" format --devices "$table" --force
+    nothing_left "$table"
+    expect_equal "" "$(ls -d "/sys/class/block/$(basename "$table")p"* 2>/dev/null || true)" "the kernel's partitions"
+    expect_exit 0 "$SPILLWAY" check --devices "$table"
+    # Only the backup table is left, as after a half-hearted dd.
+    printf 'label: gpt\n,16M\n' | sfdisk -q --no-reread -w always "$table" >/dev/null 2>&1
+    dd if=/dev/zero of="$table" bs=1M count=1 conv=notrunc,fsync status=none
+    drop_cached "$table"
+    refuses 3 "$table" "$SPILLWAY" format --devices "$table"
+
+    begin "a mounted partition keeps its whole drive from being formatted ($block)"
+    make_loop whole 64M $block
+    printf 'label: dos\n,32M\n' | sfdisk -q --no-reread "$whole" >/dev/null 2>&1
+    partx -u "$whole" 2>/dev/null || partx -a "$whole" 2>/dev/null || true
+    part=${whole}p1
+    if [ -b "$part" ]; then
+        on_exit sh -c "partx -d '$whole' 2>/dev/null"
+        mkfs.ext4 -q -F "$part"
+        mkdir "$TEST_TMP/part$block"
+        mount -o ro "$part" "$TEST_TMP/part$block"
+        on_exit sh -c "umount '$TEST_TMP/part$block' 2>/dev/null"
+        refuses 3 "$whole" "$SPILLWAY" format --devices "$whole" --force
+        expect_output "its partition" "mounted on"
+        umount "$TEST_TMP/part$block"
+        partx -d "$whole"
+    else
+        skip "the kernel makes no partitions on loop devices here"
+    fi
+
+    begin "swap ($block)"
+    make_loop swap 32M $block
+    if mkswap -q "$swap" && swapon "$swap" 2>/dev/null; then
+        on_exit sh -c "swapoff '$swap' 2>/dev/null"
+        refuses 3 "$swap" "$SPILLWAY" format --devices "$swap" --force
+        expect_output "swap" "swapoff"
+        swapoff "$swap"
+        refuses 3 "$swap" "$SPILLWAY" format --devices "$swap"
+        expect_output "swap"
+    else
+        skip "no swap on loop devices here"
+    fi
+
+    begin "wipe frees the drives ($block)"
+    make_loop w 32M $block
+    refuses 1 "$w" "$SPILLWAY" wipe --devices "$w" --yes
+    expect_output "holds no spillway store"
+    expect_exit 0 "$SPILLWAY" format --devices "$w"
+    expect_exit 0 "$SPILLWAY" wipe --devices "$w" --yes
+    unchanged "$w" expect_exit 0 "$SPILLWAY" probe "$w"
+    expect_exit 0 "$SPILLWAY" format --devices "$w"
+done
+
+begin "drives missing, swapped, truncated, named twice"
+make_loop one 32M
+make_loop two 32M
+make_loop three 32M
+expect_exit 0 "$SPILLWAY" format --devices "$one,$two"
+expect_exit 0 "$SPILLWAY" format --devices "$three"
+refuses 1 "$one" "$SPILLWAY" check --devices "$one"
+expect_output "drive 2 of 2" "missing"
+refuses 1 "$three" "$SPILLWAY" check --devices "$one,$three"
+expect_output "another store"
+ln -s "$one" "$TEST_TMP/alias"
+unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$TEST_TMP/alias" --force
+expect_output "same device"
+backing=$(cat "/sys/class/block/$(basename "$two")/loop/backing_file")
+truncate -s 24M "$backing"
+losetup -c "$two"
+refuses 1 "$two" "$SPILLWAY" check --devices "$one,$two"
+expect_output "smaller than when it was formatted"
+
+begin "the file behind a loop device is the device's"
+unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$(cat "/sys/class/block/$(basename "$one")/loop/backing_file")" --force
+expect_output "$one"
+
+begin "a store in use by another process"
+# As docs/FORMAT.md says: the first byte of partition 0 on every drive of the store.
+coproc holder {
+    exec python3 -c '
+import fcntl, sys
+with open(sys.argv[1], "r+b", buffering=0) as drive:
+    fcntl.lockf(drive, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 20)
+    print("held", flush=True)
+    sys.stdin.read()
+' "$three"
+}
+read -r held <&"${holder[0]}"
+expect_equal held "$held"
+refuses 3 "$three" "$SPILLWAY" format --devices "$three" --force
+expect_output "open"
+refuses 3 "$three" "$SPILLWAY" wipe --devices "$three" --yes
+unchanged "$three" expect_exit 0 "$SPILLWAY" check --devices "$three"
+unchanged "$three" expect_exit 0 "$SPILLWAY" probe "$three"
+eval "exec ${holder[1]}>&-"
+wait "$holder_PID"
+expect_exit 0 "$SPILLWAY" format --devices "$three" --force
+
+begin "no permission"
+as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if "${as_nobody[@]}" test -x "$SPILLWAY"; then
+    refuses 1 "$three" "${as_nobody[@]}" "$SPILLWAY" format --devices "$three" --force
+    expect_output "no permission"
+    refuses 1 "$three" "${as_nobody[@]}" "$SPILLWAY" check --devices "$three"
+    refuses 1 "$three" "${as_nobody[@]}" "$SPILLWAY" wipe --devices "$three" --yes
+else
+    skip "an unprivileged user cannot reach $SPILLWAY"
+fi
+
+begin "a write-protected drive"
+blockdev --setro "$three"
+on_exit blockdev --setrw "$three"
+unchanged "$three" expect_exit 0 "$SPILLWAY" probe "$three"
+expect_output "read-only"
+unchanged "$three" expect_exit 1 "$SPILLWAY" format --devices "$three" --force
+expect_output "$three" "read-only"
+unchanged "$three" expect_exit 0 "$SPILLWAY" check --devices "$three"
+blockdev --setrw "$three"
+
+begin "what is no drive"
+expect_exit 1 "$SPILLWAY" format --devices "$TEST_TMP"
+expect_output "$TEST_TMP"
+expect_exit 1 "$SPILLWAY" format --devices /dev/null
+expect_output "/dev/null"
+make_file small 1M
+refuses 1 "$small" "$SPILLWAY" format --devices "$small"
+expect_output "16 MiB"
+
+begin "a drive under a device mapper"
+if command -v dmsetup >/dev/null && dmsetup version >/dev/null 2>&1; then
+    name=spillway-test-$$
+    make_loop under 32M
+    dmsetup create "$name" --table "0 $(blockdev --getsz "$under") linear $under 0"
+    on_exit sh -c "dmsetup remove '$name' 2>/dev/null"
+    refuses 3 "$under" "$SPILLWAY" format --devices "$under" --force
+    expect_output "held by"
+    expect_exit 0 "$SPILLWAY" format --devices "/dev/mapper/$name"
+    expect_exit 0 "$SPILLWAY" check --devices "/dev/mapper/$name"
+    dmsetup remove "$name"
+    expect_exit 0 "$SPILLWAY" check --devices "$under"
+else
+    skip "this kernel has no device mapper"
+fi

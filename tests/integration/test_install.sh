@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_install.sh - make install gives a usable library, make uninstall takes it all back
+. "$(dirname "$0")/../lib.sh"
+
+need pkg-config make
+stage=$TEST_TMP/stage
+prefix=/opt/spillway-under-test
+# The same flags as those of the build under test, so that nothing is compiled again.
+flags=("CC=${CC:-gcc}" ${CFLAGS+"CFLAGS=$CFLAGS"} ${SANITIZE+"SANITIZE=$SANITIZE"})
+make_in_stage() {
+    make -C "$ROOT" --no-print-directory BUILD="$SPW_BUILD" DESTDIR="$stage" PREFIX=$prefix "${flags[@]}" "$@"
+}
+
+begin "make install with DESTDIR and PREFIX"
+[ ! -e $prefix ] || skip "$prefix exists"
+expect_exit 0 make_in_stage install
+version=$(sed -n 's/^#define SPW_VERSION "\(.*\)"/\1/p' "$ROOT/include/spillway/error.h")
+expect_true "nothing is written outside DESTDIR" test ! -e $prefix
+expect_equal "libspillway.so.$version" "$(readlink "$stage$prefix/lib/libspillway.so.${version%%.*}")"
+expect_equal "libspillway.so.${version%%.*}" "$(readlink "$stage$prefix/lib/libspillway.so")"
+expect_true "the command" test -x "$stage$prefix/bin/spillway"
+
+begin "an installed program of three lines compiles by pkg-config and runs"
+cat >"$TEST_TMP/hello.c" <<'END'
+#include <spillway/spillway.h>
+#include <stdio.h>
+int main(void) { puts(spw_version()); return 0; }
+END
+export PKG_CONFIG_PATH=$stage$prefix/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$stage
+expect_equal "$version" "$(pkg-config --modversion spillway)"
+read -r -a needed <<<"$(pkg-config --cflags --libs spillway)"
+expect_exit 0 "${CC:-gcc}" ${SANITIZE:+"-fsanitize=$SANITIZE"} "$TEST_TMP/hello.c" -o "$TEST_TMP/hello" "${needed[@]}"
+expect_exit 0 env LD_LIBRARY_PATH="$stage$prefix/lib" "$TEST_TMP/hello"
+expect_output "$version"
+
+begin "the pkg-config file lists what a static program needs"
+expect_exit 0 pkg-config --static --libs spillway
+expect_output -luring -laio -lblkid -lnuma -lxxhash
+
+begin "the installed Python package imports and finds the library"
+if [ -d "$ROOT/python/spillway" ]; then
+    expect_exit 0 env -u SPILLWAY_LIBRARY LD_LIBRARY_PATH="$stage$prefix/lib" \
+        PYTHONPATH="$stage$prefix/lib/python3/dist-packages" python3 -c 'import spillway; print(spillway.__file__)'
+    expect_output "$stage$prefix/lib/python3/dist-packages/spillway"
+else
+    skip "there is no Python package yet"
+fi
+
+begin "make uninstall leaves no file"
+expect_exit 0 make_in_stage uninstall
+expect_equal "" "$(find "$stage" ! -type d)"
+expect_true "the header folder is gone" test ! -d "$stage$prefix/include/spillway"

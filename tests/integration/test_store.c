@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/integration/test_store.c - what goes into the store comes out: any length, any address, any part, in every mode */
+#include "tests/integration/test_store.h"
+
+#include <stdbool.h>
+
+#define LARGEST_BYTES ((size_t)67108865)
+#define GUARD_BYTES   ((size_t)64)
+
+static uint8_t *from_memory, *to_memory;
+
+static int setup(void **state)
+{
+	from_memory = malloc(LARGEST_BYTES + 8 * KIB);
+	to_memory = malloc(LARGEST_BYTES + 8 * KIB);
+	if (!from_memory || !to_memory)
+		quit("no memory for the test's buffers");
+	return drives_from_environment(state);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(from_memory);
+	free(to_memory);
+	return 0;
+}
+
+/* Get with guards on both sides of the memory: not one byte beside the range may change. */
+static void get_guarded(struct spw_store *store, spw_object object, uint64_t offset, size_t len, size_t odd,
+			uint64_t seed)
+{
+	uint8_t *to = to_memory + GUARD_BYTES + odd;
+
+	memset(to - GUARD_BYTES, 0x5A, GUARD_BYTES);
+	memset(to + len, 0x5A, GUARD_BYTES);
+	get_check(store, object, offset, to, len, seed);
+	for (size_t i = 0; i < GUARD_BYTES; i++)
+		if (to[i - GUARD_BYTES] != 0x5A || to[len + i] != 0x5A)
+			fail_msg("get of %zu bytes wrote outside its memory", len);
+}
+
+/* ---- Lengths, addresses, ranges ----------------------------------------------------------------------------------------------- */
+
+static void check_ranges(struct spw_store *store, spw_object object, size_t len, uint64_t seed)
+{
+	uint64_t chunk = spw_store_chunk_bytes(store), random = seed;
+	const struct {
+		uint64_t offset, len;
+	} ranges[] = {
+		{0, 1},
+		{len - 1, 1},
+		{len / 3, len / 2},
+		{1, len - 1},
+		{0, len - 1},
+		{511, 2},
+		{4095, 2},
+		{4096, 4096},
+		{chunk - 1, 2},
+		{chunk, chunk},
+		{chunk + 1, 511},
+		{len - 513, 513},
+		{chunk - 1, 2 * chunk + 2},
+	};
+
+	for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+		if (ranges[i].len > 0 && ranges[i].offset < len && ranges[i].len <= len - ranges[i].offset)
+			get_guarded(store, object, ranges[i].offset, ranges[i].len, i, seed);
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t offset = random_below(&random, len);
+		uint64_t part = 1 + random_below(&random, len - offset);
+
+		get_guarded(store, object, offset, part > MIB ? MIB + part % KIB : part, random_below(&random, 64),
+			    seed);
+	}
+}
+
+static void check_beyond(struct spw_store *store, spw_object object, size_t len)
+{
+	assert_int_equal(get_wait(store, object, len, to_memory, 1), -ERANGE);
+	assert_int_equal(get_wait(store, object, 0, to_memory, len + 1), -ERANGE);
+	assert_int_equal(get_wait(store, object, len - 1, to_memory, 2), -ERANGE);
+	assert_int_equal(get_wait(store, object, UINT64_MAX, to_memory, 1), -ERANGE);
+	assert_int_equal(get_wait(store, object, UINT64_MAX, to_memory, SIZE_MAX), -ERANGE);
+	assert_int_equal(get_wait(store, object, 1, to_memory, SIZE_MAX), -ERANGE);
+	assert_true(strlen(spw_last_error()) > 0);
+}
+
+static void check_length(struct spw_store *store, size_t len, size_t odd)
+{
+	uint64_t seed = len * 1000 + odd;
+	uint8_t *from = from_memory + odd;
+	spw_object object;
+
+	content_fill(from, len, seed);
+	object = put_wait(store, from, len);
+	assert_content(from, len, seed, 0); /* not touched */
+	memset(from, 0xEE, len);            /* and not needed any more */
+	get_guarded(store, object, 0, len, odd + 2, seed);
+	check_ranges(store, object, len, seed);
+	check_beyond(store, object, len);
+	assert_ok(spw_store_free(store, object));
+}
+
+static void test_lengths(void **state)
+{
+	static const size_t lens[] = {1, 511, 512, 513, 4095, 4096, 4097, 1000003, LARGEST_BYTES};
+	static const size_t odds[] = {0, 1, 7, 64, 511, 513};
+	struct spw_store *store;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
+		for (size_t j = 0; j < sizeof(odds) / sizeof(odds[0]); j++)
+			if (lens[i] < LARGEST_BYTES || odds[j] == 1)
+				check_length(store, lens[i], odds[j]);
+	assert_int_equal(stats_of(store).used_bytes, 0);
+	close_store(store);
+}
+
+static void test_bad_arguments(void **state)
+{
+	struct spw_store *store;
+	struct spw_request *request;
+	spw_object object = {0}, other;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	assert_int_equal(spw_store_put(store, from_memory, 0, NULL, &object, &request), -EINVAL);
+	assert_int_equal(get_wait(store, (spw_object){0}, 0, to_memory, 1), -ENOENT);
+	assert_int_equal(get_wait(store, (spw_object){UINT64_MAX}, 0, to_memory, 1), -ENOENT);
+	assert_int_equal(spw_store_free(store, (spw_object){0}), -ENOENT);
+	assert_int_equal(spw_store_free(store, (spw_object){UINT64_MAX}), -ENOENT);
+	object = put_wait(store, from_memory, 100);
+	for (unsigned bit = 0; bit < 64; bit++) {
+		other.value = object.value ^ UINT64_C(1) << bit;
+		assert_int_equal(get_wait(store, other, 0, to_memory, 1), -ENOENT);
+		assert_int_equal(spw_store_free(store, other), -ENOENT);
+	}
+	assert_ok(get_wait(store, object, 0, to_memory, 1));
+	close_store(store);
+}
+
+/* ---- What is in flight -------------------------------------------------------------------------------------------------------- */
+
+static void test_get_while_put_is_in_flight(void **state)
+{
+	struct spw_request *put, *gets[3];
+	const size_t len = 40 * MIB + 12345;
+	struct spw_store *store;
+	spw_object object;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	content_fill(from_memory + 3, len, 77);
+	for (unsigned round = 0; round < 4; round++) {
+		memset(to_memory, 0xA5, len);
+		assert_ok(spw_store_put(store, from_memory + 3, len, NULL, &object, &put));
+		assert_ok(spw_store_get(store, object, 0, to_memory, MIB + 1, SPW_PREFETCH, NULL, &gets[0]));
+		assert_ok(spw_store_get(store, object, 20 * MIB - 7, to_memory + 2 * MIB, MIB, SPW_BACKGROUND, NULL,
+					&gets[1]));
+		assert_ok(spw_store_get(store, object, len - 4099, to_memory + 4 * MIB, 4099, SPW_URGENT_READ, NULL,
+					&gets[2]));
+		if (round % 2)
+			assert_ok(spw_request_wait(put));
+		for (unsigned i = 0; i < 3; i++)
+			assert_ok(spw_request_wait(gets[i]));
+		if (round % 2 == 0)
+			assert_ok(spw_request_wait(put));
+		assert_content(to_memory, MIB + 1, 77, 0);
+		assert_content(to_memory + 2 * MIB, MIB, 77, 20 * MIB - 7);
+		assert_content(to_memory + 4 * MIB, 4099, 77, len - 4099);
+		get_check(store, object, 0, to_memory, len, 77);
+		assert_ok(spw_store_free(store, object));
+	}
+	assert_true(stats_of(store).bytes_from_memory > 0);
+	close_store(store);
+}
+
+static void test_free_while_in_flight(void **state)
+{
+	struct spw_request *put, *get;
+	const size_t len = 20 * MIB + 1;
+	struct spw_store *store;
+	spw_object object;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	content_fill(from_memory, len, 5);
+	for (unsigned round = 0; round < 4; round++) {
+		assert_ok(spw_store_put(store, from_memory, len, NULL, &object, &put));
+		assert_ok(spw_store_free(store, object)); /* during put */
+		assert_int_equal(get_wait(store, object, 0, to_memory, 1), -ENOENT);
+		assert_int_equal(spw_store_free(store, object), -ENOENT);
+		assert_ok(spw_request_wait(put));
+
+		object = put_wait(store, from_memory, len);
+		memset(to_memory, 0xA5, len);
+		assert_ok(spw_store_get(store, object, 0, to_memory, len, SPW_PREFETCH, NULL, &get));
+		assert_ok(spw_store_free(store, object)); /* during get */
+		assert_int_equal(get_wait(store, object, 0, to_memory + len, 1), -ENOENT);
+		content_fill(from_memory, len, 6); /* what might take the place while it is still read */
+		assert_ok(spw_store_put(store, from_memory, len, NULL, &object, &put));
+		assert_ok(spw_request_wait(get));
+		assert_content(to_memory, len, 5, 0);
+		assert_ok(spw_request_wait(put));
+		assert_ok(spw_store_free(store, object));
+		content_fill(from_memory, len, 5);
+	}
+	assert_int_equal(stats_of(store).used_bytes, 0);
+	assert_int_equal(stats_of(store).objects, 0);
+	close_store(store);
+}
+
+/* ---- Ids ---------------------------------------------------------------------------------------------------------------------- */
+
+static void test_freed_ids_are_refused(void **state)
+{
+	enum { ROUNDS = 3000 };
+	static spw_object objects[ROUNDS];
+	struct spw_store *store;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	content_fill(from_memory, 100, 1);
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		objects[i] = put_wait(store, from_memory, 100);
+		assert_int_not_equal(objects[i].value, 0);
+		if (i % 3) /* some stay: slots are reused in another order */
+			assert_ok(spw_store_free(store, objects[i]));
+	}
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		assert_int_equal(get_wait(store, objects[i], 0, to_memory, 100), i % 3 ? -ENOENT : 0);
+		assert_int_equal(spw_store_free(store, objects[i]), i % 3 ? -ENOENT : 0);
+	}
+	close_store(store);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------------------- */
+
+static void test_own_memory_is_not_copied(void **state)
+{
+	struct spw_store_stats stats;
+	struct spw_store *store;
+	void *from, *to, *none;
+	spw_object object;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	assert_ok(spw_store_alloc(store, 8 * MIB, &from));
+	assert_ok(spw_store_alloc(store, 8 * MIB, &to));
+	content_fill(from, 8 * MIB, 9);
+	object = put_wait(store, from, 8 * MIB);
+	get_check(store, object, 0, to, 8 * MIB, 9);
+	stats = stats_of(store);
+	assert_int_equal(stats.bytes_copied, 0);
+	assert_int_equal(stats.bytes_written, 8 * MIB);
+	assert_int_equal(stats.bytes_read, 8 * MIB);
+	assert_ok(spw_store_free(store, object));
+
+	content_fill(from_memory + 1, 8 * MIB, 10);
+	object = put_wait(store, from_memory + 1, 8 * MIB);
+	stats = stats_of(store);
+	assert_true(stats.bytes_copied >= 8 * MIB);
+	assert_true(stats.copies_unaligned_address > 0);
+	get_check(store, object, 0, to, 8 * MIB, 10);
+
+	assert_int_equal(spw_store_alloc(store, UINT64_C(1) << 40, &none), -ENOBUFS);
+	spw_store_release(store, from);
+	spw_store_release(store, to);
+	close_store(store);
+}
+
+/* Filled up, refused, given back, filled up again: nothing is lost. */
+static void test_arena_is_given_back(void **state)
+{
+	unsigned counts[2] = {0, 0};
+	struct spw_store *store;
+	void *memory[256];
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	for (unsigned round = 0; round < 2; round++) {
+		while (counts[round] < 256 && spw_store_alloc(store, MIB, &memory[counts[round]]) == 0) {
+			memset(memory[counts[round]], 1, MIB);
+			counts[round]++;
+		}
+		assert_in_range(counts[round], 1, 255);
+		for (unsigned i = 0; i < counts[round]; i++)
+			spw_store_release(store, memory[i]);
+	}
+	assert_int_equal(counts[0], counts[1]);
+	close_store(store);
+}
+
+/* ---- Every mode --------------------------------------------------------------------------------------------------------------- */
+
+/* Objects of many lengths at once, all in flight together, read back in another order, whole and in parts. */
+static void exercise(struct spw_store *store, uint64_t seed)
+{
+	enum { OBJECTS = 18 };
+	struct spw_request *requests[OBJECTS];
+	spw_object objects[OBJECTS];
+	size_t lens[OBJECTS], starts[OBJECTS], at = 1;
+
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		lens[i] = 1 + random_below(&seed, UINT64_C(1) << (4 + i % 18));
+		starts[i] = at;
+		at += lens[i] + random_below(&seed, 9);
+	}
+	assert_true(at < LARGEST_BYTES);
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		content_fill(from_memory + starts[i], lens[i], i + 1);
+		assert_ok(spw_store_put(store, from_memory + starts[i], lens[i], NULL, &objects[i], &requests[i]));
+	}
+	for (unsigned i = 0; i < OBJECTS; i++)
+		assert_ok(spw_request_wait(requests[i]));
+	memset(from_memory, 0xEE, at);
+	memset(to_memory, 0xA5, at);
+	for (unsigned i = OBJECTS; i-- > 0;)
+		assert_ok(spw_store_get(store, objects[i], 0, to_memory + starts[i], lens[i],
+					(enum spw_class)(i % SPW_CLASSES), NULL, &requests[i]));
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		assert_ok(spw_request_wait(requests[i]));
+		assert_content(to_memory + starts[i], lens[i], i + 1, 0);
+	}
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		check_ranges(store, objects[i], lens[i], i + 1);
+		assert_ok(spw_store_free(store, objects[i]));
+	}
+	assert_int_equal(stats_of(store).used_bytes, 0);
+}
+
+static void test_every_mode(void **state)
+{
+	static const struct {
+		uint64_t chunk_bytes;
+		unsigned drives;
+		uint32_t queue_depth;
+	} shapes[] = {{0, 4, 16}, {SPW_CHUNK_BYTES_MIN, 4, 2}, {4 * MIB, 3, 1}, {SPW_CHUNK_BYTES_MIN, 1, 64}};
+	struct spw_store_opts opts;
+	struct spw_store *store;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+		format_drives(shapes[i].drives, 1, shapes[i].chunk_bytes);
+		for (unsigned mode = 0; mode < 8; mode++) {
+			opts = default_opts();
+			opts.queue_depth = shapes[i].queue_depth;
+			opts.stripe = mode & 1 ? SPW_STRIPE_STATIC : SPW_STRIPE_PULL;
+			opts.no_checksums = (mode & 2) != 0;
+			opts.inline_mode = (mode & 4) != 0;
+			store = open_drives(shapes[i].drives, &opts);
+			if (shapes[i].chunk_bytes)
+				assert_int_equal(spw_store_chunk_bytes(store), shapes[i].chunk_bytes);
+			assert_true(strlen(spw_store_description(store)) > 0);
+			exercise(store, i * 8 + mode);
+			close_store(store);
+		}
+	}
+}
+
+/* Paths in another order than they were formatted in. */
+static void test_any_order_of_drives(void **state)
+{
+	const char *paths[4] = {drive_paths[2], drive_paths[0], drive_paths[3], drive_paths[1]};
+	struct spw_store_opts opts = default_opts();
+	struct spw_store *store;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_paths(paths, 4, &opts);
+	exercise(store, 99);
+	close_store(store);
+}
+
+/* Inline mode: nothing happens but in poll, and poll says how much. */
+static void test_inline_poll(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct spw_request *requests[8];
+	spw_object objects[8];
+	struct spw_store *store;
+	int ended = 0, result;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	opts.inline_mode = true;
+	store = open_drives(4, &opts);
+	assert_int_equal(spw_store_poll(store, false), 0);
+	for (unsigned i = 0; i < 8; i++) {
+		content_fill(from_memory + i * MIB, MIB - 1, i);
+		assert_ok(spw_store_put(store, from_memory + i * MIB, MIB - 1, NULL, &objects[i], &requests[i]));
+	}
+	while (ended < 8) {
+		result = spw_store_poll(store, true);
+		assert_true(result > 0);
+		ended += result;
+	}
+	assert_int_equal(ended, 8);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_ok(spw_request_test(requests[i]));
+		get_check(store, objects[i], 0, to_memory, MIB - 1, i);
+	}
+	close_store(store);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test_case(test_lengths),
+		test_case(test_bad_arguments),
+		test_case(test_get_while_put_is_in_flight),
+		test_case(test_free_while_in_flight),
+		test_case(test_freed_ids_are_refused),
+		test_case(test_own_memory_is_not_copied),
+		test_case(test_arena_is_given_back),
+		test_case(test_every_mode),
+		test_case(test_any_order_of_drives),
+		test_case(test_inline_poll),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/integration/test_store_status.c - who has a partition open, and what the shared page tells about it */
+#include "tests/integration/test_store.h"
+#include "store/status.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct spw_status status;
+
+static void page_path(const struct spw_store_info *info, char *path, size_t len)
+{
+	(void)snprintf(path, len, "/dev/shm/spillway-%s-0", info->store_uuid);
+}
+
+/* The page is refreshed by the worker: wait until it shows @puts, at most a few seconds. */
+static void read_until_puts(const char *uuid, uint64_t puts)
+{
+	for (unsigned i = 0; i < 500; i++) {
+		assert_ok(spw_status_read(uuid, 0, &status, sizeof(status)));
+		if (status.store.puts >= puts)
+			return;
+		(void)usleep(10000);
+	}
+	fail_msg("the page shows %llu puts after five seconds, not %llu", (unsigned long long)status.store.puts,
+		 (unsigned long long)puts);
+}
+
+static void test_page_of_an_open_store(void **state)
+{
+	struct spw_store_info info = format_drives(4, 2, 0);
+	struct spw_status_name names[64];
+	struct spw_store *store;
+	char path[128];
+	struct stat st;
+	int count, seen = 0;
+	void *bytes;
+
+	(void)state;
+	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ENOENT);
+	store = open_default();
+	assert_ok(spw_store_alloc(store, 8 * MIB, &bytes));
+	content_fill(bytes, 8 * MIB, 1);
+	(void)put_wait(store, bytes, 8 * MIB);
+	read_until_puts(info.store_uuid, 1);
+	assert_int_equal(status.pid, getpid());
+	assert_string_equal(status.store_uuid, info.store_uuid);
+	assert_int_equal(status.drives, 4);
+	assert_int_equal(status.store.bytes_put, 8 * MIB);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_true(status.drive[i].bytes_written > 0);
+		assert_true(status.drive[i].write_latency_ns_p99 >= status.drive[i].write_latency_ns_p50);
+		assert_true(status.drive[i].write_latency_ns_p50 > 0);
+	}
+	page_path(&info, path, sizeof(path));
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	count = spw_status_list(names, 64);
+	for (int i = 0; i < count && i < 64; i++)
+		seen += strcmp(names[i].store_uuid, info.store_uuid) == 0 && names[i].partition == 0;
+	assert_int_equal(seen, 1);
+	assert_int_equal(spw_status_revive(info.store_uuid, 0, 4), -EINVAL);
+	assert_ok(spw_status_revive(info.store_uuid, 0, 3));
+	close_store(store);
+	assert_int_equal(stat(path, &st), -1);
+	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ENOENT);
+}
+
+/* A child that opens the partition, tells through the pipe, and waits to be killed. */
+static pid_t open_in_child(int *told)
+{
+	int ends[2];
+	char byte;
+	pid_t pid;
+
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct spw_store_opts opts = default_opts();
+		struct spw_store *store;
+
+		byte = spw_store_open(drive_paths, 4, &opts, &store) == 0;
+		if (write(ends[1], &byte, 1) != 1)
+			_exit(1);
+		for (;;)
+			(void)pause();
+	}
+	(void)close(ends[1]);
+	assert_int_equal(read(ends[0], &byte, 1), 1);
+	*told = byte;
+	(void)close(ends[0]);
+	return pid;
+}
+
+static void test_who_holds_it(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	struct spw_store_opts opts = default_opts();
+	struct spw_store *store;
+	char path[128], pid_text[32];
+	struct stat st;
+	int opened;
+	pid_t pid = open_in_child(&opened);
+
+	(void)state;
+	assert_true(opened);
+	(void)snprintf(pid_text, sizeof(pid_text), "process %d", pid);
+	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
+	assert_non_null(strstr(spw_last_error(), pid_text));
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	/* What it left behind is not believed, and is in nobody's way. */
+	page_path(&info, path, sizeof(path));
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ESRCH);
+	store = open_drives(4, &opts);
+	assert_ok(spw_status_read(info.store_uuid, 0, &status, sizeof(status)));
+	assert_int_equal(status.pid, getpid());
+	close_store(store);
+}
+
+/* A page that anybody could have written is not trusted. */
+static void test_page_that_makes_no_sense(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	char path[128];
+	FILE *file;
+
+	(void)state;
+	page_path(&info, path, sizeof(path));
+	file = fopen(path, "wx");
+	assert_non_null(file);
+	assert_true(fputs("nonsense", file) >= 0);
+	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -EUCLEAN);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(truncate(path, 1 << 20), 0);
+	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -EUCLEAN);
+	assert_int_equal(unlink(path), 0);
+}
+
+/* As if it had not been refreshed for longer than anybody waits. */
+static void make_older(const char *path)
+{
+	struct spw_status_page page;
+	FILE *file = fopen(path, "r+");
+
+	assert_non_null(file);
+	assert_int_equal(fread(&page, sizeof(page), 1, file), 1);
+	page.refreshed_ns = 1;
+	rewind(file);
+	assert_int_equal(fwrite(&page, sizeof(page), 1, file), 1);
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Pages that killed processes left are removed when a store is opened, but not while they may still be evidence. */
+static void test_old_pages_are_swept(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	struct spw_store *store;
+	char path[128], other[128];
+	struct stat st;
+	int opened;
+	pid_t pid = open_in_child(&opened);
+
+	(void)state;
+	assert_true(opened);
+	page_path(&info, path, sizeof(path));
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	/* The same page under a second name: as if another store had been open in the killed process. */
+	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0", getpid());
+	assert_int_equal(link(path, other), 0);
+	store = open_default();
+	assert_int_equal(stat(other, &st), 0);
+	close_store(store);
+	make_older(other);
+	store = open_default();
+	assert_int_equal(stat(other, &st), -1);
+	close_store(store);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test_case(test_page_of_an_open_store),
+		test_case(test_who_holds_it),
+		test_case(test_page_that_makes_no_sense),
+		test_case(test_old_pages_are_swept),
+	};
+
+	return cmocka_run_group_tests(tests, drives_from_environment, NULL);
+}

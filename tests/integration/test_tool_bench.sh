@@ -1,0 +1,257 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_tool_bench.sh - bench and tune: jobs do what they say, reports have fio's keys, nothing foreign is written
+. "$(dirname "$0")/../lib.sh"
+need python3
+one= two= fio_file= first= second= disk=
+
+# bench STATUS ARGS: run it with JSON to a file; messages are in $OUTPUT.
+bench() {
+    local status=$1
+    shift
+    rm -f "$TEST_TMP/report.json"
+    expect_exit "$status" "$SPILLWAY" bench --output-format=json --output="$TEST_TMP/report.json" "$@"
+}
+
+# report EXPRESSION: true of the report, as d, whose jobs are j and whose first job's halves are r and w.
+report() {
+    python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+j = d['jobs']
+r, w = j[0]['read'], j[0]['write']
+assert $1, json.dumps([r, w, d['spillway']])" "$TEST_TMP/report.json" || fail "report: $1"
+}
+
+make_file one 64M
+make_file two 64M
+
+begin "wrong usage exits with 2 and names the option"
+expect_exit 2 "$SPILLWAY" bench
+expect_output "no filename given"
+expect_exit 2 "$SPILLWAY" bench --filename="$one" --iodpeth=4
+expect_output "did you mean 'iodepth'?"
+expect_exit 2 "$SPILLWAY" bench --filename="$one" --bs=4KiB
+expect_output ambiguous
+expect_exit 2 "$SPILLWAY" bench --filename="$one" --output-format=xml
+expect_output "normal, json and terse"
+expect_exit 2 "$SPILLWAY" bench --filename="$one" --zonesize=1m
+expect_output "'zonesize' is not supported"
+printf '[global]\nfilename=%s\n\n[a]\nbs=4k\nzonesize=1m\n' "$one" >"$TEST_TMP/bad.fio"
+unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
+expect_output "bad.fio:6: option 'zonesize' is not supported"
+expect_exit 1 "$SPILLWAY" bench "$TEST_TMP/missing.fio"
+expect_output missing.fio
+
+begin "what is not there or does not fit is refused before anything is written"
+expect_exit 1 "$SPILLWAY" bench --filename="$TEST_TMP/missing" --rw=write
+expect_output "$TEST_TMP/missing"
+expect_true "a file was made" test ! -e "$TEST_TMP/missing"
+unchanged "$one" expect_exit 1 "$SPILLWAY" bench --filename="$one" --rw=write --size=65m
+expect_output "$one" "larger file"
+unchanged "$one" expect_exit 1 "$SPILLWAY" bench --name=good --filename="$one" --rw=write --name=bad --filename="$one" --size=1g
+expect_output "job bad"
+unchanged "$one" expect_exit 1 "$SPILLWAY" bench --filename="$one" --rw=write --bs=1000
+expect_output "multiple of"
+unchanged "$one" expect_exit 1 "$SPILLWAY" bench --filename="$TEST_TMP" --rw=write
+
+begin "every transfer is made, once"
+for backend in io_uring libaio; do
+    bench 0 --filename="$one:$two" --rw=write --bs=1m --iodepth=4 --backend=$backend
+    report "w['io_bytes'] == 128 << 20 and w['total_ios'] == 128 and r['total_ios'] == 0 and j[0]['error'] == 0"
+    report "'$backend' in j[0]['spillway']['backend'] and j[0]['spillway']['kernel_requests'] >= 128"
+    bench 0 --filename="$one" --rw=randread --bs=4k --iodepth=32 --size=8m --backend=$backend
+    report "r['total_ios'] == 2048 and r['clat_ns']['N'] == 2048 and sum(j[0]['iodepth_level'].values()) > 99.9"
+done
+bench 0 --filename="$one" --rw=randrw --rwmixread=70 --bs=4k --iodepth=8 --size=16m
+report "r['total_ios'] + w['total_ios'] == 4096 and 0.6 < r['total_ios'] / 4096 < 0.8"
+bench 0 --filename="$one" --rw=read --bs=64k --size=25% --offset=32m
+report "r['io_bytes'] == 16 << 20"
+
+begin "jobs, groups and sections"
+cat >"$TEST_TMP/jobs.fio" <<JOBS
+[global]
+filename=\${ONE}
+bs=64k
+size=4m
+iodepth=2
+[spill]
+rw=write
+[reload]
+stonewall
+rw=read
+numjobs=3
+JOBS
+export ONE=$one
+bench 0 "$TEST_TMP/jobs.fio"
+report "[(x['jobname'], x['groupid']) for x in j] == [('spill', 0)] + [('reload', 1)] * 3"
+report "j[0]['write']['io_bytes'] == 4 << 20 and all(x['read']['io_bytes'] == 4 << 20 for x in j[1:])"
+bench 0 --group-reporting "$TEST_TMP/jobs.fio"
+report "len(j) == 2 and j[1]['read']['io_bytes'] == 12 << 20"
+bench 0 --section=reload "$TEST_TMP/jobs.fio"
+report "len(j) == 3"
+expect_exit 2 "$SPILLWAY" bench --section=none "$TEST_TMP/jobs.fio"
+bench 0 --bs=64k --size=1m --name=a --filename="$one" --name=b --filename="$two" --rw=write
+report "[x['jobname'] for x in j] == ['a', 'b'] and r['total_ios'] == 16 and j[1]['write']['total_ios'] == 16"
+
+begin "time, ramp and rate"
+bench 0 --filename="$one" --rw=randread --bs=4k --iodepth=4 --size=1m --time-based --runtime=400ms
+report "400 <= j[0]['job_runtime'] and r['io_bytes'] > 1 << 20"
+bench 0 --filename="$one" --rw=read --bs=4k --time-based --runtime=200ms --ramp-time=300ms
+report "200 <= j[0]['job_runtime'] and d['jobs'][0]['elapsed'] >= 1"
+bench 0 --filename="$one" --rw=read --bs=64k --iodepth=4 --rate=4m --time-based --runtime=500ms
+report "0 < r['io_bytes'] <= (4 << 20) * (j[0]['job_runtime'] / 1000 + 0.1)"
+
+begin "verify writes, reads back, and finds what is wrong"
+for options in "--rw=write --bs=1m" "--rw=randwrite --bs=4k --size=16m" "--rw=write --bsrange=4k-64k --size=16m" \
+    "--rw=randwrite --bsrange=4k-64k --size=16m" "--rw=randwrite --bs=64k --time-based --runtime=300ms"; do
+    # shellcheck disable=SC2086
+    bench 0 --filename="$one:$two" --iodepth=8 --verify=xxh3 $options
+    report "j[0]['spillway']['blocks_verified'] > 0 and r['total_ios'] > 0"
+done
+bench 0 --filename="$one" --rw=write --bs=64k --iodepth=8 --verify=xxh3
+bench 0 --filename="$one" --rw=randread --bs=64k --iodepth=8 --verify=xxh3
+report "j[0]['spillway']['blocks_verified'] == 1024"
+printf 'x' | dd of="$one" bs=1 seek=$((20 * 65536 + 777)) conv=notrunc status=none
+sync "$one"
+bench 1 --filename="$one" --rw=read --bs=64k --iodepth=8 --verify=xxh3
+expect_output "$one" "byte $((20 * 65536))" checksum
+dd if="$one" of="$one" bs=64k skip=5 seek=9 count=1 conv=notrunc status=none
+sync "$one"
+bench 1 --filename="$one" --rw=read --bs=64k --iodepth=1 --verify=xxh3
+expect_output "holds the block that was written to byte $((5 * 65536))"
+bench 1 --filename="$two" --rw=read --bs=4k --size=4k --verify=xxh3 --randseed=5
+expect_output "$two"
+
+begin "an interrupt ends the run with its summary and exit status 130"
+"$SPILLWAY" bench --filename="$one" --rw=read --bs=64k --time-based --runtime=60 --output-format=json >"$TEST_TMP/report.json" 2>"$OUTPUT" &
+pid=$!
+for _ in $(seq 100); do
+    # Once the handler is there, bit 1 of the caught signals is set.
+    caught=$(sed -n 's/^SigCgt:\t//p' /proc/$pid/status)
+    [ $((0x${caught:-0} & 2)) -ne 0 ] && break
+    sleep 0.05
+done
+kill -INT $pid
+status=0
+wait $pid || status=$?
+expect_equal 130 $status "exit status"
+report "d['spillway']['interrupted'] is True and len(j) == 1"
+
+begin "fio's own report has the same keys"
+need fio
+make_file fio_file 8M
+fio --name=same --filename="$fio_file" --rw=randrw --bs=4k --iodepth=4 --ioengine=libaio --direct=1 --output-format=json --allow_file_create=0 \
+    >"$TEST_TMP/fio.json"
+bench 0 --name=same --filename="$fio_file" --rw=randrw --bs=4k --iodepth=4 --ioengine=libaio --direct=1
+cat >"$TEST_TMP/keys.py" <<'PY'
+import json, sys
+
+def paths(value, prefix=""):
+    """Every key with the type of its value; numbers are one type."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if prefix != "/jobs/job options":
+                yield from paths(inner, prefix + "/" + key)
+    elif isinstance(value, list):
+        for inner in value[:1]:
+            yield from paths(inner, prefix)
+    else:
+        yield prefix, "number" if isinstance(value, (int, float)) else type(value).__name__
+
+fio, ours = (dict(paths(json.load(open(name)))) for name in sys.argv[1:3])
+missing = {path for path in fio if not path.startswith("/disk_util") and ours.get(path) != fio[path]}
+assert not missing, sorted(missing)
+assert len(fio) > 150, len(fio)
+PY
+expect_true "keys of fio's JSON" python3 "$TEST_TMP/keys.py" "$TEST_TMP/fio.json" "$TEST_TMP/report.json"
+fields() { awk -F';' '{ print NF; exit }'; }
+theirs=$(fio --name=same --filename="$fio_file" --rw=read --bs=4k --ioengine=libaio --direct=1 --disk_util=0 --output-format=terse | fields)
+ours=$("$SPILLWAY" bench --filename="$fio_file" --rw=read --bs=4k --output-format=terse | fields)
+expect_equal "$theirs" "$ours" "fields of the terse line"
+expect_exit 0 "$SPILLWAY" bench --filename="$fio_file" --rw=randrw --bs=4k --iodepth=4
+expect_output "read: IOPS=" "write: IOPS=" "clat percentiles" "99.99th=" "Run status group 0" "READ: bw=" "cpu          : usr="
+
+begin "a store: every pattern, shares of the drives, and no room"
+make_file first 96M
+make_file second 96M
+expect_exit 0 "$SPILLWAY" format --devices "$first,$second"
+for rw in write read randread rw randrw; do
+    bench 0 --level=store --filename="$first:$second" --rw=$rw --object-size=1000003 --size=64m --iodepth=4
+    report "r['io_bytes'] + w['io_bytes'] >= 60 << 20 and len(d['spillway']['drives']) == 2"
+    report "('$rw' in ('write', 'rw')) == (w['total_ios'] == 67) and ('read' in '$rw' or '$rw' == 'rw') == (r['total_ios'] == 67)"
+done
+report "all(x['bytes_written'] > 0 for x in d['spillway']['drives'])"
+bench 0 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=64m --stripe=static
+report "d['spillway']['drives'][0]['bytes_written'] == d['spillway']['drives'][1]['bytes_written']"
+bench 1 --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1g
+expect_output "a partition of this store has"
+bench 1 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=16m --numjobs=2
+expect_output "--partitions"
+bench 1 --level=store --filename="$first" --rw=write
+expect_output missing
+
+begin "a device that carries something is not written"
+unchanged "$first" bench 3 --filename="$first" --rw=write --bs=1m
+expect_output "$first" "spillway store" "--allow-destructive"
+unchanged "$first" bench 3 --filename="$first" --rw=randrw --bs=1m
+bench 0 --filename="$first" --rw=read --bs=1m
+expect_exit 3 "$SPILLWAY" bench --filename="$first" --rw=write --output-format=json
+python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['errno'] == 17" <(grep -v '^spillway' "$OUTPUT") || fail "JSON of the refusal"
+bench 0 --filename="$first" --rw=write --bs=1m --allow-destructive
+expect_exit 1 "$SPILLWAY" check "$first" "$second"
+
+begin "tune: a table, a file, and its use"
+export XDG_CONFIG_HOME=$TEST_TMP/config
+expect_exit 0 "$SPILLWAY" tune "$two" --runtime 5ms --write
+expect_output BANDWIDTH "* " "config/spillway/tune.json" "16 MiB"
+python3 - "$XDG_CONFIG_HOME/spillway/tune.json" <<'PY' || fail "the settings file"
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert d["format"] == 1 and set(d["best"]) == {"read", "write"}, d
+assert {(x["rw"], x["block_bytes"], x["iodepth"], x["backend"]) for x in d["runs"]} >= {
+    (rw, block, depth, backend) for rw in ("read", "write") for block in (262144, 1 << 20, 4 << 20, 16 << 20)
+    for depth in (1, 4, 16) for backend in ("io_uring", "libaio")}
+PY
+bench 0 --filename="$two" --rw=write --tuned --size=32m
+report "w['io_bytes'] == 32 << 20"
+python3 - "$XDG_CONFIG_HOME/spillway/tune.json" "$TEST_TMP/report.json" <<'PY' || fail "the tuned settings were not used"
+import json, sys
+best = json.load(open(sys.argv[1]))["best"]["write"]
+options = json.load(open(sys.argv[2]))["jobs"][0]["job options"]
+assert (options["bs"], options["iodepth"]) == (str(best["block_bytes"]), str(best["iodepth"]))
+PY
+expect_exit 0 "$SPILLWAY" tune "$two" --runtime 5ms --json --output "$TEST_TMP/read.json"
+expect_exit 2 "$SPILLWAY" bench --filename="$two" --rw=write --tuned="$TEST_TMP/read.json"
+expect_output "no settings for rw=write"
+echo '{"format": 1, "best": {"read": {"block_bytes": -1}}}' >"$TEST_TMP/read.json"
+expect_exit 2 "$SPILLWAY" bench --filename="$two" --tuned="$TEST_TMP/read.json"
+expect_output incomplete
+echo '{' >"$TEST_TMP/read.json"
+expect_exit 2 "$SPILLWAY" bench --filename="$two" --tuned="$TEST_TMP/read.json"
+expect_output read.json
+expect_exit 2 "$SPILLWAY" tune
+expect_exit 2 "$SPILLWAY" tune "$two" --runtime 5y
+expect_output "not a time"
+expect_exit 1 "$SPILLWAY" tune "$TEST_TMP/missing"
+expect_output "$TEST_TMP/missing"
+
+begin "drives with 4096-byte blocks, and drives in use"
+is_root || skip "needs root"
+need mkfs.ext4
+make_loop disk 64M 4096
+bench 1 --filename="$disk" --rw=write --bs=2k
+expect_output "multiple of the 4096-byte blocks"
+bench 0 --filename="$disk" --rw=randwrite --bs=4k --iodepth=16 --size=16m --verify=xxh3
+report "j[0]['spillway']['blocks_verified'] == 4096"
+mkfs.ext4 -q -F "$disk"
+unchanged "$disk" bench 3 --filename="$disk" --rw=write
+expect_output ext4
+unchanged "$disk" expect_exit 3 "$SPILLWAY" tune "$disk" --write --runtime 5ms --output "$TEST_TMP/no.json"
+expect_true "a settings file was written" test ! -e "$TEST_TMP/no.json"
+mkdir "$TEST_TMP/mounted"
+mount -o ro "$disk" "$TEST_TMP/mounted"
+on_exit umount "$TEST_TMP/mounted"
+unchanged "$disk" bench 3 --filename="$disk" --rw=write --allow-destructive
+expect_output mounted
+bench 0 --filename="$disk" --rw=read --bs=64k

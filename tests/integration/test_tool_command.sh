@@ -1,0 +1,122 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_tool_command.sh - probe, format, info, check, wipe: output, JSON, exit codes, refusals that write nothing
+. "$(dirname "$0")/../lib.sh"
+need python3
+one= two= foreign= small= disk=
+
+# json EXPRESSION: true of the document that the last expect_exit printed on standard output, as d.
+json() {
+    python3 -c "
+import json, sys
+text = open(sys.argv[1]).read()
+start = text.index('{')
+d, end = json.JSONDecoder().raw_decode(text[start:])
+assert $1, d" "$OUTPUT" || fail "JSON: $1"
+}
+
+begin "help teaches, everywhere"
+expect_exit 0 "$SPILLWAY" --help
+expect_output probe format info check wipe bench tune "Exit codes"
+expect_exit 2 "$SPILLWAY"
+expect_exit 0 "$SPILLWAY" --version
+expect_output "spillway $(sed -n 's/^#define SPW_VERSION "\(.*\)"/\1/p' "$ROOT/include/spillway/error.h")"
+for command in probe format info check wipe bench tune; do
+    expect_exit 0 "$SPILLWAY" "$command" --help
+    expect_output "Examples:" "usage: spillway $command" "--help"
+    help=$(sha_of "$OUTPUT")
+    expect_exit 0 "$SPILLWAY" help "$command"
+    expect_equal "$help" "$(sha_of "$OUTPUT")" "help $command"
+done
+
+begin "wrong usage exits with 2 and a hint"
+expect_exit 2 "$SPILLWAY" formta
+expect_output "did you mean 'format'?"
+expect_exit 2 "$SPILLWAY" help quicksilver
+expect_exit 2 "$SPILLWAY" format --device x
+expect_output "did you mean --devices?"
+expect_exit 2 "$SPILLWAY" format
+expect_output "no drives given"
+expect_exit 2 "$SPILLWAY" format --devices
+expect_output "needs a value"
+expect_exit 2 "$SPILLWAY" format --devices x --chunk 4x
+expect_output "not a size"
+expect_exit 2 "$SPILLWAY" format --devices x --partitions many
+expect_output "not a number"
+expect_exit 2 "$SPILLWAY" format --devices x --force=yes
+expect_output "takes no value"
+expect_exit 2 "$SPILLWAY" info -d x
+expect_output "begin with two dashes"
+
+begin "a store's life on files, for people"
+make_file one 64M
+make_file two 64M
+expect_exit 0 "$SPILLWAY" probe "$one" "$two"
+expect_output "$one" "64 MiB" "nothing known" yes
+expect_exit 0 "$SPILLWAY" format --devices "$one,$two" --partitions 2 --chunk 128k
+expect_output "2 drives" "128 KiB" "2 of"
+expect_exit 0 "$SPILLWAY" info --devices "$two" --devices "$one"
+expect_output "$one" "$two" "2/2"
+expect_exit 0 "$SPILLWAY" check "$one" "$two"
+expect_output "usable"
+expect_exit 3 "$SPILLWAY" wipe --devices "$one,$two"
+expect_output "--yes"
+expect_exit 0 "$SPILLWAY" check "$one" "$two"
+expect_exit 0 "$SPILLWAY" wipe --devices "$one,$two" --yes
+expect_exit 1 "$SPILLWAY" check "$one" "$two"
+
+begin "a store's life on files, as JSON"
+expect_exit 0 "$SPILLWAY" probe "$one" --json
+json "d['devices'][0]['usable'] is True and d['devices'][0]['geometry']['size_bytes'] == 64 << 20"
+expect_exit 0 "$SPILLWAY" format --devices "$one,$two" --json
+json "d['drive_count'] == 2 and d['partitions'] == 1 and len(d['store_uuid']) == 36"
+expect_exit 0 "$SPILLWAY" info --devices "$one,$two" --json
+json "[x['index'] for x in d['drives']] == [0, 1] and d['store']['partitions_in_use'] == 0"
+json "all(x['copies_good'] == 2 and x['geometry']['kind'] == 'file' for x in d['drives'])"
+expect_exit 0 "$SPILLWAY" check "$one" "$two" --json
+json "d['usable'] is True and d['drives_with_a_damaged_copy'] == 0"
+expect_exit 3 "$SPILLWAY" wipe --devices "$one" --json
+json "'--yes' in d['error']"
+
+begin "failures name device, cause and remedy, and write nothing"
+unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$two"
+expect_output "$one" "--force"
+unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$two" --json
+json "d['errno'] == 17 and d['error']"
+unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$one" --force
+unchanged "$one" expect_exit 1 "$SPILLWAY" info --devices "$one"
+unchanged "$one" expect_exit 1 "$SPILLWAY" format --devices "$one,$TEST_TMP/missing" --force
+expect_output "$TEST_TMP/missing"
+unchanged "$one" expect_exit 1 "$SPILLWAY" format --devices "$one,$two" --force --chunk 100k
+expect_exit 1 "$SPILLWAY" probe "$TEST_TMP/missing"
+expect_output "$TEST_TMP/missing"
+make_file foreign 64M
+unchanged "$foreign" expect_exit 1 "$SPILLWAY" wipe --devices "$foreign" --yes
+expect_output "$foreign"
+make_file small 1M
+unchanged "$small" expect_exit 1 "$SPILLWAY" format --devices "$small"
+expect_output "$small"
+
+begin "a full disk is a failure"
+[ -e /dev/full ] || skip "needs /dev/full"
+status=0
+"$SPILLWAY" --help >/dev/full 2>"$TEST_TMP/full" || status=$?
+expect_equal 1 $status "exit status"
+status=0
+"$SPILLWAY" probe "$one" --json >/dev/full 2>"$TEST_TMP/full" || status=$?
+expect_equal 1 $status "exit status"
+
+begin "what carries a file system or is mounted is refused"
+is_root || skip "needs root"
+need mkfs.ext4
+make_loop disk 64M 512
+mkfs.ext4 -q "$disk"
+expect_exit 0 "$SPILLWAY" probe "$disk"
+expect_output ext4 "Not usable" "$disk"
+unchanged "$disk" expect_exit 3 "$SPILLWAY" format --devices "$disk"
+expect_output ext4 "--force"
+mkdir "$TEST_TMP/mounted"
+mount -o ro "$disk" "$TEST_TMP/mounted"
+on_exit umount "$TEST_TMP/mounted"
+unchanged "$disk" expect_exit 3 "$SPILLWAY" format --devices "$disk" --force
+expect_output mounted

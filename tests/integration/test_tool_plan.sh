@@ -1,0 +1,81 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_tool_plan.sh - spillway plan: figures, curve, chart, JSON, wrong usage
+. "$(dirname "$0")/../lib.sh"
+need python3
+
+model=(--layers 24 --hidden 4096 --heads 32 --sequence 2048)
+
+# json EXPRESSION: true of the document that the last expect_exit printed on standard output, as d.
+json() {
+    python3 -c "
+import json, sys
+text = open(sys.argv[1]).read()
+d, end = json.JSONDecoder().raw_decode(text[text.index('{'):])
+assert $1, d" "$OUTPUT" || fail "JSON: $1"
+}
+
+begin "help teaches"
+expect_exit 0 "$SPILLWAY" plan --help
+expect_output "Examples:" "usage: spillway plan" --layers --endurance
+
+begin "four consumer drives at 12.1 GB/s per GPU"
+expect_exit 0 "$SPILLWAY" plan --bandwidth 12.1GB --drives 4 --endurance 600
+expect_output "4.6 days" "11.5 days" "2.7 years"
+expect_exit 0 "$SPILLWAY" plan --bandwidth 12.1GB --drives 4 --endurance 600 --json
+json "abs(d['life_all_spilled']['rated_seconds'] - 4 * 600e12 / 6.05e9) < 1"
+json "abs(d['life_all_spilled']['write_amplification_1_seconds'] / d['life_all_spilled']['rated_seconds'] - 2.5) < 1e-9"
+json "abs(d['life_all_spilled']['retention_1_day_seconds'] / d['life_all_spilled']['rated_seconds'] - 215) < 1e-6"
+
+begin "a model's activations, and what the drives make of them"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4
+expect_output "activations per layer" "drives to spill all" "recompute all" offload TFLOPS
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --recompute selective --json
+json "d['layer_activation_bytes'] == 2048 * 4096 * 34 and d['step_activation_bytes'] == 24 * d['layer_activation_bytes']"
+json "abs(d['bandwidth_needed_bytes_per_second'] - 2 * d['step_activation_bytes'] / d['step_seconds']) < 1"
+json "d['drives'] == d['drives_needed'] == -(-d['bandwidth_needed_bytes_per_second'] // 5e9)"
+json "d['peak_offload_bytes'] < d['peak_keep_bytes'] and d['bytes_written'] <= d['step_activation_bytes']"
+
+begin "the curve: spilling costs no time, recomputing does, both lower the peak"
+json "len(d['curve']) == 20"
+json "all(x['step_seconds'] == y['step_seconds'] for x, y in zip(d['curve'][5:10], d['curve'][15:20]))"
+json "all(x['step_seconds'] < y['step_seconds'] for x, y in zip(d['curve'][0:5], d['curve'][10:15]))"
+json "all(x['peak_bytes'] > y['peak_bytes'] for x, y in zip(d['curve'][0:5], d['curve'][15:20]))"
+json "all(x['bytes_written'] == 0 for x in d['curve'][:15]) and all(x['bytes_written'] > 0 for x in d['curve'][15:])"
+
+begin "pipelines: the first stage"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --pipeline-parallel 4 --micro-batches 8 --recompute selective --json
+json "abs(d['peak_keep_bytes'] / (24 * d['layer_activation_bytes']) - 1) < 1e-6"
+json "d['step_activation_bytes'] == 6 * 8 * d['layer_activation_bytes']"
+
+begin "the chart is well-formed"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4 --svg "$TEST_TMP/curve.svg"
+expect_true "XML with four lines" python3 - "$TEST_TMP/curve.svg" <<'END'
+import sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+lines = root.findall('{http://www.w3.org/2000/svg}polyline')
+assert len(lines) == 4 and all(len(line.get('points').split()) == 5 for line in lines)
+assert 'nan' not in open(sys.argv[1]).read()
+END
+expect_exit 1 "$SPILLWAY" plan "${model[@]}" --drives 4 --svg "$TEST_TMP/missing/curve.svg"
+expect_output "$TEST_TMP/missing/curve.svg"
+
+begin "wrong usage exits with 2, impossible models with 1"
+expect_exit 2 "$SPILLWAY" plan
+expect_output --layers
+expect_exit 2 "$SPILLWAY" plan --layers 24 --hidden 4096
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --recompute some
+expect_output "none, selective or full"
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --efficiency 120
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --gpu-tflops fast
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --endurance -1
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --endurance nan
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --drive-write 0
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --bandwidth 1GB
+expect_exit 1 "$SPILLWAY" plan --layers 24 --hidden 4096 --heads 33
+expect_output "33 heads"
+expect_exit 1 "$SPILLWAY" plan "${model[@]}" --pipeline-parallel 5
+expect_exit 1 "$SPILLWAY" plan "${model[@]}" --drive-write 1m
+expect_output "--drives"
+expect_exit 1 "$SPILLWAY" plan "${model[@]}" --micro-batch 4000000000 --drives 1 --json
+json "d['errno'] == 22"

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_tool_top.sh - top, info and revive tell about a store that another process has open, and only then
+. "$(dirname "$0")/../lib.sh"
+need python3
+
+make_file one 64M
+make_file two 64M
+
+begin "a store is shown while a process has it open"
+expect_exit 0 "$SPILLWAY" format --devices "$one,$two"
+"$SPILLWAY" bench --level=store --filename="$one:$two" --rw=write --object-size=1m --size=16m --time-based --runtime=60 \
+    --allow-destructive >"$TEST_TMP/bench.log" 2>&1 &
+holder=$!
+stop_holder() { kill -INT "$holder" 2>/dev/null || true; }
+on_exit stop_holder
+# The page appears when the store is open: an event without a descriptor, so it is looked for, at most ten seconds.
+for _ in $(seq 100); do
+    expect_exit 0 "$SPILLWAY" info --devices "$one,$two" --json
+    grep -q '"pid"' "$OUTPUT" && break
+    sleep 0.1
+done
+expect_output "\"pid\": $holder"
+expect_exit 0 "$SPILLWAY" info --devices "$one,$two"
+expect_output "partition 0, in process $holder"
+expect_exit 0 "$SPILLWAY" top --once
+expect_output "process $holder"
+expect_exit 0 "$SPILLWAY" top --once --json
+python3 - "$OUTPUT" "$holder" "$one" <<'PYTHON' || fail "what top's JSON says"
+import json, sys
+mine = [p for p in json.load(open(sys.argv[1]))["partitions"] if p["pid"] == int(sys.argv[2])]
+assert len(mine) == 1, mine
+drives = mine[0]["drives"]
+assert len(drives) == 2 and drives[0]["path"] == sys.argv[3], drives
+assert sum(d["write_bytes_per_second"] for d in drives) > 0, drives
+assert abs(sum(d["share"] for d in drives) - 1) < 1e-6, drives
+assert all(d["write_latency_ns_p99"] >= d["write_latency_ns_p50"] > 0 for d in drives), drives
+PYTHON
+
+begin "a drive in service, or of no store, is not revived"
+expect_exit 1 "$SPILLWAY" revive --devices "$one"
+expect_output "is in service"
+expect_exit 1 "$SPILLWAY" revive --devices "$TEST_TMP/none"
+expect_output "no store that is open has this drive"
+expect_exit 2 "$SPILLWAY" revive
+
+begin "after the process has ended nothing is shown"
+kill -INT "$holder"
+wait "$holder" || true
+expect_exit 0 "$SPILLWAY" info --devices "$one,$two" --json
+if grep -q '"pid"' "$OUTPUT"; then fail "still open"; fi
+expect_exit 0 "$SPILLWAY" top --once
+if grep -q "process $holder" "$OUTPUT"; then fail "still shown"; fi
+
+begin "wrong usage"
+expect_exit 2 "$SPILLWAY" top --interval 0
+expect_exit 2 "$SPILLWAY" top --twice

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+# tests/python/conftest.py - the library under test, and stores on sparse files
+"""The library is SPILLWAY_LIBRARY, else that of SPW_BUILD, else build/libspillway.so."""
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SPW_BUILD", ROOT / "build"))
+os.environ.setdefault("SPILLWAY_LIBRARY", str(BUILD / "libspillway.so"))
+sys.path.insert(0, str(ROOT / "python"))
+
+import spillway  # noqa: E402
+
+
+@pytest.fixture
+def folder():
+    """A folder on a file system that takes O_DIRECT (a temporary one may be in memory)."""
+    path = tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    yield Path(path)
+    shutil.rmtree(path)
+
+
+def make_drives(folder, count=4, size_bytes=256 << 20, name="drive"):
+    paths = []
+    for index in range(count):
+        path = folder / f"{name}{index}"
+        with open(path, "wb") as file:
+            file.truncate(size_bytes)
+        paths.append(str(path))
+    return paths
+
+
+@pytest.fixture
+def drives(folder):
+    return make_drives(folder)
+
+
+@pytest.fixture
+def store(drives):
+    """An open store on four drives. It must be empty again when the test ends."""
+    spillway.format_store(drives)
+    with spillway.Store(drives) as opened:
+        yield opened
+        if not opened.closed:
+            assert emptied(opened), f"the test left objects in the store: {opened.stats()}"
+
+
+def emptied(store):
+    """No object is left. One that was freed during its I/O goes when that has ended."""
+    deadline = time.monotonic() + 10
+    while store.stats().objects or store.stats().used_bytes:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+# tests/python/offloading.py - what the tests of spillway.torch share
+import time
+
+import torch
+from torch import nn
+
+import spillway.torch
+from conftest import emptied
+
+
+class Save(torch.autograd.Function):
+    """Saves tensors as they are, and hands what comes back to a list in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x, seen, *tensors):
+        ctx.save_for_backward(*tensors)
+        ctx.seen, ctx.count = seen, len(tensors)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.seen.append(ctx.saved_tensors)
+        return (gradient, None) + (None,) * ctx.count
+
+
+class Nothing(nn.Module):
+    """A model without parameters, for tests that save by themselves."""
+
+
+def settle(off):
+    """All accepted writes have ended and their memory has been let go."""
+    deadline = time.monotonic() + 30
+    while True:
+        off._session.drain()
+        stats = off.stats()
+        if stats.staging_bytes == 0:
+            return stats
+        assert time.monotonic() < deadline, f"writes do not end: {stats}"
+        time.sleep(0.001)
+
+
+def same_bits(a, b):
+    """Same type, shape, strides and bytes (NaN payloads and the sign of zero included)."""
+    if (a.dtype, a.size(), a.stride()) != (b.dtype, b.size(), b.stride()):
+        return False
+    return raw(a) == raw(b)
+
+
+def raw(tensor):
+    """The elements' bytes in logical order."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy().tobytes()
+
+
+def left_in(off):
+    """Entries, held memory and objects that are left; all 0 when every graph is gone."""
+    store = off._session.cache._store
+    if store is not None:
+        emptied(store)
+    off._session.drain()
+    return off.stats().entries, len(off._session._owners), 0 if store is None else store.stats().objects

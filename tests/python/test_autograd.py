@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_autograd.py - in-place changes, several backward passes, exceptions, threads, the context's life
+import errno
+import gc
+import logging
+import os
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import spillway
+import spillway.torch
+from conftest import make_drives
+from offloading import Nothing, Save, left_in, settle
+
+
+@pytest.fixture
+def off(store):
+    context = spillway.torch.offload(Nothing(), store, min_bytes=1)
+    yield context
+    gc.collect()
+    assert left_in(context) == (0, 0, 0)
+
+
+INPLACE = "modified by an inplace operation"
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["after the write", "at once"])
+@pytest.mark.parametrize("change", [
+    lambda y: y.add_(1),
+    lambda y: y.view(-1)[3:5].zero_(),
+    lambda y: y.detach().mul_(2),
+], ids=["itself", "a view", "detached"])
+def test_changed_in_place(off, change, stored):
+    with off:
+        y = torch.randn(300, 300, requires_grad=True).exp()
+        if stored:
+            settle(off)
+        with torch.no_grad():
+            change(y)
+        with pytest.raises(RuntimeError, match=INPLACE):
+            y.sum().backward()
+    del y
+
+
+def test_changed_in_place_while_kept(store):
+    off = spillway.torch.offload(Nothing(), store, min_bytes=1 << 30)
+    with off:
+        y = torch.randn(300, requires_grad=True).exp()
+        y.add_(1)
+        with pytest.raises(RuntimeError, match=INPLACE):
+            y.sum().backward()
+
+
+def test_a_parameter_changed_in_place(store):
+    model = nn.Linear(5, 5)
+    off = spillway.torch.offload(model, store)
+    with off:
+        y = model(torch.randn(3, 5, requires_grad=True)).sum()
+        with torch.no_grad():
+            model.weight.add_(1)
+        with pytest.raises(RuntimeError, match=INPLACE):
+            y.backward()
+
+
+def test_a_change_before_the_save_is_no_fault(off):
+    with off:
+        x = torch.randn(1000, requires_grad=True)
+        y = (x * 1).mul_(2)
+        z = y.exp()
+        z.sum().backward()
+    assert torch.equal(x.grad, torch.exp(x.detach() * 2) * 2)
+
+
+def test_bytes_changed_during_the_write_are_never_used(off):
+    """Many large tensors, changed at once after the save: some before, some during, some after their write."""
+    outputs = []
+    with off:
+        for _ in range(16):
+            y = torch.randn(1 << 20, requires_grad=True).exp()
+            y.detach().zero_()
+            outputs.append(y)
+        for y in outputs:
+            with pytest.raises(RuntimeError, match=INPLACE):
+                y.sum().backward()
+    del y
+    outputs.clear()
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["stored", "forwarded"])
+def test_backward_twice(off, wait):
+    torch.manual_seed(3)
+    x = torch.randn(200, 200, requires_grad=True)
+    with off:
+        y = (x.exp() * x.sin()).sum()
+        if wait:
+            settle(off)
+        y.backward(retain_graph=True)
+        first = x.grad.clone()
+        y.backward()
+    expected = torch.autograd.grad((x.exp() * x.sin()).sum(), x)[0]
+    assert torch.equal(first, expected)
+    assert torch.equal(x.grad, expected + expected)
+    del y
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["stored", "forwarded"])
+def test_double_backward(off, wait):
+    def second(settled):
+        torch.manual_seed(5)
+        x = torch.randn(100, 100, requires_grad=True)
+        y = (x.exp() * x.tanh() @ x).sum()
+        settled()
+        (first,) = torch.autograd.grad(y, x, create_graph=True)
+        settled()
+        penalty = (first**2).sum()
+        penalty.backward()
+        return x.grad
+
+    expected = second(lambda: None)
+    with off:
+        got = second((lambda: settle(off)) if wait else (lambda: None))
+    assert torch.equal(got, expected)
+
+
+def test_several_losses(off):
+    def run():
+        torch.manual_seed(7)
+        x = torch.randn(100, 100, requires_grad=True)
+        h = x.sigmoid()
+        (h.exp().sum()).backward(retain_graph=True)
+        (h.log().sum()).backward()
+        return x.grad
+
+    expected = run()
+    with off:
+        assert torch.equal(run(), expected)
+
+
+def test_backward_after_the_context(off):
+    x = torch.randn(100, 100, requires_grad=True)
+    with off:
+        y = x.exp().sum()
+        settle(off)
+    y.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    del y
+
+
+def test_backward_in_other_threads(off):
+    outputs, leaves = [], []
+    with off:
+        for _ in range(8):
+            leaves.append(torch.randn(300, 300, requires_grad=True))
+            outputs.append((leaves[-1].exp().sin() * leaves[-1]).sum())
+    threads = [threading.Thread(target=outputs.pop(0).backward) for _ in leaves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    threads.clear()
+    for leaf in leaves:
+        assert torch.equal(leaf.grad, torch.autograd.grad((leaf.exp().sin() * leaf).sum(), leaf)[0])
+
+
+def test_a_graph_that_is_dropped_leaves_nothing(off):
+    with off:
+        y = torch.randn(1000, requires_grad=True).exp()
+        del y
+        assert left_in(off)[:2] == (0, 0) or settle(off).entries == 0
+
+
+class Layers(nn.Module):
+    def __init__(self, fault=None):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(100, 100), nn.GELU()) for _ in range(4))
+        self.fault = fault
+
+    def forward(self, x):
+        for index, layer in enumerate(self.layers):
+            x = layer(x)
+            if self.fault == index:
+                raise ArithmeticError("in forward")
+        return x
+
+
+class Boom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("in backward")
+
+
+def step_of(model, off):
+    torch.manual_seed(11)
+    model.zero_grad()
+    with off:
+        model(torch.randn(64, 100)).pow(2).sum().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("where", ["forward", "layer", "backward"])
+def test_after_an_exception_the_next_step_works(store, where):
+    torch.manual_seed(1)
+    model = Layers()
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    expected = step_of(model, off)
+    with pytest.raises(ArithmeticError):
+        with off:
+            if where == "forward":
+                model.fault = 2
+                model(torch.randn(64, 100))
+            elif where == "layer":
+                handle = model.layers[2][0].register_forward_pre_hook(lambda *_: Boom.backward(None, None))
+                try:
+                    model(torch.randn(64, 100))
+                finally:
+                    handle.remove()
+            else:
+                Boom.apply(model(torch.randn(64, 100))).sum().backward()
+    model.fault = None
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(step_of(model, off), expected))
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_entered_twice(off, store):
+    other = spillway.torch.offload(Nothing(), store)
+    with off:
+        with pytest.raises(RuntimeError, match="active in this thread already"):
+            off.__enter__()
+        with pytest.raises(RuntimeError, match="active in this thread already"):
+            other.__enter__()
+        torch.randn(1000, requires_grad=True).exp().sum().backward()
+    assert off.stats().offers == 1
+    with other:
+        pass
+
+
+def test_hooks_go_with_the_context(store):
+    model = Layers()
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    for _ in range(3):
+        step_of(model, off)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    offers = off.stats().offers
+    model(torch.randn(64, 100)).sum().backward()
+    assert off.stats().offers == offers
+
+
+def test_no_grad_is_left_alone(store):
+    model = Layers()
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    with off, torch.no_grad():
+        model(torch.randn(64, 100))
+    assert (off.stats().offers, off.stats().steps) == (0, 0)
+
+
+def test_steps_are_seen(store):
+    model = Layers()
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    for _ in range(3):
+        step_of(model, off)
+    assert off.stats().steps == 3
+
+
+def test_gradient_accumulation(store):
+    def run(off=None):
+        torch.manual_seed(1)
+        model = Layers()
+        context = spillway.torch.offload(model, store, min_bytes=1) if off else None
+        for _ in range(2):
+            if context:
+                context.step()
+            for _ in range(3):
+                torch_step(model, context)
+        return [p.grad for p in model.parameters()], context
+
+    def torch_step(model, context):
+        batch = torch.randn(64, 100)
+        if context is None:
+            model(batch).pow(2).sum().backward()
+        else:
+            with context:
+                model(batch).pow(2).sum().backward()
+
+    expected, _ = run()
+    got, context = run(True)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+    assert context.stats().steps == 2
+
+
+def test_several_forward_passes_before_backward(store):
+    def run(context):
+        torch.manual_seed(1)
+        model = Layers()
+        off = spillway.torch.offload(model, store, min_bytes=1) if context else None
+        if off:
+            off.__enter__()
+        losses = [model(torch.randn(64, 100)).pow(2).sum() for _ in range(3)]
+        for loss in losses:
+            loss.backward()
+        if off:
+            off.__exit__(None, None, None)
+        return [p.grad for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(True), run(False)))
+
+
+def test_a_store_closed_inside_the_context(drives):
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+    x = torch.randn(1000, requires_grad=True)
+    with off:
+        y = x.exp().sum()
+        store.close()
+        with pytest.raises(RuntimeError, match="SpillwayError: .Errno 9. the tensor cache is closed"):
+            y.backward()
+        with pytest.raises(RuntimeError, match="SpillwayError: .Errno 9. the tensor cache is closed"):
+            x.exp()
+    with pytest.raises(spillway.SpillwayError, match="closed"):
+        off.__enter__()
+    with spillway.Store(drives):  # the drives were given back
+        pass
+
+
+def test_lent_memory_outlives_the_store(drives):
+    spillway.format_store(drives)
+    seen = []
+    with spillway.Store(drives) as store:
+        off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+        tensor = torch.randn(100000)
+        expected = tensor.clone()
+        with off:
+            y = Save.apply(torch.ones(1, requires_grad=True), seen, tensor)
+            del tensor
+            settle(off)
+            y.sum().backward()
+    assert torch.equal(seen[0][0], expected)
+    seen.clear()
+    with spillway.Store(drives):  # given back now at the latest
+        pass
+
+
+def test_closing_inside_the_context_is_refused(off):
+    with off:
+        with pytest.raises(RuntimeError, match="leave the offload context"):
+            off.close()
+
+
+def test_damaged_drives_give_an_error_and_never_wrong_bytes(drives):
+    spillway.format_store(drives)
+    with spillway.Store(drives) as store:
+        off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+        x = torch.randn(500000, requires_grad=True)
+        with off:
+            y = x.exp()
+            z = y.sum()
+            del y
+            settle(off)
+            for path in drives:  # all data blocks; the superblocks are at both ends
+                size = os.path.getsize(path)
+                with open(path, "r+b") as file:
+                    file.seek(1 << 20)
+                    file.write(os.urandom(min(size - (2 << 20), 32 << 20)))
+            # PyTorch turns what a hook raises into a RuntimeError with its text.
+            with pytest.raises(RuntimeError, match=f"SpillwayError: .Errno {errno.EBADMSG}") as caught:
+                z.backward()
+        assert any(path in str(caught.value) for path in drives)
+        assert x.grad is None
+
+
+def test_a_full_store_keeps_tensors_and_says_so(folder, caplog):
+    drives = make_drives(folder, 1, 16 << 20)
+    spillway.format_store(drives)
+    torch.manual_seed(1)
+    x = torch.randn(1 << 20, requires_grad=True)  # 4 MiB each
+
+    def run():
+        h = x
+        for _ in range(8):
+            h = h.sin()
+        return torch.autograd.grad(h.sum(), x)[0]
+
+    expected = run()
+    with spillway.Store(drives) as store, caplog.at_level(logging.WARNING, "spillway"):
+        off = spillway.torch.offload(Nothing(), store)
+        for _ in range(2):
+            with off:
+                off.step()
+                assert torch.equal(run(), expected)
+        with off:
+            off.step()
+        assert off.stats().bytes_kept_no_space > 0
+        assert "the store is full" in caplog.text
+
+
+def test_a_forked_child_can_drop_what_it_inherited(off):
+    x = torch.randn(1000, requires_grad=True)
+    with off:
+        y = x.exp().sum()
+        child = os.fork()
+        if child == 0:
+            del y
+            gc.collect()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        y.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    del y
+
+
+def test_wrong_use(store):
+    with pytest.raises(TypeError, match="torch.nn.Module"):
+        spillway.torch.offload(lambda x: x, store)
+    with pytest.raises(ValueError, match="mode must be one of"):
+        spillway.torch.offload(Nothing(), store, mode="fast")
+    with pytest.raises(ValueError, match="a store is needed"):
+        spillway.torch.offload(Nothing(), None)
+
+
+def test_layers():
+    inner = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    model = nn.Sequential(nn.Linear(1, 1), nn.Sequential(inner, nn.ModuleList([nn.Linear(1, 1)])), nn.Linear(1, 1))
+    layers = spillway.torch.layers_of(model)
+    assert layers == [model[0], inner[0], inner[1], model[1][1][0], model[2]]
+    assert spillway.torch.layers_of(Layers())[0] is not None
+    assert spillway.torch.layers_of(nn.Linear(1, 1)) == []

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_store.py - put, get and free from Python; errors as exceptions; lifetime
+import array
+import errno
+import os
+import random
+
+import pytest
+
+import spillway
+from conftest import make_drives
+
+
+def error_of(number, call, *arguments, **options):
+    with pytest.raises(spillway.SpillwayError) as caught:
+        call(*arguments, **options)
+    assert caught.value.errno == number, caught.value
+    assert len(caught.value.strerror) > 10, "the error says nothing"
+    return caught.value.strerror
+
+
+@pytest.mark.parametrize("length", [1, 511, 512, 513, 4095, 1000003, 8 << 20])
+def test_bytes_come_back(store, length):
+    content = random.Random(length).randbytes(length)
+    thing = store.put(content)
+    assert store.get(thing, length) == content
+    if length > 100:
+        assert store.get(thing, 50, offset=49) == content[49:99]
+    store.free(thing)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview, lambda b: array.array("B", b)])
+def test_any_buffer(store, kind):
+    content = bytes(range(256)) * 300
+    thing = store.put(kind(content))
+    into = bytearray(len(content) + 7)
+    store.get_into(thing, memoryview(into)[7:])  # an odd address
+    assert into[7:] == content
+    store.free(thing)
+
+
+def test_a_buffer_that_cannot_be_written_is_refused(store):
+    thing = store.put(b"abc")
+    with pytest.raises(BufferError):
+        store.get_into(thing, b"abc")
+    store.free(thing)
+
+
+def test_a_buffer_with_gaps_is_refused(store):
+    with pytest.raises(BufferError):
+        store.put(memoryview(bytes(100))[::2])
+
+
+def test_wrong_requests(store):
+    thing = store.put(b"x" * 1000)
+    error_of(errno.ERANGE, store.get, thing, 1001)
+    error_of(errno.ERANGE, store.get, thing, 1, offset=1000)
+    store.free(thing)
+    error_of(errno.ENOENT, store.get, thing, 1)
+    error_of(errno.ENOENT, store.free, thing)
+    error_of(errno.EINVAL, store.put, b"")
+
+
+def test_a_full_store_says_so_and_nothing_changes(store):
+    kept = store.put(b"k" * 5000)
+    used = store.stats().used_bytes
+    big = bytearray(32 << 20)
+    things = []
+    with pytest.raises(spillway.SpillwayError) as caught:
+        while len(things) < 64:
+            things.append(store.put(big))
+    assert caught.value.errno == errno.ENOSPC
+    assert len(things) > 20
+    for thing in things:
+        store.free(thing)
+    assert store.stats().used_bytes == used
+    assert store.get(kept, 5000) == b"k" * 5000
+    store.free(kept)
+
+
+def test_stats(store):
+    thing = store.put(bytes(4 << 20))
+    stats = store.stats()
+    assert (stats.drives, stats.objects, stats.puts, stats.bytes_put) == (4, 1, 1, 4 << 20)
+    drives = store.drive_stats()
+    assert len(drives) == 4
+    assert sum(drive.bytes_written for drive in drives) == stats.bytes_written == 4 << 20
+    assert store.description and store.chunk_bytes
+    store.free(thing)
+
+
+def test_missing_drive(drives):
+    spillway.format_store(drives)
+    error_of(errno.ENXIO, spillway.Store, drives[:3])
+    error_of(errno.ENOTUNIQ, spillway.Store, drives + drives[:1])
+
+
+def test_no_store_on_the_drives(drives):
+    error_of(errno.EMEDIUMTYPE, spillway.Store, drives)
+    error_of(errno.ENOENT, spillway.Store, [drives[0] + "-none"])
+
+
+def test_in_use_by_another(store, drives):
+    error_of(errno.EBUSY, spillway.Store, drives)
+
+
+def test_paths_must_be_a_sequence(drives):
+    with pytest.raises(TypeError):
+        spillway.Store(drives[0])
+
+
+def test_wrong_option():
+    with pytest.raises(ValueError, match="backend must be one of auto"):
+        spillway.Store(["x"], backend="sync")
+
+
+def test_closed_store(drives):
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    store.close()
+    store.close()
+    assert store.closed
+    assert "open it again" in error_of(errno.EBADF, store.put, b"x")
+    with spillway.Store(drives) as again:  # the drives were given back
+        assert again.stats().objects == 0
+
+
+def test_partitions(drives):
+    assert spillway.format_store(drives, partitions=2).partitions == 2
+    with spillway.Store(drives, partition=None) as one, spillway.Store(drives, partition=None) as two:
+        assert {one.stats().partition, two.stats().partition} == {0, 1}
+        error_of(errno.EBUSY, spillway.Store, drives, partition=None)
+
+
+def test_check_probe_wipe(drives):
+    info = spillway.format_store(drives)
+    assert (info.drives, info.partitions, len(info.store_uuid)) == (4, 1, 36)
+    assert spillway.check_store(drives).store_uuid == info.store_uuid
+    probed = spillway.probe(drives[0])
+    assert probed.has_store and probed.kind == "file" and probed.size_bytes == 256 << 20
+    spillway.wipe_store(drives)
+    assert not spillway.probe(drives[0]).has_store
+    error_of(errno.EMEDIUMTYPE, spillway.wipe_store, drives)
+
+
+def test_probe_of_what_is_not_there():
+    probed = spillway.probe("/dev/does-not-exist")
+    assert not probed.usable and probed.reason
+
+
+def test_too_small(folder):
+    error_of(errno.ENOSPC, spillway.format_store, make_drives(folder, 1, 1 << 20))
+
+
+def test_libaio_gives_the_same(drives):
+    spillway.format_store(drives)
+    content = os.urandom(3000001)
+    with spillway.Store(drives, backend="libaio") as store:
+        thing = store.put(content)
+        assert store.get(thing, len(content)) == content
+        store.free(thing)
+        assert "libaio" in store.description
+
+
+def test_a_forked_child_leaves_the_store_alone(store):
+    thing = store.put(b"parent" * 1000)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if store.closed else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert store.get(thing, 6000) == b"parent" * 1000
+    store.free(thing)

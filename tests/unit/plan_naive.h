@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/plan_naive.h - the planner's model once more: slow, and from the sentences that describe it
+ *
+ * Everything is found by looking at all tensors; the rule for reading ahead is checked at every point of the forecast,
+ * in the form in which tensor/plan.c states it first.
+ */
+#ifndef SPW_TESTS_PLAN_NAIVE_H
+#define SPW_TESTS_PLAN_NAIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <spillway/plan.h>
+
+#define NAIVE_TENSORS_MAX 64
+#define NAIVE_NEVER       1e300
+
+enum naive_where {
+	NAIVE_NOT_YET,
+	NAIVE_IN_MEMORY, /* and stays there */
+	NAIVE_WAITS,     /* for its write */
+	NAIVE_BEING_WRITTEN,
+	NAIVE_ON_DRIVES,
+	NAIVE_BEING_READ,
+	NAIVE_DEAD,
+};
+
+struct naive_change {
+	double ns, bytes; /* memory in use from there on */
+	int kind;         /* at one time: 0 write ended, 1 packed, 2 used, 3 released */
+	uint32_t tensor;
+};
+
+struct naive {
+	const struct spw_plan_step *step;
+	const enum spw_plan_choice *choices;
+	double write, read, mixed, write_delay, read_delay, memory;
+	/* forecast */
+	struct naive_change changes[4 * NAIVE_TENSORS_MAX];
+	uint32_t change_count;
+	bool out[NAIVE_TENSORS_MAX];
+	uint32_t used_at[NAIVE_TENSORS_MAX]; /* change */
+	/* now */
+	double now, stall;
+	enum naive_where where[NAIVE_TENSORS_MAX];
+	bool use_done[NAIVE_TENSORS_MAX], release_done[NAIVE_TENSORS_MAX], write_open[NAIVE_TENSORS_MAX];
+	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
+	uint32_t writing, reading, awaited; /* UINT32_MAX: nobody */
+	double write_left, read_left;
+	double peak, written, bytes_read;
+};
+
+static const struct spw_plan_tensor *naive_tensor(const struct naive *naive, uint32_t i)
+{
+	return &naive->step->tensors[i];
+}
+
+static double naive_wanted(const struct spw_plan_tensor *tensor)
+{
+	return (double)(tensor->users > 0 ? tensor->use_ns : tensor->release_ns);
+}
+
+static bool naive_packed_before(const struct naive *naive, uint32_t a, uint32_t b)
+{
+	uint64_t one = naive_tensor(naive, a)->pack_ns, other = naive_tensor(naive, b)->pack_ns;
+
+	return one != other ? one < other : a < b;
+}
+
+static bool naive_used_before(const struct naive *naive, uint32_t a, uint32_t b)
+{
+	uint64_t one = naive_tensor(naive, a)->use_ns, other = naive_tensor(naive, b)->use_ns;
+
+	return one != other ? one < other : a < b;
+}
+
+/* ---- Forecast: N(t) ---- */
+
+static int naive_compare(const void *left, const void *right)
+{
+	const struct naive_change *a = left, *b = right;
+
+	if (a->ns != b->ns)
+		return a->ns < b->ns ? -1 : 1;
+	if (a->kind != b->kind)
+		return a->kind - b->kind;
+	return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
+}
+
+static void naive_change_add(struct naive *naive, double ns, int kind, uint32_t tensor)
+{
+	naive->changes[naive->change_count++] = (struct naive_change){.ns = ns, .kind = kind, .tensor = tensor};
+}
+
+static void naive_forecast_writes(struct naive *naive)
+{
+	bool done[NAIVE_TENSORS_MAX] = {false};
+	double free_ns = 0;
+
+	for (uint32_t k = 0; k < naive->step->count; k++) {
+		uint32_t next = 0;
+		double begin;
+
+		/* Each round takes one of as many as there are. */
+		while (done[next])
+			next++;
+		for (uint32_t i = next + 1; i < naive->step->count; i++)
+			if (!done[i] && naive_packed_before(naive, i, next))
+				next = i;
+		const struct spw_plan_tensor *tensor = naive_tensor(naive, next);
+
+		done[next] = true;
+		begin = (double)tensor->pack_ns > free_ns ? (double)tensor->pack_ns : free_ns;
+		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 || begin >= naive_wanted(tensor))
+			continue;
+		free_ns = begin + (double)tensor->bytes / naive->write;
+		naive->out[next] = free_ns + naive->write_delay < naive_wanted(tensor);
+		if (naive->out[next])
+			naive_change_add(naive, free_ns + naive->write_delay, 0, next);
+	}
+}
+
+static void naive_forecast(struct naive *naive)
+{
+	double bytes = 0;
+
+	naive_forecast_writes(naive);
+	for (uint32_t i = 0; i < naive->step->count; i++) {
+		const struct spw_plan_tensor *tensor = naive_tensor(naive, i);
+
+		naive_change_add(naive, (double)tensor->pack_ns, 1, i);
+		if (tensor->users > 0 && naive->out[i])
+			naive_change_add(naive, (double)tensor->use_ns, 2, i);
+		if (tensor->users > 0 || !naive->out[i])
+			naive_change_add(naive, (double)tensor->release_ns, 3, i);
+	}
+	qsort(naive->changes, naive->change_count, sizeof(naive->changes[0]), naive_compare);
+	for (uint32_t k = 0; k < naive->change_count; k++) {
+		struct naive_change *change = &naive->changes[k];
+		double size = (double)naive_tensor(naive, change->tensor)->bytes;
+
+		bytes += change->kind == 1 || change->kind == 2 ? size : -size;
+		change->bytes = bytes;
+		if (change->kind == 2)
+			naive->used_at[change->tensor] = k;
+	}
+}
+
+/* N(s) + bytes of j, j used no later than i but after s  <=  M, for all s until the use of i. */
+static bool naive_fits(const struct naive *naive, uint32_t i, double compute_ns)
+{
+	uint32_t from = 0;
+
+	while (from + 1 < naive->change_count && naive->changes[from + 1].ns <= compute_ns + 1)
+		from++;
+	for (uint32_t k = from; k < naive->change_count; k++) {
+		double bytes = naive->changes[k].bytes;
+
+		if (k > from && naive->changes[k].ns >= (double)naive_tensor(naive, i)->use_ns)
+			break;
+		for (uint32_t j = 0; j < naive->step->count; j++)
+			if (j == i ? !naive->out[i] || naive->used_at[i] > k
+				   : naive->out[j] && naive_tensor(naive, j)->users > 0 && naive->used_at[j] > k &&
+					     naive_used_before(naive, j, i))
+				bytes += (double)naive_tensor(naive, j)->bytes;
+		if (bytes > naive->memory)
+			return false;
+	}
+	return true;
+}
+
+/* ---- Now ---- */
+
+static double naive_in_use(const struct naive *naive)
+{
+	double bytes = 0;
+
+	for (uint32_t i = 0; i < naive->step->count; i++)
+		if ((naive->where[i] != NAIVE_NOT_YET && naive->where[i] != NAIVE_ON_DRIVES &&
+		     naive->where[i] != NAIVE_DEAD) ||
+		    naive->write_open[i])
+			bytes += (double)naive_tensor(naive, i)->bytes;
+	return bytes;
+}
+
+static void naive_begin_write(struct naive *naive)
+{
+	uint32_t next = UINT32_MAX;
+
+	if (naive->writing != UINT32_MAX || naive->write <= 0)
+		return;
+	for (uint32_t i = 0; i < naive->step->count; i++)
+		if (naive->where[i] == NAIVE_WAITS && (next == UINT32_MAX || naive_packed_before(naive, i, next)))
+			next = i;
+	if (next == UINT32_MAX)
+		return;
+	naive->where[next] = NAIVE_BEING_WRITTEN;
+	naive->write_open[next] = true;
+	naive->writing = next;
+	naive->write_left = (double)naive_tensor(naive, next)->bytes;
+	naive->written += naive->write_left;
+}
+
+/* Return: whether something changed. */
+static bool naive_read_ahead(struct naive *naive, double compute_ns)
+{
+	uint32_t next = UINT32_MAX;
+
+	if (naive->reading != UINT32_MAX)
+		return false;
+	for (uint32_t i = 0; i < naive->step->count; i++)
+		if (naive->choices[i] == SPW_PLAN_SPILL && naive_tensor(naive, i)->users > 0 && !naive->use_done[i] &&
+		    naive->where[i] != NAIVE_IN_MEMORY && naive->where[i] != NAIVE_BEING_READ &&
+		    (next == UINT32_MAX || naive_used_before(naive, i, next)))
+			next = i;
+	if (next == UINT32_MAX || naive->where[next] == NAIVE_NOT_YET)
+		return false;
+	if (naive->where[next] != NAIVE_ON_DRIVES) {
+		if (naive->out[next] && !naive_fits(naive, next, compute_ns))
+			return false;
+		naive->where[next] = NAIVE_IN_MEMORY;
+		return true;
+	}
+	double size = (double)naive_tensor(naive, next)->bytes;
+
+	if (naive->awaited != next &&
+	    (naive_in_use(naive) + size > naive->memory || !naive_fits(naive, next, compute_ns)))
+		return false;
+	naive->where[next] = NAIVE_BEING_READ;
+	naive->reading = next;
+	naive->read_left = size;
+	naive->bytes_read += size;
+	return true;
+}
+
+/* The next thing that compute does: at one time it packs, then uses, then releases. */
+static uint32_t naive_next_compute(const struct naive *naive, int *kind, double *ns)
+{
+	uint32_t next = UINT32_MAX;
+
+	for (uint32_t i = 0; i < naive->step->count; i++) {
+		const struct spw_plan_tensor *tensor = naive_tensor(naive, i);
+		int its_kind = naive->where[i] == NAIVE_NOT_YET ? 1 : tensor->users > 0 && !naive->use_done[i] ? 2 : 3;
+		double its_ns = (double)(its_kind == 1   ? tensor->pack_ns
+					 : its_kind == 2 ? tensor->use_ns
+							 : tensor->release_ns);
+
+		if (naive->release_done[i])
+			continue;
+		if (next == UINT32_MAX || its_ns < *ns || (its_ns == *ns && its_kind < *kind)) {
+			next = i;
+			*kind = its_kind;
+			*ns = its_ns;
+		}
+	}
+	return next;
+}
+
+static void naive_compute(struct naive *naive, uint32_t i, int kind)
+{
+	if (kind == 1) {
+		naive->where[i] = naive->choices[i] == SPW_PLAN_SPILL ? NAIVE_WAITS : NAIVE_IN_MEMORY;
+	} else if (kind == 2) {
+		if (naive->where[i] == NAIVE_ON_DRIVES || naive->where[i] == NAIVE_BEING_READ) {
+			naive->awaited = i;
+			return;
+		}
+		naive->use_done[i] = true;
+		naive->where[i] = NAIVE_IN_MEMORY;
+	} else {
+		naive->release_done[i] = true;
+		naive->where[i] = NAIVE_DEAD;
+	}
+}
+
+static void naive_io_end(struct naive *naive, uint32_t i, bool write, double compute_ns)
+{
+	if (write) {
+		naive->write_ends[i] = NAIVE_NEVER;
+		naive->write_open[i] = false;
+		if (naive->where[i] == NAIVE_BEING_WRITTEN)
+			naive->where[i] = NAIVE_ON_DRIVES;
+		return;
+	}
+	naive->read_ends[i] = NAIVE_NEVER;
+	naive->where[i] = NAIVE_IN_MEMORY;
+	if (naive->awaited == i) {
+		naive->awaited = UINT32_MAX;
+		naive->use_done[i] = true;
+		naive->stall = naive->now - compute_ns;
+	}
+}
+
+/* Return: whether something happened. */
+static bool naive_advance(struct naive *naive)
+{
+	bool both = naive->writing != UINT32_MAX && naive->reading != UINT32_MAX;
+	double write_rate = both && naive->mixed / 2 < naive->write ? naive->mixed / 2 : naive->write;
+	double read_rate = both && naive->mixed / 2 < naive->read ? naive->mixed / 2 : naive->read;
+	double compute_ns = 0, when[5] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER},
+	       next = NAIVE_NEVER;
+	uint32_t who[5] = {naive->writing, 0, naive->reading, 0, 0};
+	int kind = 0, what = 0;
+
+	if (naive->writing != UINT32_MAX && write_rate > 0)
+		when[0] = naive->now + naive->write_left / write_rate;
+	if (naive->reading != UINT32_MAX && read_rate > 0)
+		when[2] = naive->now + naive->read_left / read_rate;
+	for (uint32_t i = 0; i < naive->step->count; i++) {
+		if (naive->write_ends[i] < when[1])
+			when[1] = naive->write_ends[who[1] = i];
+		if (naive->read_ends[i] < when[3])
+			when[3] = naive->read_ends[who[3] = i];
+	}
+	who[4] = naive_next_compute(naive, &kind, &compute_ns);
+	if (who[4] != UINT32_MAX && naive->awaited == UINT32_MAX)
+		when[4] = compute_ns + naive->stall;
+	for (int k = 0; k < 5; k++)
+		if (when[k] < next)
+			next = when[what = k];
+	if (next >= NAIVE_NEVER)
+		return false;
+	naive->write_left -= naive->writing != UINT32_MAX ? write_rate * (next - naive->now) : 0;
+	naive->read_left -= naive->reading != UINT32_MAX ? read_rate * (next - naive->now) : 0;
+	naive->now = next;
+	if (what == 0) {
+		naive->write_ends[who[0]] = next + naive->write_delay;
+		naive->writing = UINT32_MAX;
+	} else if (what == 2) {
+		naive->read_ends[who[2]] = next + naive->read_delay;
+		naive->reading = UINT32_MAX;
+	} else if (what == 4) {
+		naive_compute(naive, who[4], kind);
+	} else {
+		naive_io_end(naive, who[what], what == 1, compute_ns);
+	}
+	return true;
+}
+
+static void naive_open(struct naive *naive, const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+		       double memory, const enum spw_plan_choice *choices)
+{
+	uint64_t mixed = drives->mixed_bytes_per_second;
+
+	memset(naive, 0, sizeof(*naive));
+	if (mixed == 0)
+		mixed = drives->write_bytes_per_second < drives->read_bytes_per_second ? drives->write_bytes_per_second
+										       : drives->read_bytes_per_second;
+	naive->step = step;
+	naive->choices = choices;
+	naive->memory = memory;
+	naive->write = (double)drives->write_bytes_per_second / 1e9;
+	naive->read = (double)drives->read_bytes_per_second / 1e9;
+	naive->mixed = (double)mixed / 1e9;
+	naive->write_delay = (double)drives->latency_ns;
+	naive->read_delay = (double)drives->latency_ns;
+	if (naive->write > 0)
+		naive->write_delay += (double)drives->chunk_bytes / naive->write;
+	if (naive->read > 0)
+		naive->read_delay += (double)drives->chunk_bytes / naive->read;
+	naive->writing = naive->reading = naive->awaited = UINT32_MAX;
+	for (uint32_t i = 0; i < step->count; i++)
+		naive->write_ends[i] = naive->read_ends[i] = NAIVE_NEVER;
+}
+
+/* Return: whether the step ended. */
+static bool naive_simulate(struct naive *naive)
+{
+	uint32_t ended;
+
+	naive_forecast(naive);
+	for (;;) {
+		double compute_ns = 0;
+		int kind = 0;
+
+		ended = 0;
+		for (uint32_t i = 0; i < naive->step->count; i++)
+			ended += naive->release_done[i];
+		if (ended == naive->step->count)
+			return true;
+		if (!naive_advance(naive))
+			return false;
+		naive_begin_write(naive);
+		(void)naive_next_compute(naive, &kind, &compute_ns);
+		if (naive->awaited == UINT32_MAX)
+			compute_ns = naive->now - naive->stall;
+		while (naive_read_ahead(naive, compute_ns))
+			continue;
+		if (naive_in_use(naive) > naive->peak)
+			naive->peak = naive_in_use(naive);
+	}
+}
+
+#endif

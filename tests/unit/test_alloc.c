@@ -1,0 +1,756 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_alloc.c - the extent allocator against a bitmap: every small case, random large ones, and planted damage */
+/* link: util */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include <cmocka.h>
+
+/* The allocator is compiled in, with its asserts and its sources of memory under the test's control. */
+static jmp_buf assert_escape;
+static int assert_expected;
+static int memory_fails;
+
+__attribute__((noreturn)) void test_assert_failed(const char *condition, const char *file, int line);
+static void *failing_calloc(size_t count, size_t size);
+static void *failing_mmap(void *address, size_t len, int protection, int flags, int fd, off_t offset);
+
+#define spw_assert_failed test_assert_failed
+#define calloc            failing_calloc
+#define mmap              failing_mmap
+#include "alloc/alloc.c"
+#undef mmap
+#undef calloc
+
+void test_assert_failed(const char *condition, const char *file, int line)
+{
+	if (!assert_expected) {
+		print_error("%s:%d: broken invariant: %s\n", file, line, condition);
+		abort();
+	}
+	longjmp(assert_escape, 1);
+}
+
+static void *failing_calloc(size_t count, size_t size)
+{
+	return memory_fails == 1 ? NULL : calloc(count, size);
+}
+
+static void *failing_mmap(void *address, size_t len, int protection, int flags, int fd, off_t offset)
+{
+	if (memory_fails == 2) {
+		errno = ENOMEM;
+		return MAP_FAILED;
+	}
+	return mmap(address, len, protection, flags, fd, offset);
+}
+
+#define expect_spw_assert(statement)                           \
+	do {                                                   \
+		assert_expected = 1;                           \
+		if (setjmp(assert_escape) == 0) {              \
+			statement;                             \
+			fail_msg("no assert: %s", #statement); \
+		}                                              \
+		assert_expected = 0;                           \
+	} while (0)
+
+/* ---- The model: one byte per block, and the extents that are allocated ------------------------------------------------------- */
+
+#define MODEL_BLOCKS_MAX 8192u
+
+struct model {
+	struct spw_alloc *alloc;
+	uint32_t blocks, extents_max, count;
+	uint8_t used[MODEL_BLOCKS_MAX];
+	struct spw_extent extents[MODEL_BLOCKS_MAX];
+};
+
+static void model_open(struct model *model, uint32_t blocks, uint32_t extents_max)
+{
+	memset(model, 0, sizeof(*model));
+	model->blocks = blocks;
+	model->extents_max = extents_max;
+	assert_int_equal(spw_alloc_open(blocks, extents_max, &model->alloc), 0);
+}
+
+/* The longest run of free blocks, and how many runs there are. */
+static uint32_t model_longest(const struct model *model, uint32_t *runs)
+{
+	uint32_t longest_run = 0, run = 0;
+
+	*runs = 0;
+	for (uint32_t block = 0; block < model->blocks; block++) {
+		run = model->used[block] ? 0 : run + 1;
+		*runs += run == 1;
+		longest_run = run > longest_run ? run : longest_run;
+	}
+	return longest_run;
+}
+
+static uint32_t model_free_blocks(const struct model *model)
+{
+	uint32_t free_blocks = 0;
+
+	for (uint32_t block = 0; block < model->blocks; block++)
+		free_blocks += !model->used[block];
+	return free_blocks;
+}
+
+/* Everything the allocator says of itself, against the bitmap. */
+static void model_check(const struct model *model)
+{
+	struct spw_alloc_stats stats;
+	uint32_t runs, longest_run = model_longest(model, &runs);
+
+	assert_int_equal(spw_alloc_verify(model->alloc), 0);
+	spw_alloc_stats(model->alloc, &stats);
+	assert_int_equal(stats.blocks_total, model->blocks);
+	assert_int_equal(stats.blocks_free, model_free_blocks(model));
+	assert_int_equal(spw_alloc_blocks_free(model->alloc), stats.blocks_free);
+	assert_int_equal(stats.extents_free, runs);
+	assert_int_equal(stats.extents_used, model->count);
+	assert_int_equal(stats.largest_free_blocks, longest_run);
+}
+
+/* ALLOC-1: an extent that was given lies inside, was free in every block, and starts where a free run starts. */
+static void model_take(struct model *model, const struct spw_extent *extent)
+{
+	assert_in_range(extent->len_blocks, 1, model->blocks);
+	assert_in_range(extent->start_block, 0, model->blocks - extent->len_blocks);
+	for (uint64_t block = extent->start_block; block < extent->start_block + extent->len_blocks; block++) {
+		assert_int_equal(model->used[block], 0);
+		model->used[block] = 1;
+	}
+	assert_true(extent->start_block == 0 || model->used[extent->start_block - 1]);
+	model->extents[model->count++] = *extent;
+}
+
+/* -ENOSPC exactly when no run is long enough, or when the extents are used up (ALLOC-8). */
+static bool model_get(struct model *model, uint64_t len_blocks)
+{
+	struct spw_extent extent;
+	uint32_t runs;
+	bool fits = model_longest(model, &runs) >= len_blocks && model->count < model->extents_max;
+
+	assert_int_equal(spw_alloc_get(model->alloc, len_blocks, &extent), fits ? 0 : -ENOSPC);
+	if (!fits)
+		return false;
+	assert_int_equal(extent.len_blocks, len_blocks);
+	model_take(model, &extent);
+	return true;
+}
+
+static bool model_get_some(struct model *model, uint64_t len_blocks)
+{
+	struct spw_extent extent;
+	uint32_t runs;
+	uint64_t best = model_longest(model, &runs);
+	bool fits = best > 0 && model->count < model->extents_max;
+
+	assert_int_equal(spw_alloc_get_some(model->alloc, len_blocks, &extent), fits ? 0 : -ENOSPC);
+	if (!fits)
+		return false;
+	best = best < len_blocks ? best : len_blocks;
+	assert_in_range(extent.len_blocks, 1, best);
+	assert_true(extent.len_blocks + extent.len_blocks / SECOND_COUNT >= best);
+	model_take(model, &extent);
+	if (extent.len_blocks < len_blocks) { /* a whole run then */
+		uint64_t end = extent.start_block + extent.len_blocks;
+		assert_true(end == model->blocks || model->used[end]);
+	}
+	return true;
+}
+
+static void model_put(struct model *model, uint32_t which)
+{
+	struct spw_extent *extent = &model->extents[which];
+
+	memset(&model->used[extent->start_block], 0, extent->len_blocks);
+	spw_alloc_put(model->alloc, extent);
+	*extent = model->extents[--model->count];
+}
+
+static void model_close(struct model *model)
+{
+	while (model->count)
+		model_put(model, model->count - 1);
+	model_check(model);
+	spw_alloc_close(model->alloc);
+}
+
+/* ---- Every sequence on a tiny device ------------------------------------------------------------------------------------------ */
+
+/* A copy of an allocator and its model, to go on from one state in several ways. */
+struct snapshot {
+	struct spw_alloc alloc;
+	struct desc descs[32];
+	struct model model;
+};
+
+static void snapshot_take(struct snapshot *snapshot, const struct model *model)
+{
+	memcpy(&snapshot->alloc, model->alloc, sizeof(snapshot->alloc));
+	memcpy(snapshot->descs, model->alloc->descs, model->alloc->descs_max * sizeof(struct desc));
+	memcpy(&snapshot->model, model, offsetof(struct model, used) + 16);
+	memcpy(snapshot->model.extents, model->extents, 16 * sizeof(struct spw_extent));
+}
+
+static void snapshot_restore(const struct snapshot *snapshot, struct model *model)
+{
+	memcpy(model->alloc, &snapshot->alloc, sizeof(snapshot->alloc));
+	memcpy(model->alloc->descs, snapshot->descs, model->alloc->descs_max * sizeof(struct desc));
+	memcpy(model, &snapshot->model, offsetof(struct model, used) + 16);
+	memcpy(model->extents, snapshot->model.extents, 16 * sizeof(struct spw_extent));
+}
+
+static uint64_t sequences;
+
+static void every_sequence(struct model *model, unsigned depth)
+{
+	static struct snapshot snapshots[16];
+	struct snapshot *here = &snapshots[depth];
+
+	model_check(model);
+	sequences++;
+	if (depth == 0)
+		return;
+	snapshot_take(here, model);
+	for (uint64_t len_blocks = 1; len_blocks <= model->blocks; len_blocks++) {
+		if (model_get(model, len_blocks) || model_get_some(model, len_blocks)) {
+			every_sequence(model, depth - 1);
+			snapshot_restore(here, model);
+		}
+	}
+	for (uint32_t which = 0; which < here->model.count; which++) {
+		model_put(model, which);
+		every_sequence(model, depth - 1);
+		snapshot_restore(here, model);
+	}
+}
+
+static struct model model;
+
+static void test_every_sequence(void **state)
+{
+	static const struct {
+		uint32_t blocks, extents_max;
+		unsigned depth;
+	} cases[] = {{1, 1, 6}, {2, 2, 9}, {3, 3, 8}, {8, 8, 6}, {8, 3, 6}, {12, 12, 5}};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		model_open(&model, cases[i].blocks, cases[i].extents_max);
+		every_sequence(&model, cases[i].depth);
+		model_close(&model);
+	}
+	assert_true(sequences > 100000);
+}
+
+/*
+ * Every way to cut a device into extents, and every choice of them to free, upwards and downwards: all states there are up to the
+ * order of the lists. In each, every length is asked for.
+ */
+static void every_request(struct model *here)
+{
+	static struct snapshot snapshot;
+
+	snapshot_take(&snapshot, here);
+	for (uint64_t len_blocks = 1; len_blocks <= here->blocks + 1; len_blocks++) {
+		if (model_get(here, len_blocks))
+			snapshot_restore(&snapshot, here);
+		if (model_get_some(here, len_blocks)) {
+			model_check(here);
+			snapshot_restore(&snapshot, here);
+		}
+	}
+}
+
+static void one_layout(uint32_t blocks, uint32_t cuts, uint32_t freed, bool downwards)
+{
+	uint64_t len_blocks = 1;
+
+	model_open(&model, blocks, blocks);
+	for (uint32_t block = 1; block <= blocks; block++) {
+		if (block == blocks || (cuts >> (block - 1) & 1)) {
+			assert_true(model_get(&model, len_blocks));
+			len_blocks = 0;
+		}
+		len_blocks++;
+	}
+	for (uint32_t i = blocks; i-- > 0;)
+		if (downwards && i < model.count && (freed >> model.extents[i].start_block & 1))
+			model_put(&model, i);
+	for (uint32_t i = 0; i < model.count;)
+		if (!downwards && (freed >> model.extents[i].start_block & 1))
+			model_put(&model, i);
+		else
+			i++;
+	model_check(&model);
+	every_request(&model);
+	model_close(&model);
+}
+
+static void test_every_layout(void **state)
+{
+	const uint32_t blocks = 8;
+	uint32_t starts;
+
+	(void)state;
+	for (uint32_t cuts = 0; cuts < 1u << (blocks - 1); cuts++) {
+		starts = cuts << 1 | 1; /* blocks that an extent starts at */
+		for (uint32_t freed = starts;; freed = (freed - 1) & starts) {
+			one_layout(blocks, cuts, freed, false);
+			one_layout(blocks, cuts, freed, true);
+			if (freed == 0)
+				break;
+		}
+	}
+}
+
+/* ---- Random sequences --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static uint64_t random_next(void)
+{
+	uint64_t z = random_state += UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return z ^ (z >> 31);
+}
+
+static uint32_t random_below(uint32_t limit)
+{
+	return (uint32_t)(random_next() % limit);
+}
+
+static uint64_t random_seed(void)
+{
+	const char *text = getenv("SPW_SEED");
+	uint64_t seed;
+
+	if (text)
+		seed = strtoull(text, NULL, 0);
+	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		fail_msg("getrandom");
+	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
+	return seed;
+}
+
+enum action {
+	GET_TINY,
+	GET_SMALL,
+	GET_LARGE,
+	GET_ANY,
+	GET_FIXED,
+	GET_SOME,
+	PUT_RANDOM,
+	PUT_NEWEST,
+	PUT_OLDEST,
+	PUT_HALF,
+	PUT_ALL,
+	ACTIONS,
+};
+
+static void act(enum action action, uint32_t fixed_blocks)
+{
+	uint32_t count = model.count;
+
+	switch (action) {
+	case GET_TINY: (void)model_get(&model, 1 + random_below(4)); break;
+	case GET_SMALL: (void)model_get(&model, 1 + random_below(100)); break;
+	case GET_LARGE: (void)model_get(&model, model.blocks / 16 + 1 + random_below(model.blocks / 8 + 1)); break;
+	case GET_ANY: (void)model_get(&model, 1 + random_below(model.blocks + 10)); break;
+	case GET_FIXED: (void)model_get(&model, fixed_blocks); break;
+	case GET_SOME: (void)model_get_some(&model, 1 + random_below(model.blocks)); break;
+	case PUT_HALF:
+		while (model.count > count / 2)
+			model_put(&model, random_below(model.count));
+		break;
+	case PUT_ALL:
+		while (model.count)
+			model_put(&model, 0);
+		break;
+	default:
+		if (count)
+			model_put(&model, action == PUT_RANDOM   ? random_below(count)
+					  : action == PUT_NEWEST ? count - 1
+								 : 0);
+	}
+}
+
+/* One swarm: actions drawn by weights that are themselves drawn, many of them zero, so that runs differ in character. */
+static void one_swarm(unsigned actions)
+{
+	uint32_t weights[ACTIONS], sum = 0, draw, fixed_blocks;
+	uint32_t blocks = 1 + random_below(1u << (3 + random_below(11)));
+	unsigned action;
+
+	for (action = 0; action < ACTIONS; action++) {
+		weights[action] = random_below(2) ? random_below(action == PUT_ALL || action == PUT_HALF ? 2 : 100) : 0;
+		sum += weights[action];
+	}
+	if (sum == 0)
+		return;
+	fixed_blocks = 1 + random_below(blocks < 300 ? blocks : 300);
+	model_open(&model, blocks, 1 + random_below(random_below(3) ? blocks : 40));
+	while (actions-- > 0) {
+		draw = random_below(sum);
+		for (action = 0; draw >= weights[action]; action++)
+			draw -= weights[action];
+		act((enum action)action, fixed_blocks);
+		model_check(&model);
+	}
+	model_close(&model);
+}
+
+static void test_random(void **state)
+{
+	(void)state;
+	random_state = random_seed();
+	for (unsigned swarm = 0; swarm < 400; swarm++)
+		one_swarm(500);
+}
+
+/* ---- Single properties -------------------------------------------------------------------------------------------------------- */
+
+/* The only fit lies deep in the list of its own class, behind more extents than constant time may look at. */
+static void test_exact_behind_the_bound(void **state)
+{
+	const uint64_t class_shortest = 256, class_width = 8;
+	struct spw_extent extents[80], found;
+	struct spw_alloc *alloc;
+	unsigned count = 0;
+
+	(void)state;
+	assert_int_equal(spw_alloc_open((class_shortest + class_width) * 32, 80, &alloc), 0);
+	/* Pairs of one extent and a wall of one block; the first extent is the longest of its class. */
+	for (; spw_alloc_get(alloc, count == 0 ? class_shortest + 7 : class_shortest, &extents[count]) == 0; count += 2)
+		assert_int_equal(spw_alloc_get(alloc, 1, &extents[count + 1]), 0);
+	assert_true(count / 2 > LOOK_MAX + 1);
+	if (spw_alloc_blocks_free(alloc) > 0)
+		assert_int_equal(spw_alloc_get(alloc, spw_alloc_blocks_free(alloc), &found), 0);
+	for (unsigned i = 0; i < count; i += 2)
+		spw_alloc_put(alloc, &extents[i]);
+	assert_int_equal(spw_alloc_get(alloc, class_shortest + 8, &found), -ENOSPC);
+	assert_int_equal(spw_alloc_get_some(alloc, class_shortest + 7, &found), 0);
+	assert_int_equal(found.len_blocks, class_shortest); /* the bounded look misses it, by less than 1/32 */
+	spw_alloc_put(alloc, &found);
+	assert_int_equal(spw_alloc_get(alloc, class_shortest + 7, &found), 0);
+	assert_int_equal(found.start_block, 0);
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	spw_alloc_close(alloc);
+}
+
+/* What alloc.h promises of the order. */
+static void test_in_turn(void **state)
+{
+	struct spw_extent extents[100];
+	struct spw_alloc *alloc;
+	uint64_t next_block;
+
+	(void)state;
+	random_state = random_seed();
+	assert_int_equal(spw_alloc_open(1u << 20, 1000, &alloc), 0);
+	for (unsigned round = 0; round < 3; round++) {
+		next_block = 0;
+		for (unsigned i = 0; i < 100; i++) {
+			assert_int_equal(spw_alloc_get(alloc, 1 + random_below(5000), &extents[i]), 0);
+			assert_int_equal(extents[i].start_block, next_block);
+			next_block += extents[i].len_blocks;
+		}
+		for (unsigned i = 100; i > 0; i--) {
+			unsigned which = random_below(i);
+			spw_alloc_put(alloc, &extents[which]);
+			extents[which] = extents[i - 1];
+		}
+	}
+	spw_alloc_close(alloc);
+}
+
+/* Equal lengths go back into the holes they left: nothing beyond the first round is ever touched. */
+static void test_holes_are_reused(void **state)
+{
+	struct spw_extent extents[500];
+	struct spw_alloc *alloc;
+
+	(void)state;
+	random_state = random_seed();
+	assert_int_equal(spw_alloc_open(1u << 20, 1000, &alloc), 0);
+	for (unsigned i = 0; i < 500; i++)
+		assert_int_equal(spw_alloc_get(alloc, 245, &extents[i]), 0);
+	for (unsigned i = 0; i < 100000; i++) {
+		unsigned which = random_below(500);
+		spw_alloc_put(alloc, &extents[which]);
+		assert_int_equal(spw_alloc_get(alloc, 245, &extents[which]), 0);
+		assert_in_range(extents[which].start_block, 0, 499 * 245);
+	}
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	spw_alloc_close(alloc);
+}
+
+static void test_open_refuses(void **state)
+{
+	struct spw_alloc *alloc = (struct spw_alloc *)1;
+
+	(void)state;
+	assert_int_equal(spw_alloc_open(0, 1, &alloc), -EINVAL);
+	assert_null(alloc);
+	assert_int_equal(spw_alloc_open(BLOCKS_MAX + 1, 1, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc_open(1, 0, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc_open(1, EXTENTS_MAX + 1, &alloc), -EINVAL);
+	for (memory_fails = 1; memory_fails <= 2; memory_fails++) {
+		assert_int_equal(spw_alloc_open(1, 1, &alloc), -ENOMEM);
+		assert_null(alloc);
+	}
+	memory_fails = 0;
+	spw_alloc_close(NULL);
+}
+
+static void test_largest_device(void **state)
+{
+	struct spw_extent whole, small;
+	struct spw_alloc *alloc;
+
+	(void)state;
+	assert_int_equal(spw_alloc_open(BLOCKS_MAX, 1000, &alloc), 0);
+	assert_int_equal(spw_alloc_get(alloc, BLOCKS_MAX, &whole), 0);
+	assert_int_equal(spw_alloc_get(alloc, 1, &small), -ENOSPC);
+	assert_int_equal(spw_alloc_get_some(alloc, 1, &small), -ENOSPC);
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	spw_alloc_put(alloc, &whole);
+	assert_int_equal(spw_alloc_get(alloc, 1, &small), 0);
+	assert_int_equal(spw_alloc_get(alloc, BLOCKS_MAX, &whole), -ENOSPC);
+	assert_int_equal(spw_alloc_get(alloc, UINT64_MAX, &whole), -ENOSPC);
+	assert_int_equal(spw_alloc_get_some(alloc, UINT64_MAX, &whole), 0);
+	assert_int_equal(whole.len_blocks, BLOCKS_MAX - 1);
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	spw_alloc_close(alloc);
+}
+
+/* 2^24 blocks cut into 2^20 extents, half of them freed and refilled: the model is verify(). */
+static void test_many_extents(void **state)
+{
+	const uint32_t count = 1u << 20;
+	struct spw_extent *extents = calloc(count, sizeof(*extents));
+	struct spw_alloc *alloc;
+
+	(void)state;
+	assert_non_null(extents);
+	assert_int_equal(spw_alloc_open(1u << 24, count, &alloc), 0);
+	for (uint32_t i = 0; i < count; i++)
+		assert_int_equal(spw_alloc_get(alloc, 16, &extents[i]), 0);
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	for (uint32_t i = 0; i < count; i += 2)
+		spw_alloc_put(alloc, &extents[i]);
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	assert_int_equal(spw_alloc_get(alloc, 17, &extents[0]), -ENOSPC);
+	for (uint32_t i = 0; i < count; i += 2)
+		assert_int_equal(spw_alloc_get(alloc, 16, &extents[i]), 0);
+	assert_int_equal(spw_alloc_blocks_free(alloc), 0);
+	for (uint32_t i = 0; i < count; i++)
+		spw_alloc_put(alloc, &extents[i]);
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	assert_int_equal(alloc->extents_free, 1);
+	spw_alloc_close(alloc);
+	free(extents);
+}
+
+/* ---- What only a broken caller or broken memory can do ------------------------------------------------------------------------ */
+
+static void test_misuse_asserts(void **state)
+{
+	struct spw_extent extent, other;
+	struct spw_alloc *alloc;
+
+	(void)state;
+	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	assert_int_equal(spw_alloc_get(alloc, 10, &extent), 0);
+	expect_spw_assert(spw_alloc_get(alloc, 0, &other));
+	expect_spw_assert(spw_alloc_get_some(alloc, 0, &other));
+	other = extent, other.handle = 0;
+	expect_spw_assert(spw_alloc_put(alloc, &other));
+	other = extent, other.handle = 1000;
+	expect_spw_assert(spw_alloc_put(alloc, &other));
+	other = extent, other.start_block++;
+	expect_spw_assert(spw_alloc_put(alloc, &other));
+	other = extent, other.len_blocks--;
+	expect_spw_assert(spw_alloc_put(alloc, &other));
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	spw_alloc_put(alloc, &extent);
+	expect_spw_assert(spw_alloc_put(alloc, &extent)); /* freed twice */
+	spw_alloc_close(alloc);
+}
+
+static void test_damage_asserts(void **state)
+{
+	struct spw_extent extent;
+	struct spw_alloc *alloc;
+	uint32_t class = class_of(100);
+
+	(void)state;
+	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	alloc->second_bits[class / SECOND_COUNT] = 0; /* ALLOC-5 */
+	expect_spw_assert(spw_alloc_get(alloc, 1, &extent));
+	expect_spw_assert(spw_alloc_get_some(alloc, 1000, &extent));
+	alloc->second_bits[class / SECOND_COUNT] = UINT32_C(1) << (class % SECOND_COUNT);
+	alloc->descs_fresh = alloc->descs_max; /* ALLOC-7 */
+	expect_spw_assert(spw_alloc_get(alloc, 1, &extent));
+	alloc->descs_fresh = 2;
+	alloc->descs[1].len_blocks = 50; /* ALLOC-4: on the list of another class */
+	expect_spw_assert(spw_alloc_get(alloc, 50, &extent));
+	alloc->descs[1].len_blocks = 10; /* shorter than its class says */
+	expect_spw_assert(spw_alloc_get(alloc, 50, &extent));
+	alloc->descs[1].len_blocks = 100;
+	alloc->descs[1].list_prev = DESC_USED;
+	expect_spw_assert(spw_alloc_get(alloc, 50, &extent));
+	spw_alloc_close(alloc);
+}
+
+/* A state with everything in it: allocated, free between allocated, two free of one class, spare descriptors. */
+static struct spw_alloc *planted(struct spw_extent extents[8])
+{
+	struct spw_alloc *alloc;
+
+	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(spw_alloc_get(alloc, 10, &extents[i]), 0);
+	spw_alloc_put(alloc, &extents[1]);
+	spw_alloc_put(alloc, &extents[3]);
+	spw_alloc_put(alloc, &extents[6]);
+	spw_alloc_put(alloc, &extents[7]); /* coalesces: leaves a spare descriptor */
+	assert_int_equal(spw_alloc_verify(alloc), 0);
+	assert_int_not_equal(alloc->desc_spare, 0);
+	return alloc;
+}
+
+/* Write @value to @field, see @invariant reported, put the field back, see it whole. */
+#define plant(field, value, invariant)                                  \
+	do {                                                            \
+		__typeof__(field) kept = (field);                       \
+		(field) = (__typeof__(field))(value);                   \
+		assert_int_equal(spw_alloc_verify(alloc), (invariant)); \
+		(field) = kept;                                         \
+		assert_int_equal(spw_alloc_verify(alloc), 0);           \
+	} while (0)
+
+static void test_verify_finds_damage(void **state)
+{
+	struct spw_extent extents[8];
+	struct spw_alloc *alloc = planted(extents);
+	struct desc *descs = alloc->descs;
+	uint32_t used = extents[2].handle, hole = extents[1].handle, hole_too = extents[3].handle;
+	uint32_t last = descs[0].address_prev, spare = alloc->desc_spare, class = class_of(10);
+
+	(void)state;
+	plant(descs[used].start_block, 21, 1);
+	plant(descs[used].len_blocks, 9, 1);
+	plant(descs[used].len_blocks, 0, 1);
+	plant(descs[last].len_blocks, 1000, 1);
+	plant(descs[last].len_blocks, descs[last].len_blocks - 1, 1);
+	plant(descs[last].address_next, used, 1); /* a loop */
+	plant(descs[used].list_prev, 0, 2);
+	plant(descs[used].address_prev, last, 3);
+	plant(descs[used].address_next, 10000, 3);
+	plant(descs[0].address_prev, used, 3);
+	plant(descs[hole].list_prev, DESC_USED, 4);
+	plant(descs[hole].list_prev, used, 4);
+	plant(alloc->heads[class], descs[alloc->heads[class]].list_next, 4);
+	plant(descs[alloc->heads[class]].list_next, 0, 4);
+	plant(descs[hole].list_next, 10000, 4);
+	plant(descs[hole].list_next, hole_too, 4);
+	plant(descs[descs[hole].list_prev].list_next, used, 4);
+	plant(alloc->heads[class], 0, 5);
+	plant(alloc->heads[class_of(11)], hole, 5);
+	plant(alloc->first_bits, alloc->first_bits | UINT64_C(1) << 63, 5);
+	plant(alloc->first_bits, alloc->first_bits | 1u << 20, 5);
+	plant(alloc->first_bits, alloc->first_bits & ~UINT64_C(1), 5);
+	plant(alloc->second_bits[0], alloc->second_bits[0] | 1u << 31, 5);
+	plant(alloc->extents_used, 3, 6);
+	plant(alloc->extents_free, 4, 6);
+	plant(alloc->blocks_free, 1, 6);
+	plant(alloc->blocks_used_max, 1, 6);
+	plant(alloc->blocks_used_max, 101, 6);
+	plant(descs[used].list_prev, DESC_SPARE, 7);
+	plant(descs[spare].list_prev, DESC_USED, 7);
+	plant(descs[spare].list_next, spare, 7);
+	plant(alloc->desc_spare, 10000, 7);
+	plant(alloc->desc_spare, 0, 7);
+	plant(alloc->descs_fresh, alloc->descs_max + 1, 7);
+	plant(alloc->descs_fresh, alloc->descs_fresh + 1, 7);
+	plant(alloc->extents_max, 3, 8);
+	/* Descriptor 0 counted as free: its first neighbour is allocated, so only this is wrong with it. */
+	plant(descs[0].list_prev, DESC_SPARE, 7);
+	spw_alloc_close(alloc);
+}
+
+/* A free extent listed in a class next to its own, all else in order. */
+static void test_verify_finds_wrong_class(void **state)
+{
+	struct spw_alloc *alloc;
+
+	(void)state;
+	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	alloc->heads[class_of(100) + 1] = alloc->heads[class_of(100)];
+	alloc->heads[class_of(100)] = 0;
+	alloc->second_bits[class_of(100) / SECOND_COUNT] <<= 1;
+	assert_int_equal(spw_alloc_verify(alloc), 4);
+	spw_alloc_close(alloc);
+}
+
+/* A free extent that is listed, but lies nowhere. */
+static void test_verify_finds_stray(void **state)
+{
+	struct spw_alloc *alloc;
+	uint32_t stray;
+
+	(void)state;
+	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	stray = desc_get(alloc);
+	alloc->descs[stray].len_blocks = 7;
+	list_insert(alloc, stray);
+	alloc->extents_free--;
+	assert_int_equal(spw_alloc_verify(alloc), 4);
+	spw_alloc_close(alloc);
+}
+
+/* ---- Classes ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_classes_rise(void **state)
+{
+	uint32_t class = 0, here;
+
+	(void)state;
+	for (uint64_t len_blocks = 1; len_blocks < 1u << 20; len_blocks++) {
+		here = class_of(len_blocks);
+		assert_true(here == class || here == class + 1);
+		assert_true(class_surely_fitting(len_blocks) == (here == class ? here + 1 : here));
+		class = here;
+	}
+	assert_int_equal(class_of(BLOCKS_MAX), (FIRST_COUNT - 1) * SECOND_COUNT);
+	assert_int_equal(class_surely_fitting(BLOCKS_MAX), class_of(BLOCKS_MAX));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_classes_rise),           cmocka_unit_test(test_every_sequence),
+		cmocka_unit_test(test_every_layout),           cmocka_unit_test(test_random),
+		cmocka_unit_test(test_exact_behind_the_bound), cmocka_unit_test(test_in_turn),
+		cmocka_unit_test(test_holes_are_reused),       cmocka_unit_test(test_open_refuses),
+		cmocka_unit_test(test_largest_device),         cmocka_unit_test(test_many_extents),
+		cmocka_unit_test(test_misuse_asserts),         cmocka_unit_test(test_damage_asserts),
+		cmocka_unit_test(test_verify_finds_damage),    cmocka_unit_test(test_verify_finds_wrong_class),
+		cmocka_unit_test(test_verify_finds_stray),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

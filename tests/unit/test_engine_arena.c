@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_engine_arena.c - DMA memory: first fit against a model, bounds, kinds of pages */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <cmocka.h>
+
+#include "engine/arena.h"
+
+#define GRANULE  ((size_t)SPW_ARENA_GRANULE_BYTES)
+#define GRANULES 160u /* 10 MiB: not a multiple of 64 */
+
+static struct spw_arena *arena;
+static uint64_t seed;
+
+static uint64_t draw(void)
+{
+	uint64_t z = (seed += 0x9e3779b97f4a7c15u);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+static int set_up(void **state)
+{
+	struct spw_arena_opts opts;
+
+	(void)state;
+	spw_arena_opts_init(&opts, sizeof(opts));
+	assert_int_equal(opts.bytes, 256u << 20);
+	assert_int_equal(opts.numa_node, -1);
+	opts.bytes = GRANULES * GRANULE;
+	opts.no_hugetlb = true;
+	return spw_arena_open(&opts, &arena);
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	spw_arena_close(arena);
+	return 0;
+}
+
+static void test_first_fit_against_a_model(void **state)
+{
+	bool used[GRANULES] = {false};
+	struct {
+		unsigned first, count;
+	} held[GRANULES];
+	unsigned held_count = 0, used_count = 0, refusals = 0;
+	struct spw_arena_stats stats;
+
+	(void)state;
+	for (unsigned round = 0; round < 20000; round++) {
+		if (held_count > 0 && draw() % 2) {
+			unsigned pick = (unsigned)(draw() % held_count);
+			char *memory = arena->base + held[pick].first * GRANULE;
+
+			/* Still what was written when it was allocated. */
+			assert_int_equal(*(unsigned *)(void *)memory, held[pick].first ^ 0x5aa5);
+			spw_arena_free(arena, memory);
+			memset(used + held[pick].first, 0, held[pick].count);
+			used_count -= held[pick].count;
+			held[pick] = held[--held_count];
+		} else {
+			unsigned count = 1 + (unsigned)(draw() % (draw() % 4 ? 6 : 90)), first = 0, run = 0;
+			void *memory;
+			int ret = spw_arena_alloc(arena, (count - 1) * GRANULE + 8 + draw() % (GRANULE - 8), &memory);
+
+			for (; first + run < GRANULES && run < count;)
+				if (used[first + run]) {
+					first += run + 1;
+					run = 0;
+				} else {
+					run++;
+				}
+			if (run < count) {
+				assert_int_equal(ret, -ENOBUFS);
+				assert_null(memory);
+				refusals++;
+				continue;
+			}
+			assert_int_equal(ret, 0);
+			assert_ptr_equal(memory, arena->base + first * GRANULE);
+			*(unsigned *)memory = first ^ 0x5aa5;
+			memset(used + first, 1, count);
+			used_count += count;
+			held[held_count].first = first;
+			held[held_count++].count = count;
+		}
+		spw_arena_stats(arena, &stats, sizeof(stats));
+		assert_int_equal(stats.bytes_used, used_count * GRANULE);
+	}
+	/* Once more: the last round may have been a refusal, which goes on before it reads them. */
+	spw_arena_stats(arena, &stats, sizeof(stats));
+	assert_int_equal(stats.refusals, refusals);
+	assert_true(stats.bytes_used_max >= stats.bytes_used && stats.bytes_used_max <= stats.bytes_total);
+	assert_true(refusals > 0);
+}
+
+static void test_bounds(void **state)
+{
+	void *all, *more;
+
+	(void)state;
+	assert_int_equal((uintptr_t)arena->base % SPW_HUGE_PAGE_BYTES, 0);
+	assert_int_equal(spw_arena_alloc(arena, 0, &more), -EINVAL);
+	assert_int_equal(spw_arena_alloc(arena, SIZE_MAX, &more), -ENOBUFS);
+	assert_int_equal(spw_arena_alloc(arena, GRANULES * GRANULE + 1, &more), -ENOBUFS);
+	assert_int_equal(spw_arena_alloc(arena, GRANULES * GRANULE, &all), 0);
+	assert_int_equal(spw_arena_alloc(arena, 1, &more), -ENOBUFS);
+	assert_true(spw_arena_contains(arena, all, GRANULES * GRANULE));
+	assert_false(spw_arena_contains(arena, all, GRANULES * GRANULE + 1));
+	assert_false(spw_arena_contains(arena, (char *)all - 1, 1));
+	assert_false(spw_arena_contains(arena, &all, 1));
+	spw_arena_free(arena, NULL);
+	spw_arena_free(arena, all);
+	assert_int_equal(spw_arena_alloc(arena, 1, &more), 0);
+	assert_ptr_equal(more, all);
+}
+
+static void test_impossible_sizes(void **state)
+{
+	struct spw_arena_opts opts;
+	struct spw_arena *other;
+
+	(void)state;
+	spw_arena_opts_init(&opts, sizeof(opts));
+	opts.bytes = 0;
+	assert_int_equal(spw_arena_open(&opts, &other), -EINVAL);
+	opts.bytes = UINT64_MAX;
+	assert_int_equal(spw_arena_open(&opts, &other), -EINVAL);
+	assert_null(other);
+}
+
+static unsigned warnings, lines;
+
+static void collect(void *context, enum spw_log_level level, const char *message)
+{
+	(void)context;
+	(void)message;
+	lines++;
+	warnings += level >= SPW_LOG_WARNING;
+}
+
+static void test_pages_are_told_and_a_missing_node_is_no_error(void **state)
+{
+	struct spw_arena_opts opts;
+	struct spw_arena *other;
+	struct spw_arena_stats stats;
+	void *memory;
+
+	(void)state;
+	spw_arena_opts_init(&opts, sizeof(opts));
+	opts.bytes = 1;
+	opts.numa_node = 100000;
+	opts.log.write = collect;
+	assert_int_equal(spw_arena_open(&opts, &other), 0);
+	assert_true(lines > 0);
+	assert_true(warnings > 0);
+	spw_arena_stats(other, &stats, sizeof(stats));
+	assert_int_equal(stats.bytes_total, SPW_HUGE_PAGE_BYTES);
+	assert_int_equal(spw_arena_alloc(other, SPW_HUGE_PAGE_BYTES, &memory), 0);
+	memset(memory, 0xff, SPW_HUGE_PAGE_BYTES);
+	spw_arena_close(other);
+}
+
+static void *churn(void *context)
+{
+	uint64_t *failures = context;
+
+	for (unsigned i = 0; i < 4000; i++) {
+		void *memory;
+
+		if (spw_arena_alloc(arena, (1 + i % 9) * GRANULE, &memory))
+			continue;
+		*(void **)memory = &memory;
+		if (*(void **)memory != &memory)
+			(*failures)++;
+		spw_arena_free(arena, memory);
+	}
+	return NULL;
+}
+
+static void test_any_thread_may_use_it(void **state)
+{
+	pthread_t threads[4];
+	uint64_t failures[4] = {0};
+	struct spw_arena_stats stats;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, churn, &failures[i]), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(failures[i], 0);
+	}
+	spw_arena_stats(arena, &stats, sizeof(stats));
+	assert_int_equal(stats.bytes_used, 0);
+}
+
+#define ARENA_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+	const char *text = getenv("SPW_SEED");
+	const struct CMUnitTest tests[] = {
+		ARENA_TEST(test_first_fit_against_a_model),
+		ARENA_TEST(test_bounds),
+		ARENA_TEST(test_impossible_sizes),
+		ARENA_TEST(test_pages_are_told_and_a_missing_node_is_no_error),
+		ARENA_TEST(test_any_thread_may_use_it),
+	};
+
+	if (text)
+		seed = strtoull(text, NULL, 0);
+	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		return 1;
+	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)seed);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

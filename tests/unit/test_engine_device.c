@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_engine_device.c - opening files as devices, geometry, alignment, locks, blocking transfers */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/device.h"
+
+#define SIZE (4u << 20)
+
+static char folder[256], path[300];
+
+static void make_file(const char *name, off_t size)
+{
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+	fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, size), 0);
+	assert_int_equal(close(fd), 0);
+}
+
+static int set_up(void **state)
+{
+	const char *base = getenv("TMPDIR");
+
+	(void)state;
+	(void)snprintf(folder, sizeof(folder), "%s/spillway-device.XXXXXX", base ? base : "/var/tmp");
+	assert_non_null(mkdtemp(folder));
+	make_file("drive", SIZE);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	static const char *const names[] = {"drive", "empty", "odd"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		(void)snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+		(void)unlink(path);
+	}
+	return rmdir(folder);
+}
+
+static struct spw_device *open_drive(void)
+{
+	struct spw_device *device;
+
+	(void)snprintf(path, sizeof(path), "%s/drive", folder);
+	assert_int_equal(spw_device_open(path, NULL, &device), 0);
+	return device;
+}
+
+static void test_geometry_of_a_file(void **state)
+{
+	struct spw_device *device = open_drive();
+	const struct spw_geometry *g = spw_device_geometry(device);
+
+	(void)state;
+	assert_string_equal(spw_device_path(device), path);
+	assert_int_equal(g->kind, SPW_DEVICE_FILE);
+	assert_int_equal(g->size_bytes, SIZE);
+	assert_true(g->logical_block_bytes >= 512 && g->logical_block_bytes <= 65536);
+	assert_int_equal(g->logical_block_bytes & (g->logical_block_bytes - 1), 0);
+	assert_int_equal(g->memory_align_bytes & (g->memory_align_bytes - 1), 0);
+	assert_true(g->physical_block_bytes >= g->logical_block_bytes);
+	assert_true(g->transfer_bytes_max >= g->logical_block_bytes);
+	assert_false(g->polls);
+	assert_string_equal(g->nvme_char_path, "");
+	spw_device_close(device);
+}
+
+static void test_a_size_is_rounded_down_to_blocks(void **state)
+{
+	struct spw_device *device;
+
+	(void)state;
+	make_file("odd", 1048576 + 17);
+	assert_int_equal(spw_device_open(path, NULL, &device), 0);
+	assert_int_equal(spw_device_geometry(device)->size_bytes, 1048576);
+	spw_device_close(device);
+}
+
+static void assert_open_fails(const char *name, int error, const char *word)
+{
+	struct spw_device *device = (struct spw_device *)1;
+
+	assert_int_equal(spw_device_open(name, NULL, &device), error);
+	assert_null(device);
+	assert_non_null(strstr(spw_last_error(), name));
+	assert_non_null(strstr(spw_last_error(), word));
+}
+
+static void test_what_cannot_be_opened(void **state)
+{
+	(void)state;
+	assert_open_fails("/nonexistent/drive", -ENOENT, "No such file");
+	assert_open_fails(folder, -ENOTBLK, "neither a block device nor a regular file");
+	assert_open_fails("/dev/null", -ENOTBLK, "neither");
+	make_file("empty", 0);
+	assert_open_fails(path, -ENODEV, "size of 0");
+	/* procfs has regular files without direct I/O. */
+	assert_open_fails("/proc/self/limits", geteuid() ? -EACCES : -EOPNOTSUPP, "");
+}
+
+static void test_transfers_and_their_refusals(void **state)
+{
+	struct spw_device *device = open_drive();
+	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
+	char *out = aligned_alloc(65536, 1u << 20), *in = aligned_alloc(65536, 1u << 20);
+
+	(void)state;
+	for (unsigned i = 0; i < 1u << 20; i++)
+		out[i] = (char)(i * 7 + i / 251);
+	assert_int_equal(spw_device_pwrite(device, out, 1u << 20, SIZE - (1u << 20)), 0);
+	assert_int_equal(spw_device_sync(device), 0);
+	assert_int_equal(spw_device_pread(device, in, 1u << 20, SIZE - (1u << 20)), 0);
+	assert_memory_equal(in, out, 1u << 20);
+	assert_int_equal(spw_device_pread(device, in, 0, 0), -EINVAL);
+	assert_int_equal(spw_device_pread(device, in, block - 1, 0), -EINVAL);
+	assert_int_equal(spw_device_pread(device, in, block, 1), -EINVAL);
+	assert_int_equal(spw_device_pread(device, in, block, SIZE), -EINVAL);
+	assert_int_equal(spw_device_pread(device, in, block, UINT64_MAX - block + 1), -EINVAL);
+	assert_non_null(strstr(spw_last_error(), "beyond"));
+	if (spw_device_geometry(device)->memory_align_bytes > 1) {
+		assert_int_equal(spw_device_pread(device, in + 1, block, 0), -EINVAL);
+		assert_non_null(strstr(spw_last_error(), "aligned"));
+	}
+	spw_device_close(device);
+	free(out);
+	free(in);
+}
+
+static void test_a_file_cut_short_is_not_success(void **state)
+{
+	struct spw_device *device = open_drive();
+	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
+	char *in = aligned_alloc(65536, 65536);
+
+	(void)state;
+	assert_int_equal(truncate(path, SIZE / 2), 0);
+	assert_int_equal(spw_device_pread(device, in, block, SIZE - block), -EIO);
+	assert_int_equal(spw_device_pread(device, in, 65536, SIZE / 2 - 32768), -EIO);
+	spw_device_close(device);
+	free(in);
+	assert_int_equal(truncate(path, SIZE), 0);
+}
+
+static void test_read_only(void **state)
+{
+	struct spw_device_opts opts;
+	struct spw_device *device;
+	char *buf = aligned_alloc(65536, 65536);
+
+	(void)state;
+	memset(buf, 1, 65536);
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = true;
+	(void)snprintf(path, sizeof(path), "%s/drive", folder);
+	assert_int_equal(spw_device_open(path, &opts, &device), 0);
+	assert_int_equal(spw_device_pwrite(device, buf, 65536, 0), -EBADF);
+	assert_int_equal(spw_device_pread(device, buf, 65536, 0), 0);
+	assert_int_equal(spw_device_lock(device, 0, 1), -EBADF);
+	assert_non_null(strstr(spw_last_error(), "read-write"));
+	spw_device_close(device);
+	free(buf);
+}
+
+static void test_locks_exclude_other_openers(void **state)
+{
+	struct spw_device *one = open_drive(), *other = open_drive();
+
+	(void)state;
+	assert_int_equal(spw_device_lock(one, 0, 4096), 0);
+	assert_int_equal(spw_device_lock(one, 0, 4096), 0);
+	assert_int_equal(spw_device_lock(other, 4095, 1), -EBUSY);
+	assert_int_equal(spw_device_lock(other, 4096, 4096), 0);
+	assert_int_equal(spw_device_unlock(one, 0, 4096), 0);
+	assert_int_equal(spw_device_lock(other, 0, 4096), 0);
+	spw_device_close(other);
+	assert_int_equal(spw_device_lock(one, 0, 8192), 0);
+	spw_device_close(one);
+}
+
+static void test_a_lock_ends_with_its_process(void **state)
+{
+	struct spw_device *device;
+	int status;
+	pid_t child = fork();
+
+	(void)state;
+	assert_true(child >= 0);
+	if (child == 0) {
+		device = open_drive();
+		_exit(spw_device_lock(device, 0, 4096) == 0 ? 0 : 1);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	device = open_drive();
+	assert_int_equal(spw_device_lock(device, 0, 4096), 0);
+	spw_device_close(device);
+}
+
+static void test_discard_punches_a_hole(void **state)
+{
+	struct spw_device *device = open_drive();
+	char *buf = aligned_alloc(65536, 65536);
+	struct stat before, after;
+
+	(void)state;
+	memset(buf, 0x77, 65536);
+	for (uint64_t at = 0; at < SIZE; at += 65536)
+		assert_int_equal(spw_device_pwrite(device, buf, 65536, at), 0);
+	assert_int_equal(spw_device_sync(device), 0);
+	assert_int_equal(stat(path, &before), 0);
+	assert_int_equal(spw_device_discard(device, 1u << 20, 1u << 20), 0);
+	assert_int_equal(spw_device_sync(device), 0);
+	assert_int_equal(stat(path, &after), 0);
+	assert_int_equal(after.st_size, SIZE);
+	assert_true(after.st_blocks < before.st_blocks);
+	assert_int_equal(spw_device_pread(device, buf, 65536, 1u << 20), 0);
+	assert_int_equal(buf[0], 0);
+	assert_int_equal(spw_device_pread(device, buf, 65536, 2u << 20), 0);
+	assert_int_equal(buf[0], 0x77);
+	spw_device_close(device);
+	free(buf);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_geometry_of_a_file),
+		cmocka_unit_test(test_a_size_is_rounded_down_to_blocks),
+		cmocka_unit_test(test_what_cannot_be_opened),
+		cmocka_unit_test(test_transfers_and_their_refusals),
+		cmocka_unit_test(test_a_file_cut_short_is_not_success),
+		cmocka_unit_test(test_read_only),
+		cmocka_unit_test(test_locks_exclude_other_openers),
+		cmocka_unit_test(test_a_lock_ends_with_its_process),
+		cmocka_unit_test(test_discard_punches_a_hole),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_engine_io_uring.c - every refusal of the kernel that the ring goes on without, on a real ring over a file
+ *
+ * The backend's source is included with the calls that the kernel may refuse replaced.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+
+#include "tests/unit/engine_file.h"
+
+static unsigned refused_flags; /* the kernel does not know these */
+static int setup_error, files_error, buffers_error, ring_fd_error;
+static unsigned missing_features;
+static int enter_errors[4]; /* what the next calls return */
+static unsigned enter_error_count;
+static unsigned setups, last_flags;
+
+static int stub_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params)
+{
+	int ret;
+
+	setups++;
+	last_flags = params->flags;
+	if (setup_error)
+		return setup_error;
+	if (params->flags & refused_flags)
+		return -EINVAL;
+	ret = io_uring_queue_init_params(entries, ring, params);
+	params->features &= ~missing_features;
+	return ret;
+}
+
+static int stub_register_files(struct io_uring *ring, const int *files, unsigned count)
+{
+	return files_error ? files_error : io_uring_register_files(ring, files, count);
+}
+
+static int stub_register_buffers(struct io_uring *ring, const struct iovec *iovecs, unsigned count)
+{
+	return buffers_error ? buffers_error : io_uring_register_buffers(ring, iovecs, count);
+}
+
+static int stub_register_ring_fd(struct io_uring *ring)
+{
+	return ring_fd_error ? ring_fd_error : io_uring_register_ring_fd(ring);
+}
+
+static int stub_enter2(unsigned fd, unsigned count, unsigned want, unsigned flags, void *arg, size_t len)
+{
+	if (enter_error_count > 0)
+		return enter_errors[--enter_error_count];
+	return io_uring_enter2(fd, count, want, flags, arg, len);
+}
+
+#define io_uring_queue_init_params stub_queue_init_params
+#define io_uring_register_files    stub_register_files
+#define io_uring_register_buffers  stub_register_buffers
+#define io_uring_register_ring_fd  stub_register_ring_fd
+#define io_uring_enter2            stub_enter2
+#include "engine/backend_io_uring.c"
+
+static int reset(void **state)
+{
+	(void)state;
+	refused_flags = 0;
+	setup_error = files_error = buffers_error = ring_fd_error = 0;
+	missing_features = 0;
+	enter_error_count = 0;
+	setups = 0;
+	return 0;
+}
+
+static int close_queue(void **state)
+{
+	(void)state;
+	spw_queue_close(drive_queue);
+	drive_queue = NULL;
+	return 0;
+}
+
+static void test_all_features(void **state)
+{
+	struct spw_queue_stats stats;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	pass_over_drive();
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.parts_fixed, 2 * DRIVE_BYTES / 65536);
+	assert_int_equal(stats.bytes_written, DRIVE_BYTES);
+	assert_int_equal(stats.bytes_read, DRIVE_BYTES);
+	assert_int_equal(stats.in_flight_max, 8);
+	/* One system call for at least a quarter of the depth. */
+	assert_true(stats.system_calls <= stats.parts);
+}
+
+static void test_each_setup_flag_can_be_missing(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(droppable); i++) {
+		char words[64];
+
+		(void)reset(NULL);
+		refused_flags = droppable[i].flag;
+		/* Who does not know the owner of a ring does not defer completions to it either. */
+		if (refused_flags == IORING_SETUP_SINGLE_ISSUER)
+			refused_flags |= IORING_SETUP_DEFER_TASKRUN;
+		assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+		assert_int_equal(last_flags & refused_flags, 0);
+		(void)snprintf(words, sizeof(words), "refuses %s", droppable[i].name);
+		assert_logged(words);
+		pass_over_drive();
+		(void)close_queue(NULL);
+	}
+}
+
+static void test_an_old_kernel_knows_none_of_the_flags(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(droppable); i++)
+		refused_flags |= droppable[i].flag;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(setups, SPW_ARRAY_LEN(droppable) + 1);
+	assert_int_equal(last_flags, IORING_SETUP_CQSIZE);
+	pass_over_drive();
+}
+
+static void test_io_uring_refused(void **state)
+{
+	(void)state;
+	setup_error = -EPERM;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), -EPERM);
+	assert_null(drive_queue);
+	assert_int_equal(open_drive_queue(SPW_BACKEND_AUTO, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_queue_backend(drive_queue), SPW_BACKEND_LIBAIO);
+	assert_logged("io_uring refused: Operation not permitted (");
+	assert_logged("using libaio");
+	assert_non_null(strstr(spw_queue_description(drive_queue), "io_uring refused"));
+	pass_over_drive();
+}
+
+static void test_io_uring_missing_or_too_old(void **state)
+{
+	(void)state;
+	setup_error = -ENOSYS;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_AUTO, SPW_WAIT_POLL), 0);
+	assert_int_equal(spw_queue_backend(drive_queue), SPW_BACKEND_LIBAIO);
+	(void)close_queue(NULL);
+	setup_error = 0;
+	missing_features = IORING_FEAT_EXT_ARG;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_AUTO, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_queue_backend(drive_queue), SPW_BACKEND_LIBAIO);
+	assert_logged("needs Linux 5.11");
+}
+
+static void test_nothing_can_be_registered(void **state)
+{
+	struct spw_queue_stats stats;
+
+	(void)state;
+	files_error = -EPERM;
+	buffers_error = -ENOMEM;
+	ring_fd_error = -EINVAL;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_logged("files cannot be registered");
+	assert_logged("memory cannot be registered");
+	pass_over_drive();
+	assert_logged("ring itself cannot be registered");
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.parts_fixed, 0);
+}
+
+static void test_a_kernel_thread_submits(void **state)
+{
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_SQPOLL), 0);
+	assert_non_null(strstr(spw_queue_description(drive_queue), "sqpoll"));
+	pass_over_drive();
+	pass_over_drive();
+}
+
+static void test_no_kernel_thread_no_polling(void **state)
+{
+	(void)state;
+	refused_flags = IORING_SETUP_SQPOLL;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_SQPOLL), 0);
+	assert_logged("using interrupts");
+	assert_non_null(strstr(spw_queue_description(drive_queue), "defer_taskrun"));
+	pass_over_drive();
+	(void)close_queue(NULL);
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_POLL), 0);
+	assert_logged("cannot be polled");
+	pass_over_drive();
+}
+
+static void test_a_busy_kernel_is_asked_again(void **state)
+{
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	for (unsigned round = 0; round < 3; round++) {
+		enter_errors[0] = -EBUSY;
+		enter_errors[1] = -EAGAIN;
+		enter_errors[2] = -EINTR;
+		enter_error_count = 3;
+		pass_over_drive();
+		assert_int_equal(enter_error_count, 0);
+	}
+}
+
+static void test_an_error_of_the_ring_is_reported(void **state)
+{
+	unsigned done = 0;
+	void *memory;
+	struct spw_io io = {.op = SPW_READ, .len_bytes = 65536, .done = count_done, .context = &done};
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
+	io.buf = memory;
+	assert_int_equal(spw_queue_prepare(drive_queue, &io), 0);
+	enter_errors[0] = -EBADFD;
+	enter_error_count = 1;
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), -EBADFD);
+	assert_int_equal(done, 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 1);
+	assert_int_equal(io.res, 65536);
+	spw_arena_free(drive_arena, memory);
+}
+
+static void *use_from_elsewhere(void *context)
+{
+	*(int *)context = spw_queue_reap(drive_queue, 1, 1000000);
+	return NULL;
+}
+
+static void test_a_second_thread_is_refused(void **state)
+{
+	pthread_t thread;
+	int ret = 0;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 0, 0), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, 1000), 0);
+	assert_int_equal(pthread_create(&thread, NULL, use_from_elsewhere, &ret), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(ret < 0);
+}
+
+static void *wake_often(void *context)
+{
+	for (unsigned i = 0; i < 2000; i++)
+		spw_queue_wake(context);
+	return NULL;
+}
+
+static void test_wakes_lose_no_io(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, wake_often, drive_queue), 0);
+		pass_over_drive();
+		assert_int_equal(pthread_join(thread, NULL), 0);
+	}
+	/* A wake that nobody slept for ends the next reap, and only that. */
+	assert_int_equal(spw_queue_reap(drive_queue, 0, 0), 0);
+	spw_queue_wake(drive_queue);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, 1000000), 0);
+}
+
+static volatile sig_atomic_t alarms;
+
+static void on_alarm(int number)
+{
+	(void)number;
+	alarms++;
+}
+
+static void test_a_signal_ends_the_wait(void **state)
+{
+	struct sigaction action = {.sa_handler = on_alarm}, before;
+	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
+	assert_int_equal(alarms, 1);
+	assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+}
+
+#define RING_TEST(function) cmocka_unit_test_setup_teardown(function, reset, close_queue)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RING_TEST(test_all_features),
+		RING_TEST(test_each_setup_flag_can_be_missing),
+		RING_TEST(test_an_old_kernel_knows_none_of_the_flags),
+		RING_TEST(test_io_uring_refused),
+		RING_TEST(test_io_uring_missing_or_too_old),
+		RING_TEST(test_nothing_can_be_registered),
+		RING_TEST(test_a_kernel_thread_submits),
+		RING_TEST(test_no_kernel_thread_no_polling),
+		RING_TEST(test_a_busy_kernel_is_asked_again),
+		RING_TEST(test_an_error_of_the_ring_is_reported),
+		RING_TEST(test_a_second_thread_is_refused),
+		RING_TEST(test_wakes_lose_no_io),
+		RING_TEST(test_a_signal_ends_the_wait),
+	};
+	struct io_uring_params params = {0};
+	struct io_uring ring;
+	int ret = stub_queue_init_params(2, &ring, &params);
+
+	if (ret) {
+		fprintf(stderr, "# io_uring is not to be had here: %s\n", strerror(-ret));
+		return 77;
+	}
+	io_uring_queue_exit(&ring);
+	return cmocka_run_group_tests(tests, make_drive, remove_drive);
+}

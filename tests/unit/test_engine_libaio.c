@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_engine_libaio.c - partial submissions, refusals and interruptions of Linux native asynchronous I/O, over a file
+ *
+ * The backend's source is included with the system calls replaced by ones that can be told to refuse.
+ */
+#include <errno.h>
+#include <libaio.h>
+#include <pthread.h>
+
+#include "tests/unit/engine_file.h"
+
+static long batch_max;      /* io_submit takes no more at once; 0: no limit */
+static unsigned full_every; /* every so manieth io_submit is answered with -EAGAIN; 0: none */
+static unsigned submissions;
+static int flush_error, setup_error, poll_error, wait_error;
+
+static int stub_setup(int count, io_context_t *context)
+{
+	return setup_error ? setup_error : io_setup(count, context);
+}
+
+static int stub_submit(io_context_t context, long count, struct iocb **iocbs)
+{
+	submissions++;
+	if (full_every && submissions % full_every == 0)
+		return -EAGAIN;
+	if (flush_error && iocbs[0]->aio_lio_opcode == IO_CMD_FDSYNC)
+		return flush_error;
+	if (poll_error && iocbs[0]->aio_lio_opcode == IO_CMD_POLL)
+		return poll_error;
+	for (long i = 1; flush_error && i < count; i++)
+		if (iocbs[i]->aio_lio_opcode == IO_CMD_FDSYNC)
+			count = i;
+	return io_submit(context, batch_max && count > batch_max ? batch_max : count, iocbs);
+}
+
+static int stub_getevents(io_context_t context, long min, long max, struct io_event *events, struct timespec *timeout)
+{
+	if (wait_error) {
+		int error = wait_error;
+
+		wait_error = 0;
+		return error;
+	}
+	return io_getevents(context, min, max, events, timeout);
+}
+
+#define io_setup     stub_setup
+#define io_submit    stub_submit
+#define io_getevents stub_getevents
+#include "engine/backend_libaio.c"
+
+static int reset(void **state)
+{
+	(void)state;
+	batch_max = 0;
+	full_every = submissions = 0;
+	flush_error = setup_error = poll_error = wait_error = 0;
+	return 0;
+}
+
+static int close_queue(void **state)
+{
+	(void)state;
+	full_every = 0;
+	spw_queue_close(drive_queue);
+	drive_queue = NULL;
+	return 0;
+}
+
+static void test_plain(void **state)
+{
+	struct spw_queue_stats stats;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	pass_over_drive();
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.parts, 2 * (DRIVE_BYTES / 65536 + 1));
+	assert_int_equal(stats.parts_fixed, 0);
+	assert_int_equal(stats.in_flight_max, 8);
+}
+
+static void test_partial_submissions(void **state)
+{
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	for (batch_max = 1; batch_max < 6; batch_max++)
+		pass_over_drive();
+}
+
+static void test_a_full_kernel(void **state)
+{
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	batch_max = 3;
+	full_every = 2;
+	pass_over_drive();
+}
+
+static void test_flush_without_an_asynchronous_one(void **state)
+{
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	flush_error = -EINVAL;
+	pass_over_drive();
+}
+
+static void test_a_refused_request_fails_alone(void **state)
+{
+	unsigned done = 0;
+	void *memory;
+	struct spw_io ios[3];
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
+	flush_error = -EBADF;
+	for (unsigned i = 0; i < 3; i++) {
+		ios[i] = (struct spw_io){.op = i == 1 ? SPW_FLUSH : SPW_READ,
+					 .buf = memory,
+					 .len_bytes = 65536,
+					 .done = count_done,
+					 .context = &done};
+		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i]), 0);
+	}
+	while (done < 3)
+		assert_true(spw_queue_reap(drive_queue, 3, -1) > 0);
+	assert_int_equal(ios[0].res, 65536);
+	assert_int_equal(ios[1].res, -EBADF);
+	assert_int_equal(ios[2].res, 65536);
+	assert_logged("flush failed: Bad file descriptor");
+	spw_arena_free(drive_arena, memory);
+}
+
+static void test_interrupted_wait(void **state)
+{
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	wait_error = -EINTR;
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
+	wait_error = -EINVAL;
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), -EINVAL);
+	pass_over_drive();
+}
+
+static void test_refusals_at_open(void **state)
+{
+	(void)state;
+	setup_error = -EAGAIN;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), -EAGAIN);
+	assert_non_null(strstr(spw_last_error(), "fs.aio-max-nr"));
+	setup_error = 0;
+	poll_error = -EINVAL;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), -EINVAL);
+	assert_null(drive_queue);
+	poll_error = 0;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_SQPOLL), 0);
+	assert_logged("using interrupts");
+}
+
+static void *wake_often(void *context)
+{
+	for (unsigned i = 0; i < 2000; i++)
+		spw_queue_wake(context);
+	return NULL;
+}
+
+static void test_wakes_lose_no_io(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, wake_often, drive_queue), 0);
+		pass_over_drive();
+		assert_int_equal(pthread_join(thread, NULL), 0);
+	}
+	assert_int_equal(spw_queue_reap(drive_queue, 0, 0), 0);
+	spw_queue_wake(drive_queue);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, 1000000), 0);
+}
+
+#define AIO_TEST(function) cmocka_unit_test_setup_teardown(function, reset, close_queue)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		AIO_TEST(test_plain),
+		AIO_TEST(test_partial_submissions),
+		AIO_TEST(test_a_full_kernel),
+		AIO_TEST(test_flush_without_an_asynchronous_one),
+		AIO_TEST(test_a_refused_request_fails_alone),
+		AIO_TEST(test_interrupted_wait),
+		AIO_TEST(test_refusals_at_open),
+		AIO_TEST(test_wakes_lose_no_io),
+	};
+
+	return cmocka_run_group_tests(tests, make_drive, remove_drive);
+}

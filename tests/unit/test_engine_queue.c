@@ -1,0 +1,898 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_engine_queue.c - splitting, joining, continuing, trying again, cancelling: the queue over a backend in memory
+ *
+ * The backend keeps the drive's bytes in memory and can be told to complete late, in another order, short, torn or not at all.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <cmocka.h>
+
+#include "engine/arena.h"
+#include "engine/backend.h"
+#include "util/util.h"
+
+#define BLOCK        512u
+#define DRIVE_BYTES  (64u << 20)
+#define DRIVES       3u
+#define ISSUED_MAX   4096u
+#define FAKE_HISTORY 4096u
+
+struct issued {
+	uint64_t offset_bytes;
+	uint32_t len_bytes, iov_count;
+	int16_t piece;
+	uint8_t device, op;
+};
+
+static struct fake {
+	char *bytes[DRIVES]; /* NULL: nothing is copied */
+	struct spw_part *issued[ISSUED_MAX];
+	unsigned count;    /* issued and not completed */
+	unsigned capacity; /* issue refuses more until submitted */
+	unsigned unsubmitted;
+	struct issued history[FAKE_HISTORY];
+	unsigned history_count, submits, waits, cancels;
+	int open_result, wait_result;
+	unsigned pieces;
+	bool polls;
+	bool random;       /* order and outcome */
+	bool hold;         /* complete nothing */
+	bool ends_at_once; /* inside issue */
+	int64_t (*outcome)(struct spw_part *part);
+} fake;
+
+static struct spw_device devices[DRIVES];
+static uint64_t seed;
+
+static uint64_t draw(void)
+{
+	uint64_t z = (seed += 0x9e3779b97f4a7c15u);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+/* ---- The backend ------------------------------------------------------------------------------------------------------------ */
+
+static int fake_open(struct spw_queue *q)
+{
+	if (fake.open_result)
+		return spw_error(fake.open_result, "fake refused: %s", spw_strerror(fake.open_result));
+	q->pieces = fake.pieces;
+	q->polls = fake.polls;
+	q->state = &fake;
+	return 0;
+}
+
+static void fake_close(struct spw_queue *q)
+{
+	assert_int_equal(fake.count, 0);
+	q->state = NULL;
+}
+
+static int fake_issue(struct spw_queue *q, struct spw_part *part)
+{
+	if (fake.unsubmitted == fake.capacity)
+		return -EAGAIN;
+	assert_true(fake.count < ISSUED_MAX);
+	for (unsigned i = 0; i < fake.count; i++)
+		assert_ptr_not_equal(fake.issued[i], part);
+	assert_int_equal(part->offset_bytes % BLOCK, 0);
+	assert_int_equal(part->len_bytes % BLOCK, 0);
+	if (fake.ends_at_once) {
+		spw_part_completed(q, part, part->len_bytes);
+		return 0;
+	}
+	fake.issued[fake.count++] = part;
+	fake.unsubmitted++;
+	if (fake.history_count < FAKE_HISTORY)
+		fake.history[fake.history_count++] = (struct issued){.offset_bytes = part->offset_bytes,
+								     .len_bytes = part->len_bytes,
+								     .iov_count = part->iov_count,
+								     .piece = part->piece,
+								     .device = part->device,
+								     .op = part->op};
+	return 0;
+}
+
+static int fake_submit(struct spw_queue *q)
+{
+	(void)q;
+	fake.submits++;
+	fake.unsubmitted = 0;
+	return 0;
+}
+
+static void copy(char *drive, char *memory, uint64_t len, bool is_read)
+{
+	if (is_read)
+		memcpy(memory, drive, len);
+	else
+		memcpy(drive, memory, len);
+}
+
+/* The first @bytes of the request. */
+static void perform(const struct spw_part *part, int64_t bytes)
+{
+	char *drive = fake.bytes[part->device];
+
+	if (!drive || bytes <= 0)
+		return;
+	drive += part->offset_bytes;
+	if (part->iov_count == 0)
+		copy(drive, part->buf, (uint64_t)bytes, part->op == SPW_READ);
+	for (uint32_t i = 0; i < part->iov_count && bytes > 0; i++) {
+		int64_t len = (int64_t)part->iov[i].iov_len < bytes ? (int64_t)part->iov[i].iov_len : bytes;
+
+		copy(drive, part->iov[i].iov_base, (uint64_t)len, part->op == SPW_READ);
+		drive += len;
+		bytes -= len;
+	}
+}
+
+static int64_t random_outcome(const struct spw_part *part)
+{
+	switch (draw() % 8) {
+	case 0: return -EAGAIN;
+	case 1: return -EINTR;
+	case 2:
+		return part->len_bytes > BLOCK ? (int64_t)(BLOCK + draw() % (part->len_bytes - BLOCK))
+					       : part->len_bytes;
+	default: return part->len_bytes;
+	}
+}
+
+static int fake_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+{
+	unsigned todo = fake.count;
+
+	(void)timeout_ns;
+	fake.waits++;
+	fake.unsubmitted = 0;
+	if (fake.wait_result)
+		return fake.wait_result;
+	if (want > 0 && todo == 0)
+		return -ETIME;
+	assert_true(want <= todo);
+	if (fake.random && todo > want)
+		todo = want + (unsigned)(draw() % (todo - want + 1));
+	while (todo-- > 0 && !fake.hold) {
+		unsigned pick = fake.random ? (unsigned)(draw() % fake.count) : 0;
+		struct spw_part *part = fake.issued[pick];
+		int64_t res = fake.outcome  ? fake.outcome(part)
+			      : fake.random ? random_outcome(part)
+					    : (int64_t)part->len_bytes;
+
+		memmove(&fake.issued[pick], &fake.issued[pick + 1], (--fake.count - pick) * sizeof(fake.issued[0]));
+		perform(part, res);
+		spw_part_completed(q, part, res);
+	}
+	return fake.hold ? -ETIME : 0;
+}
+
+static void fake_cancel(struct spw_queue *q, struct spw_part *part)
+{
+	(void)q;
+	(void)part;
+	fake.cancels++;
+}
+
+static const struct spw_backend_ops fake_ops = {
+	.name = "fake",
+	.backend = SPW_BACKEND_LIBAIO,
+	.open = fake_open,
+	.close = fake_close,
+	.issue = fake_issue,
+	.submit = fake_submit,
+	.wait = fake_wait,
+	.cancel = fake_cancel,
+};
+
+static const struct spw_backend_ops *const only_fake[] = {&fake_ops};
+
+/* ---- Setting up -------------------------------------------------------------------------------------------------------------- */
+
+static char *memory; /* DRIVE_BYTES, page-aligned */
+static struct spw_queue *queue;
+
+static void open_queue(uint32_t depth, struct spw_arena *arena)
+{
+	struct spw_device *list[DRIVES];
+	struct spw_queue_opts opts;
+
+	for (unsigned i = 0; i < DRIVES; i++)
+		list[i] = &devices[i];
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.depth = depth;
+	opts.arena = arena;
+	assert_int_equal(spw_queue_open_with(list, DRIVES, &opts, only_fake, 1, &queue), 0);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	memset(&fake, 0, sizeof(fake));
+	fake.capacity = ISSUED_MAX;
+	for (unsigned i = 0; i < DRIVES; i++) {
+		static char names[DRIVES][16];
+
+		(void)snprintf(names[i], sizeof(names[i]), "drive%u", i);
+		devices[i] = (struct spw_device){
+			.path = names[i],
+			.fd = -1,
+			.geometry = {.kind = SPW_DEVICE_FILE,
+				     .size_bytes = DRIVE_BYTES,
+				     .logical_block_bytes = BLOCK,
+				     .memory_align_bytes = BLOCK,
+				     .transfer_bytes_max = 512u << 10,
+				     .segments_max = 127,
+				     .polls = true},
+		};
+	}
+	memory = aligned_alloc(4096, DRIVE_BYTES);
+	assert_non_null(memory);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	fake.hold = false;
+	fake.wait_result = 0;
+	spw_queue_close(queue);
+	queue = NULL;
+	for (unsigned i = 0; i < DRIVES; i++)
+		free(fake.bytes[i]);
+	free(memory);
+	return 0;
+}
+
+struct counted {
+	struct spw_io io;
+	unsigned done;
+};
+
+static void count(struct spw_io *io)
+{
+	((struct counted *)io->context)->done++;
+}
+
+static void prepare(struct counted *counted, enum spw_op op, unsigned device, char *buf, uint64_t len, uint64_t offset)
+{
+	counted->done = 0;
+	counted->io = (struct spw_io){
+		.op = op,
+		.device = device,
+		.buf = buf,
+		.len_bytes = (uint32_t)len,
+		.offset_bytes = offset,
+		.done = count,
+		.context = counted,
+	};
+	assert_int_equal(spw_queue_prepare(queue, &counted->io), 0);
+}
+
+static unsigned parts_of(char *buf, uint64_t len)
+{
+	struct counted one;
+	uint64_t at = 0;
+
+	fake.history_count = 0;
+	prepare(&one, SPW_READ, 0, buf, len, 0);
+	while (!one.done)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	assert_int_equal(one.io.res, len);
+	for (unsigned i = 0; i < fake.history_count; i++) {
+		assert_int_equal(fake.history[i].offset_bytes, at);
+		at += fake.history[i].len_bytes;
+	}
+	assert_int_equal(at, len);
+	return fake.history_count;
+}
+
+/* ---- Cutting ----------------------------------------------------------------------------------------------------------------- */
+
+static void test_foreign_memory_is_cut_at_256_pages(void **state)
+{
+	(void)state;
+	open_queue(8, NULL);
+	assert_int_equal(parts_of(memory, BLOCK), 1);
+	assert_int_equal(parts_of(memory, 1u << 20), 1);
+	assert_int_equal(parts_of(memory, (1u << 20) + BLOCK), 2);
+	/* Not at a page's start: the same pages hold one page less. */
+	assert_int_equal(parts_of(memory + BLOCK, (1u << 20) - BLOCK), 1);
+	assert_int_equal(parts_of(memory + BLOCK, 1u << 20), 2);
+	assert_int_equal(parts_of(memory, 10u << 20), 10);
+}
+
+static void test_a_large_block_stays_whole(void **state)
+{
+	(void)state;
+	devices[0].geometry.logical_block_bytes = 16384;
+	open_queue(2, NULL);
+	assert_int_equal(parts_of(memory + BLOCK, 16384), 1);
+	assert_int_equal(parts_of(memory + BLOCK, 1u << 20), 2);
+	assert_int_equal(fake.history[0].len_bytes % 16384, 0);
+}
+
+static void test_polled_transfers_are_never_split_by_the_kernel(void **state)
+{
+	(void)state;
+	fake.polls = true;
+	open_queue(8, NULL);
+	assert_int_equal(parts_of(memory, 504u << 10), 1);
+	assert_int_equal(parts_of(memory, (504u << 10) + BLOCK), 2);
+	spw_queue_close(queue);
+	devices[0].geometry.segments_max = 0;
+	devices[0].geometry.transfer_bytes_max = 128u << 10;
+	open_queue(8, NULL);
+	assert_int_equal(parts_of(memory, 128u << 10), 1);
+	assert_int_equal(parts_of(memory, 256u << 10), 2);
+}
+
+static void test_arena_memory_is_cut_at_16_mib_and_at_pieces(void **state)
+{
+	struct spw_arena_opts opts;
+	struct spw_arena *arena;
+	uint64_t piece = UINT64_C(1) << SPW_PIECE_SHIFT;
+
+	(void)state;
+	spw_arena_opts_init(&opts, sizeof(opts));
+	opts.bytes = 2 * piece + (64u << 20);
+	opts.no_hugetlb = true;
+	assert_int_equal(spw_arena_open(&opts, &arena), 0);
+	/* What this machine's transparent pages are set to is no matter here. */
+	arena->pages = SPW_PAGES_TRANSPARENT;
+	/* Nothing is touched, but the address sanitizer wants it allocated. */
+	void *all;
+	assert_int_equal(spw_arena_alloc(arena, opts.bytes, &all), 0);
+	fake.pieces = 3;
+	open_queue(8, arena);
+	assert_int_equal(parts_of(arena->base, 16u << 20), 1);
+	assert_int_equal(fake.history[0].piece, 0);
+	assert_int_equal(parts_of(arena->base, (16u << 20) + BLOCK), 2);
+	assert_int_equal(parts_of(arena->base + piece - BLOCK, 2u << 20), 2);
+	assert_int_equal(fake.history[0].piece, 0);
+	assert_int_equal(fake.history[0].len_bytes, BLOCK);
+	assert_int_equal(fake.history[1].piece, 1);
+	/* What is small is not worth two requests: it goes whole, unregistered. */
+	assert_int_equal(parts_of(arena->base + piece - BLOCK, 2 * BLOCK), 1);
+	assert_int_equal(fake.history[0].piece, -1);
+	assert_int_equal(parts_of(arena->base + 2 * piece, 64u << 20), 4);
+	assert_int_equal(fake.history[3].piece, 2);
+	/* A block that lies across two pieces goes whole, unregistered. */
+	spw_queue_close(queue);
+	devices[0].geometry.logical_block_bytes = 4096;
+	open_queue(8, arena);
+	assert_int_equal(parts_of(arena->base + piece - BLOCK, 4096), 1);
+	assert_int_equal(fake.history[0].piece, -1);
+	spw_queue_close(queue);
+	fake.pieces = 0;
+	open_queue(8, arena);
+	assert_int_equal(parts_of(arena->base + piece - 4096, 16u << 20), 1);
+	assert_int_equal(fake.history[0].piece, -1);
+	spw_queue_close(queue);
+	queue = NULL;
+	spw_arena_close(arena);
+}
+
+static void test_vectors_are_cut_between_elements(void **state)
+{
+	struct iovec iov[300];
+	struct counted one = {0};
+
+	(void)state;
+	open_queue(16, NULL);
+	for (unsigned i = 0; i < 300; i++)
+		iov[i] = (struct iovec){memory + (size_t)i * 8192, BLOCK};
+	iov[299].iov_len = 3u << 20;
+	one.io = (struct spw_io){.op = SPW_READ, .iov = iov, .iov_count = 300, .done = count, .context = &one};
+	one.io.len_bytes = 299 * BLOCK + (3u << 20);
+	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+	assert_int_equal(fake.history_count, 5);
+	assert_int_equal(fake.history[0].iov_count, 256);
+	assert_int_equal(fake.history[1].iov_count, 43);
+	assert_int_equal(fake.history[2].iov_count, 0);
+	assert_int_equal(fake.history[2].len_bytes, 1u << 20);
+	assert_int_equal(fake.history[4].offset_bytes, 299 * BLOCK + (2u << 20));
+}
+
+/* ---- Joining, continuing, trying again --------------------------------------------------------------------------------------- */
+
+#define LANES      24u
+#define LANE_BYTES (DRIVE_BYTES / LANES / 2 / 4096 * 4096)
+
+static void random_lane(struct counted *lane, unsigned index, struct iovec *iov)
+{
+	uint64_t len = (1 + draw() % (LANE_BYTES / BLOCK)) * BLOCK, left = len;
+	char *buf = memory + (size_t)index * LANE_BYTES;
+	uint64_t offset = (uint64_t)index * LANE_BYTES;
+
+	if (draw() % 2) {
+		prepare(lane, draw() % 2 ? SPW_READ : SPW_WRITE, index % DRIVES, buf, len, offset);
+		return;
+	}
+	*lane = (struct counted){.io = {.op = draw() % 2 ? SPW_READ : SPW_WRITE,
+					.device = index % DRIVES,
+					.iov = iov,
+					.len_bytes = (uint32_t)len,
+					.offset_bytes = offset,
+					.done = count,
+					.context = lane}};
+	/* In order, so that the expected bytes are where a plain buffer has them. */
+	for (; left > 0; lane->io.iov_count++) {
+		uint64_t piece = lane->io.iov_count == 63 ? left : (1 + draw() % 64) * BLOCK;
+
+		piece = piece < left ? piece : left;
+		iov[lane->io.iov_count] = (struct iovec){buf, piece};
+		buf += piece;
+		left -= piece;
+	}
+	assert_int_equal(spw_queue_prepare(queue, &lane->io), 0);
+}
+
+static void test_any_outcome_ends_with_the_right_bytes(void **state)
+{
+	static struct counted lanes[LANES];
+	static struct iovec iovs[LANES][64];
+	struct spw_queue_stats stats;
+
+	(void)state;
+	fake.random = true;
+	for (unsigned i = 0; i < DRIVES; i++) {
+		fake.bytes[i] = malloc(DRIVE_BYTES);
+		assert_non_null(fake.bytes[i]);
+		for (uint64_t w = 0; w < DRIVE_BYTES / 8; w++)
+			((uint64_t *)fake.bytes[i])[w] = draw();
+	}
+	for (uint64_t w = 0; w < DRIVE_BYTES / 8; w++)
+		((uint64_t *)memory)[w] = draw();
+	for (unsigned round = 0; round < 60; round++) {
+		fake.capacity = 1 + (unsigned)(draw() % 8);
+		open_queue(1 + (uint32_t)(draw() % 8), NULL);
+		for (unsigned i = 0; i < LANES; i++)
+			random_lane(&lanes[i], i, iovs[i]);
+		while (queue->ios > 0)
+			assert_true(spw_queue_reap(queue, 1 + (unsigned)(draw() % 8), -1) >= 0);
+		spw_queue_stats(queue, &stats, sizeof(stats));
+		assert_true(stats.in_flight_max <= queue->depth * DRIVES);
+		for (unsigned i = 0; i < LANES; i++) {
+			const struct spw_io *io = &lanes[i].io;
+
+			assert_int_equal(lanes[i].done, 1);
+			assert_int_equal(io->res, (int)io->len_bytes);
+			/* Read or written, memory and drive agree now. */
+			assert_memory_equal(memory + (size_t)i * LANE_BYTES, fake.bytes[i % DRIVES] + io->offset_bytes,
+					    io->len_bytes);
+		}
+		spw_queue_close(queue);
+		queue = NULL;
+	}
+}
+
+static int64_t three_blocks_and_a_bit(struct spw_part *part)
+{
+	return part->len_bytes > 3 * BLOCK ? 3 * BLOCK + 17 : (int64_t)part->len_bytes;
+}
+
+static void test_a_short_transfer_is_continued_where_it_ended(void **state)
+{
+	struct spw_queue_stats stats;
+	struct counted one;
+
+	(void)state;
+	open_queue(4, NULL);
+	fake.outcome = three_blocks_and_a_bit;
+	prepare(&one, SPW_READ, 0, memory, 8 * BLOCK, 5 * BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, 8 * BLOCK);
+	assert_int_equal(fake.history_count, 3);
+	assert_int_equal(fake.history[1].offset_bytes, 8 * BLOCK);
+	assert_int_equal(fake.history[1].len_bytes, 5 * BLOCK);
+	assert_int_equal(fake.history[2].offset_bytes, 11 * BLOCK);
+	assert_int_equal(fake.history[2].len_bytes, 2 * BLOCK);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.short_transfers, 2);
+}
+
+static int64_t always_again(struct spw_part *part)
+{
+	(void)part;
+	return -EAGAIN;
+}
+
+static void test_trying_again_has_a_bound(void **state)
+{
+	struct spw_queue_stats stats;
+	struct counted one;
+
+	(void)state;
+	open_queue(4, NULL);
+	fake.outcome = always_again;
+	prepare(&one, SPW_WRITE, 1, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -EAGAIN);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.retries, 256);
+	assert_int_equal(stats.parts, 257);
+	assert_int_equal(stats.errors, 1);
+}
+
+static int64_t nothing(struct spw_part *part)
+{
+	(void)part;
+	return 0;
+}
+
+static void test_no_progress_is_a_lost_device(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	devices[1].geometry.kind = SPW_DEVICE_BLOCK;
+	open_queue(4, NULL);
+	fake.outcome = nothing;
+	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -EIO);
+	prepare(&one, SPW_READ, 1, memory, 8 * BLOCK, 4 * BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -ENODEV);
+	assert_non_null(strstr(spw_last_error(), "drive1: read of 4096 bytes at byte 2048 failed"));
+}
+
+static int64_t too_much(struct spw_part *part)
+{
+	return (int64_t)part->len_bytes + BLOCK;
+}
+
+static void test_more_bytes_than_asked_for_is_an_error(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	open_queue(4, NULL);
+	fake.outcome = too_much;
+	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -EPROTO);
+}
+
+static int64_t fail_second_mib(struct spw_part *part)
+{
+	return part->offset_bytes == 1u << 20 ? -EIO : (int64_t)part->len_bytes;
+}
+
+static void test_after_a_failure_nothing_more_is_issued(void **state)
+{
+	struct counted bad, good;
+
+	(void)state;
+	open_queue(1, NULL);
+	fake.outcome = fail_second_mib;
+	prepare(&bad, SPW_READ, 0, memory, 4u << 20, 0);
+	prepare(&good, SPW_READ, 0, memory, BLOCK, 0);
+	while (!good.done)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	assert_int_equal(bad.done, 1);
+	assert_int_equal(bad.io.res, -EIO);
+	assert_int_equal(good.io.res, BLOCK);
+	assert_int_equal(fake.history_count, 3);
+}
+
+/* ---- Order, room, system calls ------------------------------------------------------------------------------------------------ */
+
+static void test_ios_wait_in_order_and_room_tells(void **state)
+{
+	struct counted ios[6];
+
+	(void)state;
+	open_queue(4, NULL);
+	fake.hold = true;
+	assert_int_equal(spw_queue_room(queue, 2), 4);
+	for (unsigned i = 0; i < 6; i++)
+		prepare(&ios[i], SPW_READ, 2, memory, BLOCK, i * BLOCK);
+	assert_int_equal(spw_queue_room(queue, 2), 0);
+	assert_int_equal(spw_queue_room(queue, 1), 4);
+	assert_int_equal(spw_queue_room(queue, DRIVES), 0);
+	assert_int_equal(fake.history_count, 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	assert_int_equal(fake.history_count, 4);
+	assert_int_equal(fake.submits, 1);
+	fake.hold = false;
+	while (!ios[5].done)
+		assert_true(spw_queue_reap(queue, 6, -1) > 0);
+	for (unsigned i = 0; i < 6; i++)
+		assert_int_equal(fake.history[i].offset_bytes, i * BLOCK);
+	assert_int_equal(spw_queue_room(queue, 2), 4);
+}
+
+static void test_one_call_submits_and_one_reaps(void **state)
+{
+	struct counted ios[12];
+
+	(void)state;
+	open_queue(4, NULL);
+	for (unsigned i = 0; i < 12; i++)
+		prepare(&ios[i], SPW_WRITE, i % DRIVES, memory, BLOCK, i * BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 12, -1), 12);
+	assert_int_equal(fake.waits, 1);
+	assert_int_equal(fake.submits, 0);
+}
+
+static void test_a_full_backend_loses_nothing(void **state)
+{
+	struct counted ios[30];
+
+	(void)state;
+	fake.capacity = 3;
+	open_queue(8, NULL);
+	for (unsigned i = 0; i < 30; i++)
+		prepare(&ios[i], SPW_WRITE, i % DRIVES, memory, BLOCK, i * BLOCK);
+	while (queue->ios > 0)
+		assert_true(spw_queue_reap(queue, 30, -1) > 0);
+	for (unsigned i = 0; i < 30; i++)
+		assert_int_equal(ios[i].io.res, BLOCK);
+}
+
+static void test_a_broken_backend_is_reported(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	open_queue(8, NULL);
+	prepare(&one, SPW_WRITE, 0, memory, BLOCK, 0);
+	fake.wait_result = -EBADF;
+	assert_int_equal(spw_queue_reap(queue, 1, -1), -EBADF);
+	assert_int_equal(one.done, 0);
+	fake.wait_result = 0;
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+}
+
+/* ---- Cancelling ---------------------------------------------------------------------------------------------------------------- */
+
+static void test_cancel(void **state)
+{
+	struct counted ios[4], half;
+
+	(void)state;
+	open_queue(2, NULL);
+	fake.hold = true;
+	for (unsigned i = 0; i < 4; i++)
+		prepare(&ios[i], SPW_READ, 0, memory, BLOCK, i * BLOCK);
+	prepare(&half, SPW_WRITE, 1, memory, 8u << 20, 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	assert_int_equal(spw_queue_cancel(queue, &ios[0].io), 0); /* issued */
+	assert_int_equal(spw_queue_cancel(queue, &ios[3].io), 0); /* waiting, the last */
+	assert_int_equal(spw_queue_cancel(queue, &ios[3].io), 0); /* ended, not yet told */
+	assert_int_equal(spw_queue_cancel(queue, &half.io), 0);   /* issued in part */
+	assert_int_equal(fake.cancels, 3);
+	assert_int_equal(ios[3].done, 0);
+	fake.hold = false;
+	while (queue->ios > 0)
+		assert_true(spw_queue_reap(queue, 8, -1) > 0);
+	/* The backend could not stop what it had: it ended well. */
+	assert_int_equal(ios[0].io.res, BLOCK);
+	assert_int_equal(ios[1].io.res, BLOCK);
+	assert_int_equal(ios[2].io.res, BLOCK);
+	assert_int_equal(ios[3].io.res, -ECANCELED);
+	assert_int_equal(half.io.res, -ECANCELED);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(ios[i].done, 1);
+	assert_int_equal(half.done, 1);
+	assert_int_equal(spw_queue_cancel(queue, &half.io), -ENOENT);
+	/* Two parts of eight had been issued. */
+	assert_int_equal(fake.history_count, 2 + 2 + 1);
+}
+
+static int64_t interrupted(struct spw_part *part)
+{
+	(void)part;
+	return -EINTR;
+}
+
+static void test_a_cancelled_io_is_not_tried_again(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	open_queue(2, NULL);
+	fake.hold = true;
+	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	assert_int_equal(spw_queue_cancel(queue, &one.io), 0);
+	fake.hold = false;
+	fake.outcome = interrupted;
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -ECANCELED);
+}
+
+static void test_an_io_cancelled_before_it_is_tried_again(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	open_queue(2, NULL);
+	fake.outcome = interrupted;
+	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	assert_int_equal(spw_queue_reap(queue, 0, 0), 0);
+	assert_int_equal(spw_queue_cancel(queue, &one.io), 0);
+	fake.outcome = NULL;
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -ECANCELED);
+	assert_int_equal(fake.history_count, 1);
+}
+
+static void test_close_ends_everything(void **state)
+{
+	struct counted ios[40];
+
+	(void)state;
+	open_queue(2, NULL);
+	for (unsigned i = 0; i < 40; i++)
+		prepare(&ios[i], SPW_READ, i % DRIVES, memory, (i % 5 + 1) * (400u << 10), 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	spw_queue_close(queue);
+	queue = NULL;
+	for (unsigned i = 0; i < 40; i++) {
+		assert_int_equal(ios[i].done, 1);
+		assert_true(ios[i].io.res == -ECANCELED || ios[i].io.res == (int)ios[i].io.len_bytes);
+	}
+}
+
+/* ---- Inside done ---------------------------------------------------------------------------------------------------------------- */
+
+static unsigned chain;
+
+static void prepare_next(struct spw_io *io)
+{
+	assert_int_equal(io->res, BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 0, 0), -EDEADLK);
+	if (++chain == 100)
+		return;
+	assert_int_equal(spw_queue_prepare(queue, io), 0);
+	if (chain % 2)
+		assert_int_equal(spw_queue_submit(queue), 0);
+}
+
+static void test_done_may_prepare_and_submit(void **state)
+{
+	struct spw_io io = {.op = SPW_READ, .buf = memory, .len_bytes = BLOCK, .done = prepare_next};
+
+	(void)state;
+	open_queue(1, NULL);
+	chain = 0;
+	assert_int_equal(spw_queue_prepare(queue, &io), 0);
+	while (queue->ios > 0)
+		assert_true(spw_queue_reap(queue, 1, -1) > 0);
+	assert_int_equal(chain, 100);
+}
+
+static void prepare_and_submit(struct spw_io *io)
+{
+	if (++chain == 1000000)
+		return;
+	assert_int_equal(spw_queue_prepare(queue, io), 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+}
+
+/* What ends while it is issued must not call done from there: the chain would eat the stack. */
+static void test_ending_at_once_does_not_nest(void **state)
+{
+	struct spw_io io = {.op = SPW_FLUSH, .done = prepare_and_submit};
+
+	(void)state;
+	fake.ends_at_once = true;
+	open_queue(1, NULL);
+	chain = 0;
+	assert_int_equal(spw_queue_prepare(queue, &io), 0);
+	while (queue->ios > 0)
+		assert_true(spw_queue_reap(queue, 1, -1) > 0);
+	assert_int_equal(chain, 1000000);
+}
+
+static void test_discard_without_support(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	open_queue(1, NULL);
+	prepare(&one, SPW_DISCARD, 0, NULL, BLOCK, 0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	assert_int_equal(one.done, 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, -EOPNOTSUPP);
+}
+
+/* ---- Choosing ---------------------------------------------------------------------------------------------------------------------- */
+
+static int refuse_to_open(struct spw_queue *q)
+{
+	(void)q;
+	return spw_error(-EPERM, "first refused: Operation not permitted");
+}
+
+static void collect(void *context, enum spw_log_level level, const char *message)
+{
+	if (level == SPW_LOG_WARNING)
+		(void)snprintf(context, 128, "%s", message);
+}
+
+static void test_fallback_in_order_with_the_reason(void **state)
+{
+	struct spw_backend_ops first = fake_ops;
+	const struct spw_backend_ops *const both[] = {&first, &fake_ops};
+	struct spw_device *one_device[] = {&devices[0]};
+	struct spw_queue_opts opts;
+	char warning[128] = "";
+
+	(void)state;
+	first.name = "first";
+	first.open = refuse_to_open;
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.log = (struct spw_log){collect, warning};
+	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
+	assert_string_equal(warning, "first refused: Operation not permitted; using fake");
+	assert_string_equal(spw_queue_description(queue), "fake:; first refused: Operation not permitted");
+	spw_queue_close(queue);
+	fake.open_result = -ENOMEM;
+	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -ENOMEM);
+	assert_null(queue);
+	assert_int_equal(spw_queue_open_with(one_device, 0, &opts, both, 2, &queue), -EINVAL);
+	opts.depth = 0;
+	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
+	opts.depth = SPW_QUEUE_DEPTH_MAX + 1;
+	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
+}
+
+#define QUEUE_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+	const char *text = getenv("SPW_SEED");
+	const struct CMUnitTest tests[] = {
+		QUEUE_TEST(test_foreign_memory_is_cut_at_256_pages),
+		QUEUE_TEST(test_a_large_block_stays_whole),
+		QUEUE_TEST(test_polled_transfers_are_never_split_by_the_kernel),
+		QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces),
+		QUEUE_TEST(test_vectors_are_cut_between_elements),
+		QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes),
+		QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended),
+		QUEUE_TEST(test_trying_again_has_a_bound),
+		QUEUE_TEST(test_no_progress_is_a_lost_device),
+		QUEUE_TEST(test_more_bytes_than_asked_for_is_an_error),
+		QUEUE_TEST(test_after_a_failure_nothing_more_is_issued),
+		QUEUE_TEST(test_ios_wait_in_order_and_room_tells),
+		QUEUE_TEST(test_one_call_submits_and_one_reaps),
+		QUEUE_TEST(test_a_full_backend_loses_nothing),
+		QUEUE_TEST(test_a_broken_backend_is_reported),
+		QUEUE_TEST(test_cancel),
+		QUEUE_TEST(test_a_cancelled_io_is_not_tried_again),
+		QUEUE_TEST(test_an_io_cancelled_before_it_is_tried_again),
+		QUEUE_TEST(test_close_ends_everything),
+		QUEUE_TEST(test_done_may_prepare_and_submit),
+		QUEUE_TEST(test_ending_at_once_does_not_nest),
+		QUEUE_TEST(test_discard_without_support),
+		QUEUE_TEST(test_fallback_in_order_with_the_reason),
+	};
+
+	if (text)
+		seed = strtoull(text, NULL, 0);
+	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		return 1;
+	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)seed);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

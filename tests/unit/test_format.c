@@ -1,0 +1,1250 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_format.c - format, check, open, wipe and probe on files: refusals, damage, locks, power cuts, I/O errors */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <xxhash.h>
+
+#include <spillway/format.h>
+
+#include "store/assemble.h"
+#include "util/util.h"
+
+#define MIB        (UINT64_C(1) << 20)
+#define DRIVES     3
+#define DRIVE_SIZE (17 * MIB + 512) /* a last sector behind the last whole 4 KiB */
+
+/* ---- Drives: files in a folder of the test's own ---- */
+
+static char folder[PATH_MAX];
+static char drive_names[DRIVES + 1][PATH_MAX + 16];
+static const char *drives[DRIVES + 1]; /* the last one belongs to no store unless a test makes it */
+static uint64_t seed, random_state;
+
+static int make_folder(void **state)
+{
+	const char *tmp = getenv("TMPDIR"), *given = getenv("SPW_SEED");
+
+	(void)state;
+	(void)snprintf(folder, sizeof(folder), "%s/spillway-format.XXXXXX", tmp ? tmp : "/var/tmp");
+	if (!mkdtemp(folder))
+		return -1;
+	for (unsigned i = 0; i <= DRIVES; i++) {
+		(void)snprintf(drive_names[i], sizeof(drive_names[i]), "%s/drive%u", folder, i);
+		drives[i] = drive_names[i];
+	}
+	if (given)
+		seed = strtoull(given, NULL, 0);
+	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		return -1;
+	return 0;
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	return rmdir(folder);
+}
+
+static uint32_t draw(uint32_t below)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (uint32_t)((random_state >> 32) % below);
+}
+
+static void make_drive(const char *path, uint64_t size)
+{
+	int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	assert_int_equal(close(fd), 0);
+}
+
+static int make_drives(void **state)
+{
+	(void)state;
+	random_state = seed | 1;
+	for (unsigned i = 0; i <= DRIVES; i++)
+		make_drive(drives[i], DRIVE_SIZE + i * MIB);
+	return 0;
+}
+
+static int remove_drives(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i <= DRIVES; i++)
+		(void)unlink(drives[i]);
+	return 0;
+}
+
+static void write_at(const char *path, uint64_t offset, const void *bytes, size_t len)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, len, (off_t)offset), len);
+	assert_int_equal(close(fd), 0);
+}
+
+static void read_at(const char *path, uint64_t offset, void *bytes, size_t len)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, bytes, len, (off_t)offset), len);
+	assert_int_equal(close(fd), 0);
+}
+
+static uint64_t size_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+static uint64_t hash_of(const char *path)
+{
+	size_t len = size_of(path);
+	uint8_t *bytes = malloc(len);
+	uint64_t hash;
+
+	assert_non_null(bytes);
+	read_at(path, 0, bytes, len);
+	hash = XXH3_64bits(bytes, len);
+	free(bytes);
+	return hash;
+}
+
+/* All drives, as one number. */
+static uint64_t hash_all(void)
+{
+	uint64_t hashes[DRIVES + 1];
+
+	for (unsigned i = 0; i <= DRIVES; i++)
+		hashes[i] = hash_of(drives[i]);
+	return XXH3_64bits(hashes, sizeof(hashes));
+}
+
+#define expect(expected, call)                                                                                        \
+	do {                                                                                                          \
+		int result_ = (call);                                                                                 \
+		if (result_ != (expected))                                                                            \
+			fail_msg("%s: %d (%s), expected %d; seed %llu", #call, result_, spw_last_error(), (expected), \
+				 (unsigned long long)seed);                                                           \
+	} while (0)
+
+static void expect_words(const char *words)
+{
+	if (!strstr(spw_last_error(), words))
+		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
+}
+
+static struct spw_format_opts options(bool force)
+{
+	struct spw_format_opts opts;
+
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.partitions = 2;
+	opts.force = force;
+	return opts;
+}
+
+static int format_drives(unsigned count, bool force, struct spw_store_info *info)
+{
+	struct spw_format_opts opts = options(force);
+
+	return spw_format(drives, count, &opts, info);
+}
+
+static uint64_t copy_offset(const char *path, unsigned copy)
+{
+	return spw_layout_copy_offset(size_of(path), copy);
+}
+
+static void read_copy(const char *path, unsigned copy, struct spw_superblock *sb)
+{
+	uint8_t block[SPW_SUPERBLOCK_BYTES];
+	const char *why;
+
+	read_at(path, copy_offset(path, copy), block, sizeof(block));
+	if (spw_layout_decode(block, copy, sb, &why) != 0)
+		fail_msg("%s copy %u: %s", path, copy, why);
+}
+
+static void write_copy(const char *path, unsigned copy, const struct spw_superblock *sb)
+{
+	uint8_t block[SPW_SUPERBLOCK_BYTES];
+
+	spw_layout_encode(sb, copy, block);
+	write_at(path, copy_offset(path, copy), block, sizeof(block));
+}
+
+/* Change both copies of a drive, checksums made right. */
+static void change_copies(const char *path, void (*change)(struct spw_superblock *sb))
+{
+	for (unsigned copy = 0; copy < 2; copy++) {
+		struct spw_superblock sb;
+
+		read_copy(path, copy, &sb);
+		change(&sb);
+		write_copy(path, copy, &sb);
+	}
+}
+
+static void damage_copy(const char *path, unsigned copy)
+{
+	uint8_t byte;
+
+	read_at(path, copy_offset(path, copy) + 100, &byte, 1);
+	byte ^= 4;
+	write_at(path, copy_offset(path, copy) + 100, &byte, 1);
+}
+
+/* What open and check do, which must say the same; and neither writes. */
+static int check_drives(const char *const paths[], unsigned count)
+{
+	struct spw_assembly assembly;
+	uint64_t before = hash_all();
+	int rc = spw_assemble(paths, count, false, NULL, &assembly);
+
+	spw_assembly_close(&assembly);
+	assert_int_equal(spw_check(paths, count, NULL, NULL), rc);
+	assert_int_equal(hash_all(), before);
+	return rc;
+}
+
+/* ---- Format and check ---- */
+
+static void test_format_and_check(void **state)
+{
+	const char *shuffled[DRIVES] = {drives[2], drives[0], drives[1]};
+	struct spw_store_info info = {.size = sizeof(info)}, checked = {.size = sizeof(checked)};
+	struct spw_drive_info drive_info[DRIVES] = {{.size = sizeof(drive_info[0])}};
+	uint64_t partition_bytes = 0;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, &info));
+	expect(0, spw_check(shuffled, DRIVES, &checked, drive_info));
+	assert_memory_equal(&info, &checked, sizeof(info));
+	assert_int_equal(info.drives, DRIVES);
+	assert_int_equal(info.partitions, 2);
+	assert_int_equal(info.block_bytes, 4096);
+	assert_int_equal(info.chunk_bytes, MIB);
+	assert_int_equal(info.partitions_in_use, 0);
+	for (unsigned i = 0; i < DRIVES; i++) {
+		assert_string_equal(drive_info[i].path, shuffled[i]);
+		assert_int_equal(drive_info[i].index, (i + 2) % DRIVES);
+		assert_int_equal(drive_info[i].copies_good, 2);
+		assert_int_equal(drive_info[i].sequence, 2);
+		assert_int_equal(strlen(drive_info[i].drive_uuid), 36);
+		partition_bytes += drive_info[i].partition_bytes;
+	}
+	assert_int_equal(info.partition_capacity_bytes, partition_bytes);
+	assert_int_equal(info.capacity_bytes, 2 * partition_bytes);
+	expect(0, check_drives(shuffled, DRIVES));
+}
+
+static void test_assembled_in_order(void **state)
+{
+	const char *shuffled[DRIVES] = {drives[1], drives[2], drives[0]};
+	struct spw_assembly assembly;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(0, spw_assemble(shuffled, DRIVES, false, NULL, &assembly));
+	assert_int_equal(assembly.count, DRIVES);
+	for (unsigned i = 0; i < DRIVES; i++) {
+		assert_int_equal(assembly.superblocks[i].drive_index, i);
+		assert_string_equal(spw_device_path(assembly.devices[i]), drives[i]);
+	}
+	spw_assembly_close(&assembly);
+	spw_assembly_close(&assembly); /* an empty one is fine */
+}
+
+static void test_infos_of_other_versions(void **state)
+{
+	struct spw_store_info info = {.size = offsetof(struct spw_store_info, block_bytes), .block_bytes = 77};
+	struct spw_drive_info unset[2] = {{.size = 0}}, wild = {.size = SIZE_MAX / 2};
+	struct {
+		struct spw_drive_info info;
+		char newer[64];
+	} larger[DRIVES] = {{.info.size = sizeof(larger[0])}};
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, &info));
+	assert_int_equal(info.partitions, 2);
+	assert_int_equal(info.block_bytes, 77); /* beyond what the caller knows of */
+	expect(0, spw_check(drives, DRIVES, NULL, &larger[0].info));
+	assert_string_equal(larger[2].info.path, drives[2]);
+	expect(-EMEDIUMTYPE, spw_check(drives + 2, 2, NULL, unset));
+	assert_string_equal(unset[0].path, drives[2]);
+	assert_int_equal(unset[0].index, 2);
+	assert_string_equal(unset[1].drive_uuid, "");
+	assert_int_equal(unset[1].size_bytes, size_of(drives[3]));
+	expect(-EINVAL, spw_check(drives, 1, NULL, &wild));
+}
+
+static void test_options_are_checked(void **state)
+{
+	uint64_t before = hash_all();
+	struct spw_format_opts opts = options(false);
+	static const uint64_t bad_chunks[] = {1, 4096, 32768, 3 * 65536, 128 * MIB, UINT64_C(1) << 63};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(bad_chunks); i++) {
+		opts.chunk_bytes = bad_chunks[i];
+		expect(-EINVAL, spw_format(drives, DRIVES, &opts, NULL));
+	}
+	opts = options(false);
+	opts.partitions = 0;
+	expect(-EINVAL, spw_format(drives, DRIVES, &opts, NULL));
+	opts.partitions = SPW_PARTITIONS_MAX + 1;
+	expect(-EINVAL, spw_format(drives, DRIVES, &opts, NULL));
+	opts = options(false);
+	expect(-EINVAL, spw_format(drives, 0, &opts, NULL));
+	expect(-EINVAL, spw_format(drives, SPW_DRIVES_MAX + 1, &opts, NULL));
+	expect(-EINVAL, spw_check(drives, 0, NULL, NULL));
+	expect(-EINVAL, spw_wipe(drives, 0, NULL));
+	opts.partitions = 16; /* of 15 MiB, in chunks of 1 MiB */
+	expect(-ENOSPC, spw_format(drives, DRIVES, &opts, NULL));
+	expect_words("fewer --partitions");
+	assert_int_equal(hash_all(), before);
+	/* As an old caller passes them: nothing behind the size. */
+	opts.size = offsetof(struct spw_format_opts, partitions);
+	expect(0, spw_format(drives, DRIVES, &opts, NULL));
+}
+
+static void test_format_again_needs_force(void **state)
+{
+	struct spw_store_info first = {.size = sizeof(first)}, second = {.size = sizeof(second)};
+	uint64_t before;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, &first));
+	before = hash_all();
+	expect(-EEXIST, format_drives(DRIVES, false, NULL));
+	expect_words(first.store_uuid);
+	expect_words("--force");
+	/* A damaged store is a store. */
+	damage_copy(drives[1], 0);
+	damage_copy(drives[1], 1);
+	before = hash_all();
+	expect(-EEXIST, format_drives(DRIVES, false, NULL));
+	assert_int_equal(hash_all(), before);
+	expect(0, format_drives(DRIVES, true, &second));
+	assert_string_not_equal(first.store_uuid, second.store_uuid);
+	expect(0, check_drives(drives, DRIVES));
+}
+
+static void test_sequence_rises(void **state)
+{
+	struct spw_superblock sb;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	read_copy(drives[2], 1, &sb);
+	sb.sequence = 1000;
+	write_copy(drives[2], 1, &sb); /* one copy of one drive is ahead of all */
+	expect(0, format_drives(DRIVES, true, NULL));
+	read_copy(drives[0], 0, &sb);
+	assert_int_equal(sb.sequence, 1002);
+	sb.sequence = SPW_LAYOUT_SEQUENCE_MAX - 1;
+	write_copy(drives[0], 0, &sb);
+	expect(-EUCLEAN, format_drives(DRIVES, true, NULL));
+	expect_words("spillway wipe");
+	expect(0, spw_wipe(drives, 1, NULL));
+	expect(0, spw_wipe(drives + 1, 2, NULL));
+	expect(0, format_drives(DRIVES, false, NULL));
+}
+
+/* ---- Refusals of format: not one byte is written to any of the drives ---- */
+
+static void refuse_format(int expected, const char *words, const char *path)
+{
+	const char *paths[DRIVES] = {drives[0], drives[1], path};
+	struct spw_format_opts opts = options(false);
+	uint64_t before = hash_all();
+
+	expect(expected, spw_format(paths, DRIVES, &opts, NULL));
+	expect_words(words);
+	assert_int_equal(hash_all(), before);
+}
+
+static void test_refuses_bad_drives(void **state)
+{
+	char link[PATH_MAX + 16];
+
+	(void)state;
+	(void)snprintf(link, sizeof(link), "%s/link", folder);
+	assert_int_equal(symlink(drives[0], link), 0);
+	refuse_format(-ENOTUNIQ, "same device", link);
+	assert_int_equal(unlink(link), 0);
+	refuse_format(-ENOTUNIQ, "same device", drives[1]);
+	refuse_format(-ENOENT, "/no/such/drive", "/no/such/drive");
+	refuse_format(-ENOTBLK, folder, folder);
+	refuse_format(-ENOTBLK, "/dev/null", "/dev/null");
+	make_drive(drives[3], SPW_DRIVE_BYTES_MIN - 512);
+	refuse_format(-ENOSPC, "at least 16 MiB", drives[3]);
+	make_drive(drives[3], 0);
+	refuse_format(-ENODEV, drives[3], drives[3]);
+	make_drive(drives[3], 512);
+	refuse_format(-ENOSPC, drives[3], drives[3]);
+}
+
+/* As mkswap(8) makes it. */
+static void make_swap_area(const char *path)
+{
+	static const uint32_t header[] = {1, 4000};
+
+	write_at(path, 1024, header, sizeof(header));
+	write_at(path, 4096 - 10, "SWAPSPACE2", 10);
+}
+
+static void test_refuses_signatures(void **state)
+{
+	struct spw_format_opts opts = options(true);
+	uint8_t magic[10];
+
+	(void)state;
+	make_swap_area(drives[3]);
+	refuse_format(-EEXIST, "swap area", drives[3]);
+	expect(0, spw_format(&drives[3], 1, &opts, NULL));
+	read_at(drives[3], 4096 - 10, magic, sizeof(magic));
+	assert_memory_not_equal(magic, "SWAPSPACE2", sizeof(magic));
+}
+
+/* In the middle of the data area, where zeroing the ends does not reach: VMFS has its magic at 2 MiB. */
+static void test_removes_signatures_in_the_data_area(void **state)
+{
+	static const uint8_t vmfs[] = {0x5e, 0xf1, 0xab, 0x2f, 0x01};
+	uint8_t around[] = {1, 2, 3, 4, 5}, found[5];
+	struct spw_format_opts opts = options(true);
+
+	(void)state;
+	write_at(drives[3], 2 * MIB - 5, around, sizeof(around));
+	write_at(drives[3], 2 * MIB, vmfs, sizeof(vmfs));
+	refuse_format(-EEXIST, "VMFS", drives[3]);
+	expect(0, spw_format(&drives[3], 1, &opts, NULL));
+	read_at(drives[3], 2 * MIB, found, sizeof(found));
+	assert_memory_not_equal(found, vmfs, 4);
+	read_at(drives[3], 2 * MIB - 5, found, sizeof(found));
+	assert_memory_equal(found, around, sizeof(around));
+	/* What a store's user has written there is no reason to refuse the store. */
+	write_at(drives[3], 2 * MIB, vmfs, sizeof(vmfs));
+	expect(0, spw_check(&drives[3], 1, NULL, NULL));
+	expect(0, spw_wipe(&drives[3], 1, NULL));
+}
+
+/* Format leaves nothing of before in the reserved areas, the sector behind the last whole 4 KiB included. */
+static void test_reserved_areas_are_zeroed(void **state)
+{
+	uint8_t noise[4096], found[4096], zeros[4096] = {0};
+	uint64_t size = size_of(drives[0]), copy = copy_offset(drives[0], 1);
+
+	(void)state;
+	memset(noise, 0x5a, sizeof(noise));
+	for (uint64_t offset = 0; offset + sizeof(noise) <= size; offset += sizeof(noise))
+		write_at(drives[0], offset, noise, sizeof(noise));
+	write_at(drives[0], size - 512, noise, 512);
+	expect(0, format_drives(1, false, NULL));
+	for (uint64_t offset = 4096; offset < MIB; offset += 4096) {
+		read_at(drives[0], offset, found, 4096);
+		assert_memory_equal(found, zeros, 4096);
+	}
+	for (uint64_t offset = copy + 4096 - MIB; offset < copy; offset += 4096) {
+		read_at(drives[0], offset, found, 4096);
+		assert_memory_equal(found, zeros, 4096);
+	}
+	read_at(drives[0], copy + 4096, found, 512);
+	assert_memory_equal(found, zeros, 512);
+	/* And nothing else: the data is as it was. */
+	for (uint64_t offset = MIB; offset < copy + 4096 - MIB; offset += 4096) {
+		read_at(drives[0], offset, found, 4096);
+		assert_memory_equal(found, noise, 4096);
+	}
+}
+
+/* ---- Faults of drives and of the set ---- */
+
+static void test_set_faults(void **state)
+{
+	const char *twice[DRIVES] = {drives[0], drives[1], drives[1]};
+	const char *foreign[DRIVES] = {drives[0], drives[3], drives[2]};
+	struct spw_format_opts opts = options(false);
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(-EMEDIUMTYPE, check_drives(foreign, DRIVES));
+	expect_words("is no drive of a spillway store");
+	expect(0, spw_format(&drives[3], 1, &opts, NULL));
+	expect(-EMEDIUMTYPE, check_drives(foreign, DRIVES));
+	expect_words("drive3: belongs to another store");
+	expect(-EMEDIUMTYPE, check_drives(drives, DRIVES + 1));
+	expect_words("drive3: belongs to another store");
+	expect(-ENXIO, check_drives(drives, 2));
+	expect_words("drive 3 of 3");
+	expect(-ENXIO, check_drives(drives + 2, 1));
+	expect_words("drive 1 of 3");
+	expect_words("and 1 more");
+	expect(-ENOTUNIQ, check_drives(twice, DRIVES));
+	expect_words("same device");
+	expect(-ENOENT, spw_check((const char *[]){"/no/such/drive"}, 1, NULL, NULL));
+	expect(0, check_drives(drives, DRIVES));
+}
+
+/* dd from one drive to another: two devices, one identity. */
+static void test_cloned_drive(void **state)
+{
+	const char *paths[DRIVES] = {drives[0], drives[1], drives[3]};
+	uint8_t block[SPW_SUPERBLOCK_BYTES];
+
+	(void)state;
+	make_drive(drives[3], size_of(drives[1]));
+	expect(0, format_drives(DRIVES, false, NULL));
+	for (unsigned copy = 0; copy < 2; copy++) {
+		read_at(drives[1], copy_offset(drives[1], copy), block, sizeof(block));
+		write_at(drives[3], copy_offset(drives[3], copy), block, sizeof(block));
+	}
+	expect(-ENOTUNIQ, check_drives(paths, DRIVES));
+	expect_words("one is a copy of the other");
+}
+
+static void make_incomplete(struct spw_superblock *sb)
+{
+	sb->complete = false;
+}
+
+static void contradict(struct spw_superblock *sb)
+{
+	sb->chunk_bytes /= 2;
+}
+
+static void set_read_only_feature(struct spw_superblock *sb)
+{
+	sb->features_read_only_compatible = 4;
+}
+
+static void set_incompatible_feature(struct spw_superblock *sb)
+{
+	sb->features_incompatible = 1;
+}
+
+static void test_drive_faults(void **state)
+{
+	struct spw_assembly assembly;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	change_copies(drives[1], contradict);
+	expect(-EUCLEAN, check_drives(drives, DRIVES));
+	expect_words("contradicts");
+	expect(0, format_drives(DRIVES, true, NULL));
+	change_copies(drives[2], make_incomplete);
+	expect(-EUCLEAN, check_drives(drives, DRIVES));
+	expect_words("drive2: its format did not finish");
+	expect(0, format_drives(DRIVES, true, NULL));
+	for (unsigned i = 0; i < DRIVES; i++)
+		change_copies(drives[i], set_read_only_feature);
+	expect(0, spw_check(drives, DRIVES, NULL, NULL));
+	expect(0, spw_assemble(drives, DRIVES, true, NULL, &assembly));
+	spw_assembly_close(&assembly);
+	expect(-EPROTONOSUPPORT, spw_assemble(drives, DRIVES, false, NULL, &assembly));
+	expect_words("newer version");
+	change_copies(drives[0], set_incompatible_feature);
+	expect(-EPROTONOSUPPORT, check_drives(drives, DRIVES));
+	expect_words("drive0: was formatted by a newer version");
+	expect(-EEXIST, format_drives(DRIVES, false, NULL));
+	expect_words("newer format");
+	expect(-EPROTONOSUPPORT, spw_wipe(drives, 1, NULL));
+	expect(0, format_drives(DRIVES, true, NULL));
+}
+
+static void test_resized_drives(void **state)
+{
+	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};
+	uint64_t size = size_of(drives[1]);
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	assert_int_equal(truncate(drives[1], (off_t)(size - MIB)), 0);
+	expect(-ENOSPC, check_drives(drives, DRIVES));
+	expect_words("drive1: is smaller than when it was formatted");
+	assert_int_equal(truncate(drives[1], (off_t)size), 0); /* copy 1 has become zeros */
+	expect(0, spw_check(drives, DRIVES, NULL, info));
+	assert_int_equal(info[1].copies_good, 1);
+	expect(0, format_drives(DRIVES, true, NULL));
+	/* A device that has grown keeps both its copies. */
+	assert_int_equal(truncate(drives[1], (off_t)(size + MIB)), 0);
+	expect(0, spw_check(drives, DRIVES, NULL, info));
+	assert_int_equal(info[1].copies_good, 2);
+	expect(0, format_drives(DRIVES, true, NULL));
+	expect(0, spw_check(drives, DRIVES, NULL, info));
+	/* Formatted larger, then cut to its first size, where the first format's copy 1 is still in the data area, older. */
+	assert_int_equal(truncate(drives[1], (off_t)size), 0);
+	expect(-ENOSPC, check_drives(drives, DRIVES));
+	assert_int_equal(truncate(drives[1], 4096), 0);
+	expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
+}
+
+/* mkfs over a drive of a store: whichever copies survive, the drive is not ours any more. */
+static void test_overgrown_drive(void **state)
+{
+	static const uint32_t md_magic[] = {0xa92b4efc, 1}, md_sector[] = {8, 0};
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	make_swap_area(drives[1]);
+	expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
+	expect_words("swap area");
+	expect(-EEXIST, spw_wipe(&drives[1], 1, NULL));
+	/* mdadm with metadata 1.2 writes 4 KiB behind the begin: both copies survive. */
+	expect(0, format_drives(DRIVES, true, NULL));
+	write_at(drives[1], 4096, md_magic, sizeof(md_magic));
+	write_at(drives[1], 4096 + 144, md_sector, sizeof(md_sector));
+	expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
+	expect_words("linux_raid_member");
+	expect(-EEXIST, spw_wipe(&drives[1], 1, NULL));
+	expect_words("linux_raid_member");
+	expect(0, format_drives(DRIVES, true, NULL));
+}
+
+static void count_warning(void *context, enum spw_log_level level, const char *message)
+{
+	unsigned *warnings = context;
+
+	if (level == SPW_LOG_WARNING && strstr(message, "drive1: the"))
+		(*warnings)++;
+}
+
+static void test_one_damaged_copy_serves(void **state)
+{
+	unsigned warnings = 0;
+	struct spw_log log = {.write = count_warning, .context = &warnings};
+	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};
+	struct spw_assembly assembly;
+
+	(void)state;
+	for (unsigned copy = 0; copy < 2; copy++) {
+		expect(0, format_drives(DRIVES, true, NULL));
+		damage_copy(drives[1], copy);
+		expect(0, spw_check(drives, DRIVES, NULL, info));
+		assert_int_equal(info[0].copies_good, 2);
+		assert_int_equal(info[1].copies_good, 1);
+		expect(0, spw_assemble(drives, DRIVES, false, &log, &assembly));
+		spw_assembly_close(&assembly);
+		assert_int_equal(warnings, copy + 1);
+	}
+	damage_copy(drives[1], 0);
+	expect(-EUCLEAN, check_drives(drives, DRIVES));
+	expect_words("both superblock copies are damaged");
+}
+
+/* Exchanged, and each in both places. */
+static void test_misplaced_copies(void **state)
+{
+	uint8_t first[SPW_SUPERBLOCK_BYTES], last[SPW_SUPERBLOCK_BYTES];
+	struct spw_drive_info info = {.size = sizeof(info)};
+	uint64_t end = copy_offset(drives[0], 1);
+
+	(void)state;
+	expect(0, format_drives(1, false, NULL));
+	read_at(drives[0], 0, first, sizeof(first));
+	read_at(drives[0], end, last, sizeof(last));
+	write_at(drives[0], 0, last, sizeof(last));
+	expect(0, spw_check(drives, 1, NULL, &info));
+	assert_int_equal(info.copies_good, 1);
+	write_at(drives[0], end, first, sizeof(first));
+	expect(-EUCLEAN, check_drives(drives, 1));
+	write_at(drives[0], 0, first, sizeof(first));
+	expect(0, spw_check(drives, 1, NULL, &info));
+	assert_int_equal(info.copies_good, 1);
+}
+
+/* A bit of every byte of either copy: the other copy serves; of both copies: refused, whatever else the drive says. */
+static void test_flipped_bits(void **state)
+{
+	uint64_t end = copy_offset(drives[0], 1);
+	uint8_t first[SPW_SUPERBLOCK_BYTES], last[SPW_SUPERBLOCK_BYTES];
+	struct spw_drive_info info = {.size = sizeof(info)};
+
+	(void)state;
+	expect(0, format_drives(1, false, NULL));
+	read_at(drives[0], 0, first, sizeof(first));
+	read_at(drives[0], end, last, sizeof(last));
+	for (unsigned at = 0; at < SPW_SUPERBLOCK_BYTES; at += 1 + draw(16)) {
+		uint8_t bad_first = (uint8_t)(first[at] ^ (1u << draw(8))),
+			bad_last = (uint8_t)(last[at] ^ (1u << draw(8)));
+
+		write_at(drives[0], at, &bad_first, 1);
+		expect(0, spw_check(drives, 1, NULL, &info));
+		assert_int_equal(info.copies_good, 1);
+		write_at(drives[0], end + at, &bad_last, 1);
+		expect(at < 8 ? -EMEDIUMTYPE : -EUCLEAN, spw_check(drives, 1, NULL, NULL));
+		write_at(drives[0], at, &first[at], 1);
+		expect(0, spw_check(drives, 1, NULL, &info));
+		assert_int_equal(info.copies_good, 1);
+		write_at(drives[0], end + at, &last[at], 1);
+	}
+	expect(0, spw_check(drives, 1, NULL, &info));
+	assert_int_equal(info.copies_good, 2);
+}
+
+/* ---- Locks ---- */
+
+static uint32_t partitions_in_use(void)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+
+	expect(0, spw_check(drives, DRIVES, &info, NULL));
+	return info.partitions_in_use;
+}
+
+static void test_partitions_have_one_owner(void **state)
+{
+	struct spw_assembly a, b;
+	uint64_t before;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
+	expect(0, spw_assembly_lock(&a, 1));
+	assert_int_equal(partitions_in_use(), 1);
+	expect(-EBUSY, spw_assembly_lock(&b, 1));
+	expect_words("partition 1");
+	expect(0, spw_assembly_lock(&b, 0));
+	assert_int_equal(partitions_in_use(), 2);
+	expect(-EINVAL, spw_assembly_lock(&b, 2));
+	before = hash_all();
+	expect(-EBUSY, format_drives(DRIVES, true, NULL));
+	expect_words("a process has the store on it open");
+	expect(-EBUSY, spw_wipe(drives, DRIVES, NULL));
+	assert_int_equal(hash_all(), before);
+	spw_assembly_close(&a);
+	assert_int_equal(partitions_in_use(), 1);
+	spw_assembly_close(&b);
+	assert_int_equal(partitions_in_use(), 0);
+	expect(0, format_drives(DRIVES, true, NULL));
+}
+
+/* A lock on one drive alone, as of another store's process: all locks are given back. */
+static void test_failed_lock_leaves_nothing_locked(void **state)
+{
+	struct spw_assembly a, b;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
+	expect(0, spw_device_lock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0), 1));
+	expect(-EBUSY, spw_assembly_lock(&b, 0));
+	expect(0, spw_device_unlock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0), 1));
+	assert_int_equal(partitions_in_use(), 0);
+	spw_assembly_close(&a);
+	spw_assembly_close(&b);
+}
+
+static void test_format_between_assembling_and_locking(void **state)
+{
+	struct spw_assembly assembly;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, format_drives(DRIVES, true, NULL));
+	expect(-EUCLEAN, spw_assembly_lock(&assembly, 0));
+	expect_words("formatted by another process just now");
+	expect(0, spw_wipe(drives, DRIVES, NULL));
+	expect(-EMEDIUMTYPE, spw_assembly_lock(&assembly, 0));
+	spw_assembly_close(&assembly);
+}
+
+/* kill -9 of a process that has the store open: its partition is free at once. */
+static void test_lock_dies_with_its_process(void **state)
+{
+	int ready[2], status;
+	char byte;
+	pid_t child;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct spw_assembly assembly;
+
+		if (spw_assemble(drives, DRIVES, false, NULL, &assembly) != 0 || spw_assembly_lock(&assembly, 1) != 0 ||
+		    write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			(void)pause();
+	}
+	assert_int_equal(close(ready[1]), 0);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	assert_int_equal(close(ready[0]), 0);
+	assert_int_equal(partitions_in_use(), 1);
+	expect(-EBUSY, format_drives(DRIVES, true, NULL));
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(partitions_in_use(), 0);
+	expect(0, format_drives(DRIVES, true, NULL));
+}
+
+/* ---- Wipe ---- */
+
+static void test_wipe(void **state)
+{
+	uint8_t block[SPW_SUPERBLOCK_BYTES], zeros[SPW_SUPERBLOCK_BYTES] = {0};
+	const char *mixed[2] = {drives[0], drives[3]};
+	uint64_t before;
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, NULL));
+	before = hash_all();
+	expect(-EMEDIUMTYPE, spw_wipe(mixed, 2, NULL)); /* one holds a store, the other does not: neither is touched */
+	expect_words("drive3: holds no spillway store");
+	assert_int_equal(hash_all(), before);
+	expect(0, spw_wipe(&drives[1], 1, NULL)); /* the others of its store missing */
+	expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
+	damage_copy(drives[0], 0); /* a damaged copy beside an intact one */
+	expect(0, spw_wipe(drives, 1, NULL));
+	damage_copy(drives[2], 0);
+	damage_copy(drives[2], 1);
+	before = hash_all();
+	expect(-EUCLEAN, spw_wipe(&drives[2], 1, NULL));
+	assert_int_equal(hash_all(), before);
+	for (unsigned i = 0; i < 2; i++)
+		for (unsigned copy = 0; copy < 2; copy++) {
+			read_at(drives[i], copy_offset(drives[i], copy), block, sizeof(block));
+			assert_memory_equal(block, zeros, sizeof(block));
+		}
+	expect(0, format_drives(2, false, NULL)); /* free again, without force */
+}
+
+static void test_wipe_of_grown_drive(void **state)
+{
+	uint64_t size = size_of(drives[0]), copy = copy_offset(drives[0], 1);
+	uint8_t noise[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES], zeros[SPW_SUPERBLOCK_BYTES] = {0};
+
+	(void)state;
+	memset(noise, 0x33, sizeof(noise));
+	expect(0, format_drives(1, false, NULL));
+	assert_int_equal(truncate(drives[0], (off_t)(size + MIB)), 0);
+	write_at(drives[0], copy_offset(drives[0], 1), noise, sizeof(noise));
+	expect(0, spw_wipe(drives, 1, NULL));
+	read_at(drives[0], copy, block, sizeof(block));
+	assert_memory_equal(block, zeros, sizeof(block));
+	/* The new end is not the store's. */
+	read_at(drives[0], copy_offset(drives[0], 1), block, sizeof(block));
+	assert_memory_equal(block, noise, sizeof(block));
+}
+
+static void test_wipe_discards(void **state)
+{
+	uint8_t noise[4096], block[4096], zeros[4096] = {0};
+
+	(void)state;
+	memset(noise, 0x44, sizeof(noise));
+	expect(0, format_drives(1, false, NULL));
+	write_at(drives[0], 5 * MIB, noise, sizeof(noise));
+	expect(0, spw_wipe(drives, 1, NULL));
+	read_at(drives[0], 5 * MIB, block, sizeof(block));
+	if (memcmp(block, noise, sizeof(block)) != 0) /* else the file system cannot punch holes */
+		assert_memory_equal(block, zeros, sizeof(block));
+}
+
+/* ---- Probe ---- */
+
+static void expect_probe(const char *path, int error, const char *holds, const char *reason)
+{
+	struct spw_probe_info info = {.size = sizeof(info)};
+	uint64_t before = hash_all();
+
+	expect(0, spw_probe(path, &info));
+	assert_int_equal(hash_all(), before);
+	assert_string_equal(info.path, path);
+	assert_int_equal(info.error, error);
+	assert_int_equal(info.usable, error == 0);
+	if (!strstr(info.holds, holds) || !strstr(info.reason, reason))
+		fail_msg("%s: holds \"%s\", reason \"%s\"; expected \"%s\", \"%s\"", path, info.holds, info.reason,
+			 holds, reason);
+	assert_int_equal(info.reason[0] == '\0', error == 0);
+}
+
+static void test_probe(void **state)
+{
+	struct spw_assembly assembly;
+
+	(void)state;
+	expect_probe(drives[0], 0, "nothing known", "");
+	expect_probe("/no/such/drive", -ENOENT, "", "/no/such/drive");
+	expect_probe("/dev/null", -ENOTBLK, "", "/dev/null");
+	expect_probe(folder, -ENOTBLK, "", folder);
+	make_swap_area(drives[3]);
+	expect_probe(drives[3], -EEXIST, "swap area", "--force");
+	make_drive(drives[3], 8 * MIB);
+	expect_probe(drives[3], -ENOSPC, "nothing known", "at least 16 MiB");
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect_probe(drives[1], -EEXIST, "drive 2 of 3", "carries a spillway store");
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, spw_assembly_lock(&assembly, 0));
+	expect_probe(drives[1], -EBUSY, "drive 2 of 3", "a process has the store on it open");
+	spw_assembly_close(&assembly);
+	change_copies(drives[1], make_incomplete);
+	expect_probe(drives[1], -EEXIST, "unfinished spillway store", "--force");
+	damage_copy(drives[1], 0);
+	damage_copy(drives[1], 1);
+	expect_probe(drives[1], -EEXIST, "damaged spillway store", "--force");
+}
+
+static void test_probe_list(void **state)
+{
+	char **paths = NULL;
+	int count = spw_probe_list(&paths);
+
+	(void)state;
+	assert_true(count >= 0);
+	for (int i = 0; i < count; i++) {
+		assert_int_equal(strncmp(paths[i], "/dev/", 5), 0);
+		for (int j = 0; j < i; j++)
+			assert_string_not_equal(paths[i], paths[j]);
+	}
+	assert_null(paths[count]);
+	spw_probe_list_free(paths);
+	spw_probe_list_free(NULL);
+}
+
+/* ---- Power cuts ---- */
+
+/* What format did, in order: writes with their bytes, and flushes. */
+struct event {
+	unsigned drive;
+	bool is_sync;
+	uint64_t offset_bytes;
+	size_t len_bytes;
+	uint8_t *bytes;
+};
+
+#define EVENTS_MAX 512
+#define CUT_ROUNDS 4 /* what a cut leaves of unflushed writes is drawn so often */
+
+struct recorder {
+	struct event events[EVENTS_MAX];
+	unsigned count;
+	unsigned fail_at; /* the event that gets -EIO */
+};
+
+static unsigned drive_of(const struct spw_device *device)
+{
+	unsigned i = 0;
+
+	while (strcmp(drives[i], spw_device_path(device)) != 0)
+		i++;
+	return i;
+}
+
+static struct event *next_event(struct recorder *recorder, const struct spw_device *device)
+{
+	struct event *event = &recorder->events[recorder->count++];
+
+	assert_true(recorder->count < EVENTS_MAX);
+	event->drive = drive_of(device);
+	return event;
+}
+
+static int record_pwrite(void *context, const struct spw_device *device, const void *buf, size_t len, uint64_t offset)
+{
+	struct recorder *recorder = context;
+	struct event *event = next_event(recorder, device);
+
+	if (recorder->count == recorder->fail_at)
+		return spw_error(-EIO, "%s: write failed", spw_device_path(device));
+	event->offset_bytes = offset;
+	event->len_bytes = len;
+	event->bytes = malloc(len);
+	assert_non_null(event->bytes);
+	memcpy(event->bytes, buf, len);
+	return spw_device_pwrite(device, buf, len, offset);
+}
+
+static int record_sync(void *context, const struct spw_device *device)
+{
+	struct recorder *recorder = context;
+	struct event *event = next_event(recorder, device);
+
+	if (recorder->count == recorder->fail_at)
+		return spw_error(-EIO, "%s: flush failed", spw_device_path(device));
+	event->is_sync = true;
+	return spw_device_sync(device);
+}
+
+static void forget(struct recorder *recorder)
+{
+	for (unsigned i = 0; i < recorder->count; i++)
+		free(recorder->events[i].bytes);
+	memset(recorder, 0, sizeof(*recorder));
+}
+
+static int record_format(struct recorder *recorder)
+{
+	struct spw_format_io io = {.pwrite = record_pwrite, .sync = record_sync, .context = recorder};
+	struct spw_format_opts opts = options(true);
+
+	return spw_format_with(drives, DRIVES, &opts, NULL, &io);
+}
+
+/* What a drive may hold of a write that was not flushed: nothing, all, or some of its sectors. */
+static void apply_part(const struct event *event)
+{
+	uint32_t how = draw(3);
+
+	if (how == 0)
+		return;
+	if (how == 1) {
+		write_at(drives[event->drive], event->offset_bytes, event->bytes, event->len_bytes);
+		return;
+	}
+	for (size_t at = 0; at < event->len_bytes; at += 512)
+		if (draw(2) == 0)
+			write_at(drives[event->drive], event->offset_bytes + at, event->bytes + at, 512);
+}
+
+static bool flushed_before(const struct recorder *recorder, unsigned event, unsigned cut)
+{
+	for (unsigned i = event + 1; i < cut; i++)
+		if (recorder->events[i].is_sync && recorder->events[i].drive == recorder->events[event].drive)
+			return true;
+	return false;
+}
+
+/* The drives as a power cut before event @cut leaves them: what was flushed, and any part of what was not. */
+static void cut_power(const struct recorder *recorder, unsigned cut)
+{
+	for (unsigned i = 0; i < cut; i++) {
+		const struct event *event = &recorder->events[i];
+
+		if (event->is_sync)
+			continue;
+		if (flushed_before(recorder, i, cut))
+			write_at(drives[event->drive], event->offset_bytes, event->bytes, event->len_bytes);
+		else
+			apply_part(event);
+	}
+}
+
+/* Superblocks and what lies around them, without the data: enough to go back to. */
+struct ends {
+	uint8_t *first, *last;
+};
+
+static void save_ends(struct ends ends[DRIVES])
+{
+	for (unsigned i = 0; i < DRIVES; i++) {
+		ends[i].first = malloc(MIB);
+		ends[i].last = malloc(MIB);
+		assert_true(ends[i].first && ends[i].last);
+		read_at(drives[i], 0, ends[i].first, MIB);
+		read_at(drives[i], size_of(drives[i]) - MIB, ends[i].last, MIB);
+	}
+}
+
+static void restore_ends(const struct ends ends[DRIVES])
+{
+	for (unsigned i = 0; i < DRIVES; i++) {
+		write_at(drives[i], 0, ends[i].first, MIB);
+		write_at(drives[i], size_of(drives[i]) - MIB, ends[i].last, MIB);
+	}
+}
+
+static void free_ends(struct ends ends[DRIVES])
+{
+	for (unsigned i = 0; i < DRIVES; i++) {
+		free(ends[i].first);
+		free(ends[i].last);
+	}
+}
+
+enum outcome {
+	OUTCOME_OLD,
+	OUTCOME_NEW,
+	OUTCOME_UNFINISHED,
+	OUTCOME_DAMAGED,
+	OUTCOME_NOTHING,
+	OUTCOMES,
+};
+
+/* What the drives are taken for. A store must be exactly one of the two. */
+static enum outcome outcome_of(const char *old_uuid, const char *new_uuid)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+	int rc = spw_check(drives, DRIVES, &info, NULL);
+
+	if (rc == 0 && old_uuid && strcmp(info.store_uuid, old_uuid) == 0)
+		return OUTCOME_OLD;
+	if (rc == 0 && strcmp(info.store_uuid, new_uuid) == 0)
+		return OUTCOME_NEW;
+	if (rc == -EUCLEAN && strstr(spw_last_error(), "format did not finish"))
+		return OUTCOME_UNFINISHED;
+	if (rc == -EUCLEAN && strstr(spw_last_error(), "both superblock copies are damaged"))
+		return OUTCOME_DAMAGED;
+	if (rc == -EMEDIUMTYPE && strstr(spw_last_error(), "is no drive of a spillway store"))
+		return OUTCOME_NOTHING;
+	fail_msg("after a power cut: %d (%s), store %s; seed %llu", rc, spw_last_error(), info.store_uuid,
+		 (unsigned long long)seed);
+	return OUTCOMES;
+}
+
+/* Cut power before every event and after the last one, several times each. Count what comes of it. */
+static void cut_everywhere(const char *old_uuid, unsigned outcomes[OUTCOMES])
+{
+	struct recorder *recorder = calloc(1, sizeof(*recorder));
+	struct spw_store_info info = {.size = sizeof(info)};
+	struct ends before[DRIVES];
+
+	assert_non_null(recorder);
+	memset(outcomes, 0, OUTCOMES * sizeof(outcomes[0]));
+	save_ends(before);
+	expect(0, record_format(recorder));
+	expect(0, spw_check(drives, DRIVES, &info, NULL));
+	for (unsigned cut = 0; cut <= recorder->count; cut++)
+		for (unsigned round = 0; round < CUT_ROUNDS; round++) {
+			restore_ends(before);
+			cut_power(recorder, cut);
+			outcomes[outcome_of(old_uuid, info.store_uuid)]++;
+		}
+	/* After the last flush there is only one outcome. */
+	assert_int_equal(outcome_of(old_uuid, info.store_uuid), OUTCOME_NEW);
+	free_ends(before);
+	forget(recorder);
+	free(recorder);
+}
+
+static void test_power_cut_over_a_store(void **state)
+{
+	struct spw_store_info old = {.size = sizeof(old)};
+	unsigned outcomes[OUTCOMES];
+
+	(void)state;
+	expect(0, format_drives(DRIVES, false, &old));
+	cut_everywhere(old.store_uuid, outcomes);
+	assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+	assert_int_equal(outcomes[OUTCOME_DAMAGED], 0);
+	assert_int_equal(outcomes[OUTCOME_NOTHING], 0);
+}
+
+static void test_power_cut_over_nothing(void **state)
+{
+	unsigned outcomes[OUTCOMES];
+
+	(void)state;
+	cut_everywhere(NULL, outcomes);
+	assert_true(outcomes[OUTCOME_NOTHING] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+}
+
+/* One copy of the old store was damaged already: then the drives are that store, the new one, or refused; nothing else. */
+static void test_power_cut_over_a_damaged_store(void **state)
+{
+	struct spw_store_info old = {.size = sizeof(old)};
+	unsigned outcomes[OUTCOMES];
+
+	(void)state;
+	for (unsigned copy = 0; copy < 2; copy++) {
+		expect(0, format_drives(DRIVES, true, &old));
+		damage_copy(drives[1], copy);
+		cut_everywhere(old.store_uuid, outcomes);
+		assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+		assert_int_equal(outcomes[OUTCOME_NOTHING], 0);
+	}
+}
+
+/* Every write and every flush fails once: format says which drive, and what is left is one of the same outcomes. */
+static void test_every_transfer_fails_once(void **state)
+{
+	struct recorder *recorder = calloc(1, sizeof(*recorder));
+	struct spw_store_info old = {.size = sizeof(old)}, now = {.size = sizeof(now)};
+	unsigned failures = 0;
+
+	(void)state;
+	assert_non_null(recorder);
+	for (unsigned fail_at = 1;; fail_at++) {
+		int rc;
+
+		expect(0, format_drives(DRIVES, true, &old));
+		recorder->fail_at = fail_at;
+		rc = record_format(recorder);
+		forget(recorder);
+		if (rc == 0)
+			break;
+		expect(-EIO, rc);
+		expect_words(folder);
+		failures++;
+		rc = spw_check(drives, DRIVES, &now, NULL);
+		if (rc == 0)
+			continue; /* the old store, or the last copies of the new one failed */
+		expect(-EUCLEAN, rc);
+		expect_words("format did not finish");
+		expect(-EEXIST, format_drives(DRIVES, false, NULL));
+	}
+	assert_true(failures > 20);
+	free(recorder);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, make_drives, remove_drives)
+	const struct CMUnitTest tests[] = {
+		CASE(test_format_and_check),
+		CASE(test_assembled_in_order),
+		CASE(test_infos_of_other_versions),
+		CASE(test_options_are_checked),
+		CASE(test_format_again_needs_force),
+		CASE(test_sequence_rises),
+		CASE(test_refuses_bad_drives),
+		CASE(test_refuses_signatures),
+		CASE(test_removes_signatures_in_the_data_area),
+		CASE(test_reserved_areas_are_zeroed),
+		CASE(test_set_faults),
+		CASE(test_cloned_drive),
+		CASE(test_drive_faults),
+		CASE(test_resized_drives),
+		CASE(test_overgrown_drive),
+		CASE(test_one_damaged_copy_serves),
+		CASE(test_misplaced_copies),
+		CASE(test_flipped_bits),
+		CASE(test_partitions_have_one_owner),
+		CASE(test_failed_lock_leaves_nothing_locked),
+		CASE(test_format_between_assembling_and_locking),
+		CASE(test_lock_dies_with_its_process),
+		CASE(test_wipe),
+		CASE(test_wipe_of_grown_drive),
+		CASE(test_wipe_discards),
+		CASE(test_probe),
+		CASE(test_probe_list),
+		CASE(test_power_cut_over_a_store),
+		CASE(test_power_cut_over_nothing),
+		CASE(test_power_cut_over_a_damaged_store),
+		CASE(test_every_transfer_fails_once),
+	};
+
+	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,791 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_plan.c - the planner: its simulation against a naive one, its plans against all plans of small steps
+ *
+ * SPW_SEED repeats a run; SPW_PLAN_CASES sets the number of random cases per test, SPW_PLAN_FILTER selects tests.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <cmocka.h>
+
+#include <spillway/plan.h>
+
+#include "tests/unit/plan_naive.h"
+
+#define TENSORS_MAX 2048
+#define MILLISECOND 1000000u
+
+static uint64_t seed;
+static unsigned cases = 1000;
+
+static uint64_t random_next(uint64_t *random)
+{
+	uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return z ^ z >> 31;
+}
+
+static uint64_t random_between(uint64_t *random, uint64_t low, uint64_t high)
+{
+	return low + random_next(random) % (high - low + 1);
+}
+
+#define REQUIRE(condition)                                                                   \
+	do {                                                                                 \
+		if (!(condition))                                                            \
+			fail_msg("%s; SPW_SEED=%llu", #condition, (unsigned long long)seed); \
+	} while (0)
+
+/* ---- Steps ---- */
+
+struct world {
+	struct spw_plan_tensor tensors[TENSORS_MAX];
+	struct spw_plan_step step;
+	struct spw_plan_drives drives;
+	enum spw_plan_choice choices[TENSORS_MAX];
+	struct spw_plan_result result;
+};
+
+static struct world world;
+
+static void begin_world(struct world *w)
+{
+	memset(w, 0, sizeof(*w));
+	w->step.tensors = w->tensors;
+	w->result.size = sizeof(w->result);
+}
+
+static void add_tensor(struct world *w, uint64_t bytes, uint64_t pack_ns, uint64_t use_ns, uint64_t release_ns)
+{
+	uint32_t i = w->step.count++;
+
+	w->tensors[i] = (struct spw_plan_tensor){
+		.bytes = bytes, .pack_ns = pack_ns, .use_ns = use_ns, .release_ns = release_ns, .users = 1, .scope = i};
+}
+
+/* Forward and backward passes of @batches micro-batches, at most @ahead forward passes ahead. */
+static void make_training(struct world *w, uint64_t *random, uint32_t each, uint32_t batches, uint32_t ahead, bool vary)
+{
+	uint64_t packs[TENSORS_MAX], now_ns = 0;
+	uint32_t forward = 0;
+
+	begin_world(w);
+	for (uint32_t back = 0; back < batches;) {
+		if (forward < batches && forward < back + ahead) {
+			for (uint32_t i = 0; i < each; i++) {
+				packs[forward * each + i] = now_ns;
+				now_ns += vary ? random_between(random, 50000, 3 * MILLISECOND) : MILLISECOND;
+			}
+			forward++;
+			continue;
+		}
+		for (uint32_t i = each; i-- > 0;) {
+			uint64_t took_ns = vary ? random_between(random, 100000, 6 * MILLISECOND) : 2 * MILLISECOND;
+			uint64_t bytes = vary ? random_between(random, 1, 64) << 20 : (1 + i % 5) << 22;
+
+			add_tensor(w, bytes, packs[back * each + i], now_ns, now_ns + took_ns);
+			now_ns += took_ns;
+		}
+		back++;
+	}
+	w->step.forward_ns = now_ns / 3;
+	w->step.backward_ns = now_ns - now_ns / 3;
+}
+
+/* Uses in any order, some tensors never used, some pinned. */
+static void make_disorder(struct world *w, uint64_t *random, uint32_t count)
+{
+	begin_world(w);
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t pack_ns = random_between(random, 0, 50 * MILLISECOND);
+		uint64_t use_ns = pack_ns + random_between(random, 0, 80 * MILLISECOND);
+
+		add_tensor(w, random_between(random, 1, 64) << 20, pack_ns, use_ns,
+			   use_ns + random_between(random, 0, 20 * MILLISECOND));
+		if (random_next(random) % 10 == 0)
+			w->tensors[i].users = 0;
+		if (random_next(random) % 12 == 0)
+			w->tensors[i].must_keep = true;
+	}
+	w->step.forward_ns = 50 * MILLISECOND;
+	w->step.backward_ns = 100 * MILLISECOND;
+}
+
+static void make_any(struct world *w, uint64_t *random, uint32_t count)
+{
+	switch (random_next(random) % 3) {
+	case 0: make_training(w, random, count, 1, 1, true); break;
+	case 1: make_training(w, random, count / 2, 2, (uint32_t)random_between(random, 1, 2), true); break;
+	default: make_disorder(w, random, count); break;
+	}
+}
+
+static void set_drives(struct world *w, uint64_t write, uint64_t read, uint64_t mixed)
+{
+	w->drives = (struct spw_plan_drives){
+		.write_bytes_per_second = write, .read_bytes_per_second = read, .mixed_bytes_per_second = mixed};
+}
+
+/* From a tenth of what the steps above need to ten times that. */
+static void random_drives(struct world *w, uint64_t *random)
+{
+	uint64_t scale = UINT64_C(1) << random_between(random, 0, 6);
+
+	set_drives(w, random_between(random, 1, 1000) * scale << 20, random_between(random, 1, 1000) * scale << 20, 0);
+	if (random_next(random) % 2)
+		w->drives.mixed_bytes_per_second = random_between(random, 1, 1500) * scale << 20;
+	if (random_next(random) % 2)
+		w->drives.latency_ns = random_between(random, 0, 500000);
+	if (random_next(random) % 2)
+		w->drives.chunk_bytes = random_between(random, 0, 4) << 20;
+}
+
+static void plan(struct world *w, enum spw_plan_mode mode, uint64_t memory)
+{
+	struct spw_plan_opts opts;
+
+	spw_plan_opts_init(&opts, sizeof(opts));
+	opts.mode = mode;
+	opts.memory_bytes = memory;
+	assert_int_equal(0, spw_plan(&w->step, &w->drives, &opts, w->choices, &w->result));
+}
+
+/* ---- The simulation ---- */
+
+static void check_profile(const struct world *w, const struct spw_plan_point *points,
+			  const struct spw_plan_result *result)
+{
+	uint64_t peak = 0, last_ns = 0;
+
+	for (uint32_t k = 0; k < result->points; k++) {
+		REQUIRE(points[k].ns >= last_ns);
+		last_ns = points[k].ns;
+		peak = points[k].bytes > peak ? points[k].bytes : peak;
+	}
+	REQUIRE(peak == result->peak_bytes);
+	REQUIRE(result->points == 0 || w->step.count > 0);
+}
+
+static void test_simulation(void **state)
+{
+	static struct spw_plan_point points[NAIVE_TENSORS_MAX * SPW_PLAN_POINTS_PER_TENSOR];
+	static struct naive naive;
+	uint64_t random = seed;
+	unsigned stalled = 0, forwarded = 0;
+
+	(void)state;
+	for (unsigned k = 0; k < cases; k++) {
+		struct spw_plan_result *result = &world.result;
+		bool ended;
+
+		make_any(&world, &random, (uint32_t)random_between(&random, 2, NAIVE_TENSORS_MAX));
+		random_drives(&world, &random);
+		for (uint32_t i = 0; i < world.step.count; i++)
+			world.choices[i] = random_next(&random) % 4 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+		uint64_t memory = random_next(&random) % 4 ? random_between(&random, 32, 2000) << 20 : UINT64_MAX;
+
+		naive_open(&naive, &world.step, &world.drives, (double)memory, world.choices);
+		ended = naive_simulate(&naive);
+		assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, memory, world.choices, points,
+						      sizeof(points) / sizeof(points[0]), result));
+		REQUIRE(ended);
+		REQUIRE(result->peak_bytes == (uint64_t)naive.peak);
+		REQUIRE(result->bytes_written == (uint64_t)naive.written);
+		REQUIRE(result->bytes_read == (uint64_t)naive.bytes_read);
+		REQUIRE((double)result->stall_ns <= naive.stall + 2 && (double)result->stall_ns >= naive.stall - 2);
+		REQUIRE(result->feasible == (result->peak_bytes <= memory));
+		check_profile(&world, points, result);
+		stalled += result->stall_ns > 0;
+		forwarded += result->bytes_forwarded > 0;
+	}
+	/* The cases are worth something. */
+	assert_true(stalled > cases / 10 && stalled < cases);
+	assert_true(forwarded > cases / 10);
+}
+
+/* One tensor whose figures can be worked out by hand: 100 bytes, written at 1 byte/ns, read at 2, 5 ns of latency. */
+static void test_one_tensor(void **state)
+{
+	struct world *w = &world;
+
+	(void)state;
+	begin_world(w);
+	add_tensor(w, 100, 1000, 2000, 2500);
+	w->step.forward_ns = 1500;
+	w->step.backward_ns = 1000;
+	set_drives(w, 1000000000, 2000000000, 1000000000);
+	w->drives.latency_ns = 5;
+	w->choices[0] = SPW_PLAN_SPILL;
+	struct spw_plan_point points[8];
+
+	/* No memory for reading ahead: the use waits for 50 ns of transfer and 5 ns of latency. */
+	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 0, w->choices, points, 8, &w->result));
+	assert_int_equal(55, w->result.stall_ns);
+	assert_int_equal(2555, w->result.wall_ns);
+	assert_int_equal(100, w->result.bytes_written);
+	assert_int_equal(100, w->result.bytes_read);
+	assert_int_equal(4, w->result.points);
+	assert_int_equal(1000, points[0].ns);
+	assert_int_equal(1105, points[1].ns);
+	assert_int_equal(0, points[1].bytes);
+	assert_int_equal(2000, points[2].ns);
+	assert_int_equal(2555, points[3].ns);
+
+	/* Used while its write is under way: nothing to read, and the bytes count as written. */
+	w->tensors[0].use_ns = w->tensors[0].release_ns = 1050;
+	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 100, w->choices, points, 8, &w->result));
+	assert_int_equal(0, w->result.stall_ns);
+	assert_int_equal(0, w->result.bytes_read);
+	assert_int_equal(100, w->result.bytes_forwarded);
+
+	/* Nothing is gained by spilling the only tensor: its peak is at the pack. */
+	w->tensors[0].use_ns = w->tensors[0].release_ns = 2000;
+	plan(w, SPW_PLAN_FASTEST, 0);
+	assert_int_equal(SPW_PLAN_KEEP, w->choices[0]);
+	plan(w, SPW_PLAN_BUDGET, 99);
+	assert_false(w->result.feasible);
+	assert_int_equal(100, w->result.peak_bytes);
+}
+
+/* ---- Budget ---- */
+
+/* The fewest bytes, and the lowest peak, of all choices. */
+static bool best_of_all(const struct world *w, uint64_t memory, uint64_t *bytes, uint64_t *peak)
+{
+	enum spw_plan_choice choices[16];
+	bool feasible = false;
+
+	*bytes = *peak = UINT64_MAX;
+	for (uint32_t mask = 0; mask < 1u << w->step.count; mask++) {
+		struct spw_plan_result result = {.size = sizeof(result)};
+		bool allowed = true;
+
+		for (uint32_t i = 0; i < w->step.count; i++) {
+			choices[i] = mask >> i & 1 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+			allowed &= !(mask >> i & 1) || !w->tensors[i].must_keep;
+		}
+		if (!allowed)
+			continue;
+		assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, memory, choices, NULL, 0, &result));
+		*peak = result.peak_bytes < *peak ? result.peak_bytes : *peak;
+		if (result.peak_bytes > memory)
+			continue;
+		feasible = true;
+		*bytes = result.bytes_written < *bytes ? result.bytes_written : *bytes;
+	}
+	return feasible;
+}
+
+static void test_budget_against_all(void **state)
+{
+	uint64_t random = seed;
+	unsigned feasible = 0, near = 0, exact = 0, infeasible = 0;
+
+	(void)state;
+	while (feasible < cases) {
+		uint64_t bytes, peak, memory;
+
+		make_any(&world, &random, (uint32_t)random_between(&random, 2, 10));
+		random_drives(&world, &random);
+		plan(&world, SPW_PLAN_FASTEST, 0);
+		memory = world.result.peak_keep_all_bytes * random_between(&random, 50, 98) / 100;
+		plan(&world, SPW_PLAN_BUDGET, memory);
+		if (!best_of_all(&world, memory, &bytes, &peak)) {
+			REQUIRE(!world.result.feasible);
+			REQUIRE(world.result.peak_bytes >= peak);
+			infeasible++;
+			continue;
+		}
+		feasible++;
+		REQUIRE(world.result.feasible);
+		REQUIRE(world.result.peak_bytes <= memory);
+		REQUIRE(world.result.bytes_written >= bytes);
+		exact += world.result.bytes_written == bytes;
+		near += (double)world.result.bytes_written <= 1.05 * (double)bytes;
+	}
+	print_message("budget: %u feasible cases, %u within 5 %%, %u exact; %u infeasible\n", feasible, near, exact,
+		      infeasible);
+	REQUIRE(near >= cases * 95 / 100);
+}
+
+static void test_budget_of_everything(void **state)
+{
+	uint64_t random = seed;
+
+	(void)state;
+	make_training(&world, &random, 200, 1, 1, true);
+	set_drives(&world, UINT64_C(64) << 30, UINT64_C(64) << 30, 0);
+	plan(&world, SPW_PLAN_BUDGET, UINT64_MAX);
+	REQUIRE(world.result.feasible && world.result.tensors_spilled == 0 && world.result.bytes_written == 0);
+	for (unsigned percent = 90; percent >= 20; percent -= 10) {
+		uint64_t all = world.result.peak_keep_all_bytes, memory = all / 100 * percent;
+
+		plan(&world, SPW_PLAN_BUDGET, memory);
+		REQUIRE(world.result.feasible && world.result.peak_bytes <= memory);
+		/* What is above the budget at the peak must be written; one tensor more may be. */
+		REQUIRE(world.result.bytes_written >= all - memory);
+		REQUIRE(world.result.bytes_written <= all - memory + (UINT64_C(64) << 20));
+	}
+	plan(&world, SPW_PLAN_BUDGET, 0);
+	REQUIRE(!world.result.feasible && world.result.peak_bytes > 0);
+	REQUIRE(world.result.peak_bytes < world.result.peak_keep_all_bytes / 4);
+}
+
+/* ---- Fastest ---- */
+
+static void check_fastest(struct world *w)
+{
+	struct spw_plan_result again = {.size = sizeof(again)};
+
+	plan(w, SPW_PLAN_FASTEST, 0);
+	REQUIRE(w->result.feasible && w->result.stall_ns == 0);
+	REQUIRE(w->result.peak_bytes <= w->result.peak_keep_all_bytes);
+	for (uint32_t i = 0; i < w->step.count; i++)
+		REQUIRE(!w->tensors[i].must_keep || w->choices[i] == SPW_PLAN_KEEP);
+	assert_int_equal(0,
+			 spw_plan_simulate(&w->step, &w->drives, w->result.memory_bytes, w->choices, NULL, 0, &again));
+	REQUIRE(again.stall_ns == 0 && again.peak_bytes == w->result.peak_bytes);
+	REQUIRE(again.bytes_written == w->result.bytes_written && again.bytes_read == w->result.bytes_read);
+}
+
+static void test_fastest_never_stalls(void **state)
+{
+	uint64_t random = seed;
+	unsigned lower = 0;
+
+	(void)state;
+	for (unsigned k = 0; k < cases / 4; k++) {
+		make_any(&world, &random, (uint32_t)random_between(&random, 1, 100));
+		random_drives(&world, &random);
+		check_fastest(&world);
+		lower += world.result.peak_bytes < world.result.peak_keep_all_bytes;
+	}
+	assert_true(lower > cases / 16);
+}
+
+/* The lowest peak without a stall of all choices and all depths of reading ahead. */
+static uint64_t lowest_of_all(const struct world *w)
+{
+	uint64_t lowest = w->result.peak_keep_all_bytes;
+	enum spw_plan_choice choices[16];
+
+	for (uint32_t mask = 1; mask < 1u << w->step.count; mask++) {
+		struct spw_plan_result result = {.size = sizeof(result)};
+		bool allowed = true;
+
+		for (uint32_t i = 0; i < w->step.count; i++) {
+			choices[i] = mask >> i & 1 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+			allowed &= !(mask >> i & 1) || !w->tensors[i].must_keep;
+		}
+		/* Memory is a sum of sizes, all of which are multiples of 1 MiB. */
+		for (uint64_t memory = lowest; allowed && memory > 0 && memory <= lowest; memory -= 1u << 20) {
+			assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, memory, choices, NULL, 0, &result));
+			if (result.stall_ns > 0)
+				break;
+			lowest = result.peak_bytes < lowest ? result.peak_bytes : lowest;
+			memory = result.peak_bytes < memory ? result.peak_bytes : memory;
+		}
+	}
+	return lowest;
+}
+
+static void test_fastest_against_all(void **state)
+{
+	uint64_t random = seed;
+	unsigned lower = 0, near = 0, exact = 0;
+
+	(void)state;
+	while (lower < cases / 8) {
+		uint64_t lowest;
+
+		make_any(&world, &random, (uint32_t)random_between(&random, 2, 7));
+		random_drives(&world, &random);
+		plan(&world, SPW_PLAN_FASTEST, 0);
+		lowest = lowest_of_all(&world);
+		if (lowest == world.result.peak_keep_all_bytes)
+			continue;
+		lower++;
+		exact += world.result.peak_bytes <= lowest;
+		near += (double)world.result.peak_bytes <= 1.05 * (double)lowest;
+	}
+	print_message("fastest: %u cases that can be lowered, %u within 5 %% of the lowest, %u exact\n", lower, near,
+		      exact);
+	REQUIRE(near >= lower * 95 / 100);
+}
+
+/*
+ * The same step on drives from far too slow to far too fast: the peak only falls. What is left when no tensor more fits
+ * depends on the sizes, and may rise by less than one tensor: @slack_bytes.
+ */
+static void check_monotone(struct world *w, uint64_t slack_bytes)
+{
+	const double need = 20.0 * (1 << 30); /* about what is saved in a second of the forward pass */
+	uint64_t last = UINT64_MAX, first = 0;
+
+	for (double factor = 0.02; factor < 50; factor *= 1.09) {
+		uint64_t bandwidth = (uint64_t)(factor * need);
+
+		set_drives(w, bandwidth, bandwidth + bandwidth / 5, bandwidth + bandwidth / 10);
+		w->drives.latency_ns = 20000;
+		check_fastest(w);
+		if (first == 0)
+			first = last = w->result.peak_bytes;
+		REQUIRE(w->result.peak_bytes <= last + slack_bytes);
+		last = w->result.peak_bytes < last ? w->result.peak_bytes : last;
+	}
+	REQUIRE(last < first);
+}
+
+#define LARGEST_BYTES (UINT64_C(64) << 20) /* of make_training() */
+
+static void test_fastest_is_monotone(void **state)
+{
+	uint64_t random = seed;
+
+	(void)state;
+	make_training(&world, &random, 100, 1, 1, false);
+	check_monotone(&world, 0);
+	for (unsigned k = 0; k < cases / 400; k++) {
+		make_training(&world, &random, (uint32_t)random_between(&random, 20, 150), 1, 1, true);
+		check_monotone(&world, LARGEST_BYTES);
+	}
+}
+
+static void test_fastest_is_monotone_micro_batches(void **state)
+{
+	uint64_t random = seed;
+
+	(void)state;
+	for (unsigned k = 0; k < cases / 400; k++) {
+		uint32_t batches = (uint32_t)random_between(&random, 2, 8);
+
+		make_training(&world, &random, (uint32_t)random_between(&random, 20, 40), batches,
+			      (uint32_t)random_between(&random, 1, 4), k % 2 > 0);
+		check_monotone(&world, LARGEST_BYTES);
+	}
+}
+
+static void test_fastest_keeps_the_last(void **state)
+{
+	uint64_t random = seed;
+	uint64_t early = 0, late = 0;
+
+	(void)state;
+	make_training(&world, &random, 100, 1, 1, false);
+	set_drives(&world, UINT64_C(5) << 30, UINT64_C(20) << 30, 0);
+	check_fastest(&world);
+	/* The tensors are in the order of use: the first ones were packed last. */
+	for (uint32_t i = 0; i < 20; i++) {
+		late += world.choices[i] == SPW_PLAN_SPILL;
+		early += world.choices[99 - i] == SPW_PLAN_SPILL;
+	}
+	assert_int_equal(0, late);
+	assert_int_equal(20, early);
+}
+
+/* ---- SSDTrain's rule ---- */
+
+/* Four scopes of 100 bytes and 10 s each, backward twice as long. */
+static void make_four_scopes(struct world *w)
+{
+	const uint64_t second = UINT64_C(1000000000);
+
+	begin_world(w);
+	for (uint64_t i = 0; i < 4; i++)
+		add_tensor(w, 100, 10 * i * second, (40 + 20 * (3 - i)) * second, (60 + 20 * (3 - i)) * second);
+	w->step.forward_ns = 40 * second;
+	w->step.backward_ns = 80 * second;
+}
+
+static unsigned positional_spills(struct world *w, uint64_t bandwidth)
+{
+	set_drives(w, bandwidth, bandwidth, 0);
+	plan(w, SPW_PLAN_POSITIONAL, 0);
+	for (uint32_t i = 0; i < w->result.tensors_spilled; i++)
+		assert_int_equal(SPW_PLAN_SPILL, w->choices[i]);
+	return w->result.tensors_spilled;
+}
+
+static void test_positional_rule(void **state)
+{
+	(void)state;
+	make_four_scopes(&world);
+	/* V / T for each scope as the first one kept: 200/120, 300/100, 400/80, 500/60 bytes/s. */
+	assert_int_equal(0, positional_spills(&world, 1));
+	assert_int_equal(1, positional_spills(&world, 2));
+	assert_int_equal(2, positional_spills(&world, 3));
+	assert_int_equal(2, positional_spills(&world, 4));
+	assert_int_equal(3, positional_spills(&world, 5));
+	assert_int_equal(3, positional_spills(&world, 8));
+	assert_int_equal(4, positional_spills(&world, 9));
+}
+
+static void test_fastest_beats_positional(void **state)
+{
+	uint64_t random = seed;
+	unsigned compared = 0, lower = 0;
+
+	(void)state;
+	for (unsigned k = 0; k < cases / 4; k++) {
+		uint64_t peak;
+
+		make_training(&world, &random, (uint32_t)random_between(&random, 10, 60),
+			      (uint32_t)random_between(&random, 1, 4), (uint32_t)random_between(&random, 1, 4), true);
+		random_drives(&world, &random);
+		plan(&world, SPW_PLAN_POSITIONAL, 0);
+		if (world.result.stall_ns > 0)
+			continue;
+		peak = world.result.peak_bytes;
+		plan(&world, SPW_PLAN_FASTEST, 0);
+		compared++;
+		REQUIRE(world.result.peak_bytes <= peak);
+		lower += world.result.peak_bytes < peak;
+	}
+	print_message("of %u steps on which the positional rule does not stall, the peak is lower on %u\n", compared,
+		      lower);
+	assert_true(compared > cases / 40);
+}
+
+/* ---- The edges ---- */
+
+static void test_no_tensors(void **state)
+{
+	(void)state;
+	begin_world(&world);
+	set_drives(&world, 1 << 30, 1 << 30, 0);
+	for (unsigned mode = SPW_PLAN_FASTEST; mode <= SPW_PLAN_POSITIONAL; mode++) {
+		plan(&world, mode, 0);
+		assert_true(world.result.feasible);
+		assert_int_equal(0, world.result.peak_bytes);
+		assert_int_equal(0, world.result.stall_ns);
+	}
+	world.step.forward_ns = 5;
+	world.step.backward_ns = 6;
+	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, NULL, NULL, 0, &world.result));
+	assert_int_equal(11, world.result.wall_ns);
+}
+
+static void test_no_bandwidth(void **state)
+{
+	uint64_t random = seed;
+
+	(void)state;
+	make_training(&world, &random, 30, 1, 1, true);
+	for (unsigned which = 0; which < 3; which++) {
+		set_drives(&world, which == 1 ? 1 << 30 : 0, which == 2 ? 1 << 30 : 0, 0);
+		for (unsigned mode = SPW_PLAN_FASTEST; mode <= SPW_PLAN_POSITIONAL; mode++) {
+			plan(&world, mode, 1);
+			assert_int_equal(0, world.result.tensors_spilled);
+			assert_int_equal(world.result.peak_keep_all_bytes, world.result.peak_bytes);
+			assert_int_equal(mode != SPW_PLAN_BUDGET, world.result.feasible);
+		}
+		for (uint32_t i = 0; i < world.step.count; i++)
+			world.choices[i] = SPW_PLAN_SPILL;
+		assert_int_equal(
+			0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0, &world.result));
+		/* What was written can never be read; what could not be written is forwarded. */
+		if (which == 1) {
+			assert_true(world.result.stall_ns == SPW_PLAN_STALL_FOREVER);
+			continue;
+		}
+		assert_int_equal(0, world.result.stall_ns);
+		assert_int_equal(0, world.result.bytes_written);
+		assert_int_equal(world.result.peak_keep_all_bytes, world.result.peak_bytes);
+	}
+}
+
+static void test_equal_times(void **state)
+{
+	(void)state;
+	begin_world(&world);
+	for (unsigned i = 0; i < 50; i++)
+		add_tensor(&world, 1 << 20, 1000, 1000, 1000);
+	set_drives(&world, UINT64_C(1) << 50, UINT64_C(1) << 50, 0);
+	check_fastest(&world);
+	assert_int_equal(50 << 20, world.result.peak_bytes);
+	for (unsigned i = 0; i < 50; i++) {
+		world.tensors[i].use_ns = 1000 * MILLISECOND;
+		world.tensors[i].release_ns = 2000 * MILLISECOND;
+	}
+	check_fastest(&world);
+	assert_int_equal(50 << 20, world.result.peak_bytes);
+	plan(&world, SPW_PLAN_BUDGET, (50 << 20) - 1);
+	assert_false(world.result.feasible);
+}
+
+static void test_never_used(void **state)
+{
+	(void)state;
+	begin_world(&world);
+	for (unsigned i = 0; i < 20; i++) {
+		add_tensor(&world, 1 << 20, i * MILLISECOND, 0, 1000 * MILLISECOND);
+		world.tensors[i].users = 0;
+	}
+	/* Written as fast as they come, and never read, also by drives that cannot read. */
+	set_drives(&world, UINT64_C(4) << 30, 0, 1);
+	world.drives.mixed_bytes_per_second = UINT64_C(4) << 30;
+	check_fastest(&world);
+	assert_int_equal(1 << 20, world.result.peak_bytes);
+	assert_int_equal(0, world.result.bytes_read);
+	assert_in_range(world.result.bytes_written, 19 << 20, 20 << 20);
+}
+
+static void test_huge(void **state)
+{
+	(void)state;
+	begin_world(&world);
+	for (uint64_t i = 0; i < 4; i++)
+		add_tensor(&world, UINT64_C(1) << 60, i << 46, (10 - i) << 46, (11 - i) << 46);
+	set_drives(&world, UINT64_C(1) << 60, UINT64_C(1) << 60, UINT64_C(1) << 60);
+	check_fastest(&world);
+	assert_true(world.result.peak_bytes < world.result.peak_keep_all_bytes);
+	set_drives(&world, 1, 1, 1);
+	check_fastest(&world);
+	assert_true(world.result.peak_bytes == world.result.peak_keep_all_bytes);
+}
+
+static void test_determinism(void **state)
+{
+	static enum spw_plan_choice first[TENSORS_MAX];
+	uint64_t random = seed;
+
+	(void)state;
+	for (unsigned k = 0; k < 50; k++) {
+		struct spw_plan_result result;
+		uint64_t memory;
+
+		make_any(&world, &random, 100);
+		random_drives(&world, &random);
+		for (unsigned mode = SPW_PLAN_FASTEST; mode <= SPW_PLAN_POSITIONAL; mode++) {
+			plan(&world, SPW_PLAN_FASTEST, 0);
+			memory = world.result.peak_keep_all_bytes / 2;
+			plan(&world, mode, memory);
+			memcpy(first, world.choices, sizeof(first));
+			result = world.result;
+			memset(world.choices, 0, sizeof(world.choices));
+			plan(&world, mode, memory);
+			REQUIRE(memcmp(first, world.choices, world.step.count * sizeof(first[0])) == 0);
+			REQUIRE(memcmp(&result, &world.result, sizeof(result)) == 0);
+		}
+	}
+}
+
+static void expect_refused(const char *words)
+{
+	struct spw_plan_result result = {.size = sizeof(result), .peak_bytes = 7};
+
+	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, NULL, world.choices, &result));
+	assert_non_null(strstr(spw_last_error(), words));
+	assert_int_equal(7, result.peak_bytes);
+	assert_int_equal(-EINVAL, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0, &result));
+	make_four_scopes(&world);
+	set_drives(&world, 1, 1, 1);
+}
+
+static void test_refused(void **state)
+{
+	struct spw_plan_opts opts;
+
+	(void)state;
+	make_four_scopes(&world);
+	set_drives(&world, 1, 1, 1);
+	world.tensors[2].use_ns = world.tensors[2].pack_ns - 1;
+	expect_refused("tensor 2: use_ns");
+	world.tensors[3].use_ns = world.tensors[3].release_ns + 1;
+	expect_refused("tensor 3: use_ns");
+	world.tensors[1].release_ns = world.tensors[1].pack_ns - 1;
+	expect_refused("tensor 1: pack_ns");
+	world.tensors[0].release_ns = UINT64_MAX;
+	expect_refused("tensor 0: its size or its times");
+	world.tensors[0].bytes = UINT64_MAX;
+	expect_refused("tensor 0: its size or its times");
+	world.tensors[0].bytes = world.tensors[1].bytes = UINT64_C(1) << 62;
+	expect_refused("tensor 1: all sizes");
+	world.step.count = SPW_PLAN_TENSORS_MAX + 1;
+	expect_refused("are more than");
+	world.step.tensors = NULL;
+	expect_refused("no array");
+	world.step.forward_ns = UINT64_MAX;
+	expect_refused("forward_ns");
+	world.drives.read_bytes_per_second = UINT64_MAX;
+	expect_refused("bandwidth");
+	world.drives.latency_ns = UINT64_MAX;
+	expect_refused("latency");
+
+	spw_plan_opts_init(&opts, sizeof(opts));
+	opts.mode = SPW_PLAN_POSITIONAL + 1;
+	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
+	opts.mode = SPW_PLAN_FASTEST;
+	opts.size = 0;
+	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
+	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, NULL, NULL, &world.result));
+	assert_int_equal(-EINVAL, spw_plan(NULL, &world.drives, NULL, world.choices, &world.result));
+	world.result.size = 0;
+	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, NULL, world.choices, &world.result));
+}
+
+/* A caller that was compiled against fewer fields gets those, and nothing beyond them is touched. */
+static void test_older_caller(void **state)
+{
+	struct {
+		struct spw_plan_result result;
+		uint64_t after;
+	} older;
+
+	(void)state;
+	make_four_scopes(&world);
+	set_drives(&world, 100, 100, 0);
+	memset(&older, 0xa5, sizeof(older));
+	older.result.size = offsetof(struct spw_plan_result, memory_bytes);
+	assert_int_equal(0, spw_plan(&world.step, &world.drives, NULL, world.choices, &older.result));
+	assert_int_equal(400, older.result.peak_keep_all_bytes);
+	assert_true(older.result.memory_bytes == UINT64_C(0xa5a5a5a5a5a5a5a5));
+	assert_int_equal(offsetof(struct spw_plan_result, memory_bytes), older.result.size);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_one_tensor),
+		cmocka_unit_test(test_simulation),
+		cmocka_unit_test(test_budget_against_all),
+		cmocka_unit_test(test_budget_of_everything),
+		cmocka_unit_test(test_fastest_never_stalls),
+		cmocka_unit_test(test_fastest_against_all),
+		cmocka_unit_test(test_fastest_is_monotone),
+		cmocka_unit_test(test_fastest_is_monotone_micro_batches),
+		cmocka_unit_test(test_fastest_keeps_the_last),
+		cmocka_unit_test(test_positional_rule),
+		cmocka_unit_test(test_fastest_beats_positional),
+		cmocka_unit_test(test_no_tensors),
+		cmocka_unit_test(test_no_bandwidth),
+		cmocka_unit_test(test_equal_times),
+		cmocka_unit_test(test_never_used),
+		cmocka_unit_test(test_huge),
+		cmocka_unit_test(test_determinism),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_older_caller),
+	};
+	const char *text = getenv("SPW_SEED"), *count = getenv("SPW_PLAN_CASES"), *filter = getenv("SPW_PLAN_FILTER");
+
+	if (text)
+		seed = strtoull(text, NULL, 0);
+	else if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
+		return 1;
+	if (count)
+		cases = (unsigned)strtoul(count, NULL, 0);
+	if (filter)
+		cmocka_set_test_filter(filter);
+	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures and against each other */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "tools/plan_model.c"
+
+#define DAY  86400.0
+#define YEAR (365.25 * DAY)
+
+/* GPT-3 on 8 x 8 GPUs. */
+static const struct model gpt3 = {
+	.layers = 96,
+	.hidden = 12288,
+	.heads = 96,
+	.sequence = 2048,
+	.micro_batch = 1,
+	.micro_batches = 64,
+	.vocabulary = 51200,
+	.tensor_parallel = 8,
+	.pipeline_parallel = 8,
+	.dtype_bytes = 2,
+	.gpu_flops = 150e12,
+};
+
+static void near(double expected, double found, double share)
+{
+	if (found < expected * (1 - share) || found > expected * (1 + share))
+		fail_msg("%g expected, %g found", expected, found);
+}
+
+static void activations_of_a_layer(void **state)
+{
+	struct model model = gpt3;
+	double s = model.sequence, b = 3, h = model.hidden, a = model.heads, t = model.tensor_parallel;
+
+	(void)state;
+	model.micro_batch = 3;
+	near(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
+	near(s * b * h * (10 + 24 / t), model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE), 1e-12);
+	near(2 * s * b * h, model_layer_bytes(&model, MODEL_RECOMPUTE_FULL), 1e-12);
+	model.tensor_parallel = 1;
+	near(s * b * h * (34 + 5 * a * s / h), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
+	/* Elements of 4 bytes: twice as much, but for the masks. */
+	model.dtype_bytes = 4;
+	near(s * b * h * (66 + 9 * a * s / h), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
+}
+
+/* Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80: selective recomputation saves 70 %. */
+static void selective_recomputation_saves_70_percent(void **state)
+{
+	struct model model = gpt3;
+
+	(void)state;
+	model.tensor_parallel = 1;
+	near(0.70,
+	     1 - model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE) / model_layer_bytes(&model, MODEL_RECOMPUTE_NONE),
+	     0.01);
+}
+
+static void operations_of_a_step(void **state)
+{
+	struct model model = gpt3;
+	struct model_step step, full, selective;
+	double s = model.sequence, h = model.hidden, layers = model.layers, v = model.vocabulary, m = 64;
+
+	(void)state;
+	model_step_of(&model, &step);
+	/* 72 B L s h^2 (1 + s / 6h + v / 12hL), by 64 GPUs */
+	near(72 * m * layers * s * h * h * (1 + s / (6 * h) + v / (12 * h * layers)) / 64, step.model_flops, 1e-9);
+	near(step.model_flops / model.gpu_flops * (64 + 7) / 64., step.seconds, 1e-9);
+	model.recompute = MODEL_RECOMPUTE_FULL;
+	model_step_of(&model, &full);
+	near(step.seconds * 4 / 3, full.seconds, 0.01);
+	model.recompute = MODEL_RECOMPUTE_SELECTIVE;
+	model_step_of(&model, &selective);
+	near(s / (18 * h) / (1 + s / (6 * h) + v / (12 * h * layers)), selective.seconds / step.seconds - 1, 1e-9);
+	near(step.model_flops, full.model_flops, 1e-12);
+}
+
+static void peak_of_the_first_stage(void **state)
+{
+	struct spw_plan_result result;
+	struct model model = gpt3;
+	struct model_step step;
+
+	(void)state;
+	model_step_of(&model, &step);
+	assert_int_equal(0, model_plan(&model, NULL, &result));
+	/* Eight micro-batches of a stage's layers at once: as much as one of all layers. */
+	near(step.layer_bytes * model.layers, (double)result.peak_keep_all_bytes, 1e-6);
+	assert_int_equal(result.peak_bytes, result.peak_keep_all_bytes);
+	assert_int_equal(0, result.bytes_written);
+	model.micro_batches = 3;
+	assert_int_equal(0, model_plan(&model, NULL, &result));
+	near(step.layer_bytes * step.layers * 3, (double)result.peak_keep_all_bytes, 1e-6);
+}
+
+static void more_bandwidth_lowers_the_peak(void **state)
+{
+	struct spw_plan_result result = {0};
+	struct model model = gpt3;
+	struct model_step step;
+	uint64_t last = UINT64_MAX;
+
+	(void)state;
+	model.pipeline_parallel = 1;
+	model.micro_batches = 1;
+	model.layers = 12;
+	model.recompute = MODEL_RECOMPUTE_SELECTIVE;
+	model_step_of(&model, &step);
+	for (double share = 0.25; share <= 2; share *= 2) {
+		struct model_drives drives = {.write = share * step.step_bytes / step.forward_seconds};
+
+		drives.read = drives.write;
+		assert_int_equal(0, model_plan(&model, &drives, &result));
+		assert_int_equal(0, result.stall_ns);
+		assert_true(result.peak_bytes < last);
+		last = result.peak_bytes;
+		/* What was not written by the end of the forward pass is in memory then. */
+		if (share < 1)
+			near((1 - share) * step.step_bytes, (double)result.peak_bytes, 0.05);
+	}
+	assert_true((double)result.peak_bytes < 2 * step.layer_bytes);
+}
+
+/* Four drives of 600 TBW, 12.1 GB/s for half of each step. */
+static void life_of_four_consumer_drives(void **state)
+{
+	struct model_life life = model_life_of(4 * 600e12, 12.1e9 / 2, 1);
+
+	(void)state;
+	near(4.6 * DAY, life.rated_seconds, 0.01);
+	near(11.5 * DAY, life.sequential_seconds, 0.01);
+	near(2.7 * YEAR, life.retention_seconds, 0.01);
+	/* More than two years rest on the assumption about retention alone. */
+	assert_true(life.sequential_seconds < 2 * YEAR / 50);
+}
+
+/* Four drives of 1.6 TB, 100 drive writes per day for 5 years, at the same rate. */
+static void life_of_four_durable_drives(void **state)
+{
+	(void)state;
+	near(6 * YEAR, model_life_of(4 * 1.6e12 * 100 * 365 * 5, 12.1e9 / 2, 1).rated_seconds, 0.03);
+}
+
+static void bandwidth_is_all_in_half_of_the_step(void **state)
+{
+	struct model_step step = {.step_bytes = 1e12, .seconds = 100};
+
+	(void)state;
+	near(20e9, model_bandwidth_needed(&step), 1e-12);
+}
+
+static void refuse(const struct model *model, const char *words)
+{
+	assert_int_equal(-EINVAL, model_check(model));
+	assert_non_null(strstr(spw_last_error(), words));
+}
+
+static void nonsense_is_refused(void **state)
+{
+	struct spw_plan_result result;
+	struct model model = gpt3;
+
+	(void)state;
+	assert_int_equal(0, model_check(&model));
+	model.layers = 97;
+	refuse(&model, "pipeline stages");
+	model = gpt3;
+	model.tensor_parallel = 7;
+	refuse(&model, "shared by 7");
+	model = gpt3;
+	model.hidden = 12289;
+	refuse(&model, "heads");
+	model = gpt3;
+	model.sequence = 0;
+	refuse(&model, "must not be 0");
+	model = gpt3;
+	model.dtype_bytes = 9;
+	refuse(&model, "more than 8");
+	model = gpt3;
+	model.micro_batches = UINT32_MAX;
+	refuse(&model, "micro-batches are more");
+	model.micro_batches = MODEL_MICRO_BATCHES_MAX;
+	assert_int_equal(-EINVAL, model_plan(&model, NULL, &result));
+	model = gpt3;
+	model.sequence = model.micro_batch = UINT32_MAX;
+	assert_int_equal(-EINVAL, model_plan(&model, NULL, &result));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(activations_of_a_layer),
+		cmocka_unit_test(selective_recomputation_saves_70_percent),
+		cmocka_unit_test(operations_of_a_step),
+		cmocka_unit_test(peak_of_the_first_stage),
+		cmocka_unit_test(more_bandwidth_lowers_the_peak),
+		cmocka_unit_test(life_of_four_consumer_drives),
+		cmocka_unit_test(life_of_four_durable_drives),
+		cmocka_unit_test(bandwidth_is_all_in_half_of_the_step),
+		cmocka_unit_test(nonsense_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

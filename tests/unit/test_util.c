@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_util.c - sizes in words, error texts, the log, option structs of other versions */
+/* link: util */
+#include "util/util.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define KIB 1024ull
+#define MIB (KIB * 1024)
+#define GIB (MIB * 1024)
+#define TIB (GIB * 1024)
+#define PIB (TIB * 1024)
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_size_parse(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} good[] = {
+		{"0", 0},
+		{"1536", 1536},
+		{"1b", 1},
+		{"512B", 512},
+		{"4k", 4 * KIB},
+		{"4K", 4 * KIB},
+		{"4KiB", 4 * KIB},
+		{"4kib", 4 * KIB},
+		{"4 KiB", 4 * KIB},
+		{"4kB", 4000},
+		{"4KB", 4000},
+		{"1.5MiB", MIB + MIB / 2},
+		{"1.5m", MIB + MIB / 2},
+		{"0.5k", 512},
+		{"2G", 2 * GIB},
+		{"2GB", 2000000000},
+		{"3T", 3 * TIB},
+		{"3tb", 3000000000000},
+		{"1P", PIB},
+		{"007", 7},
+		{"4294967296", 1ull << 32},
+		{"18446744073709551615", UINT64_MAX},
+		{"16383P", 16383 * PIB},
+	};
+	uint64_t bytes;
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(good); i++) {
+		bytes = 99;
+		print_message("size \"%s\"\n", good[i].text);
+		assert_int_equal(spw_size_parse(good[i].text, &bytes), 0);
+		assert_int_equal(bytes, good[i].bytes);
+	}
+}
+
+static void test_size_parse_refuses(void **state)
+{
+	static const struct {
+		const char *text;
+		int error;
+	} bad[] = {
+		{"", -EINVAL},       {" ", -EINVAL},
+		{" 4k", -EINVAL},    {"-1", -EINVAL},
+		{"+1", -EINVAL},     {"k", -EINVAL},
+		{".5k", -EINVAL},    {"4x", -EINVAL},
+		{"4kk", -EINVAL},    {"4ki", -EINVAL},
+		{"4iB", -EINVAL},    {"4k 4", -EINVAL},
+		{"4k,", -EINVAL},    {"4 4", -EINVAL},
+		{"1.2.3", -EINVAL},  {"1,5k", -EINVAL},
+		{"0x10", -EINVAL},   {"1e3", -EINVAL},
+		{"0x1p4", -EINVAL},  {"nan", -EINVAL},
+		{"inf", -EINVAL},    {"infinity", -EINVAL},
+		{"four", -EINVAL},   {"18446744073709551616", -ERANGE},
+		{"16384P", -ERANGE}, {"99999999999999999999999G", -ERANGE},
+	};
+	uint64_t bytes;
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++) {
+		bytes = 99;
+		print_message("size \"%s\"\n", bad[i].text);
+		assert_int_equal(spw_size_parse(bad[i].text, &bytes), bad[i].error);
+		assert_int_equal(bytes, 0);
+	}
+}
+
+static void test_size_parse_long_number(void **state)
+{
+	char text[6000];
+	uint64_t bytes;
+
+	(void)state;
+	memset(text, '9', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	assert_int_equal(spw_size_parse(text, &bytes), -ERANGE);
+}
+
+static void assert_format(uint64_t bytes, const char *text)
+{
+	char buf[32];
+
+	assert_ptr_equal(spw_size_format(bytes, buf, sizeof(buf)), buf);
+	assert_string_equal(buf, text);
+}
+
+static void test_size_format(void **state)
+{
+	(void)state;
+	assert_format(0, "0 B");
+	assert_format(1, "1 B");
+	assert_format(1023, "1023 B");
+	assert_format(1024, "1 KiB");
+	assert_format(1536, "1.50 KiB");
+	assert_format(10 * KIB + 512, "10.5 KiB");
+	assert_format(GIB + GIB / 2, "1.50 GiB");
+	assert_format(4 * GIB, "4 GiB");
+	assert_format(100 * TIB, "100 TiB");
+}
+
+/* What is printed can be typed in again: exactly for whole units, and within what three digits tell for the rest. */
+static void test_size_round_trip(void **state)
+{
+	uint64_t bytes, again, unit;
+	char buf[32];
+
+	(void)state;
+	for (unsigned bit = 0; bit < 60; bit++) {
+		bytes = 1ull << bit;
+		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again), 0);
+		assert_int_equal(again, bytes);
+
+		bytes += bytes / 3;
+		unit = bytes / 100 + 1;
+		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again), 0);
+		assert_in_range(again, bytes - unit, bytes + unit);
+	}
+}
+
+static void test_size_format_short_buffer(void **state)
+{
+	char buf[8];
+
+	(void)state;
+	memset(buf, 'x', sizeof(buf));
+	(void)spw_size_format(GIB + GIB / 2, buf, 4);
+	assert_string_equal(buf, "1.5");
+	assert_int_equal(buf[4], 'x');
+}
+
+static void test_rounding(void **state)
+{
+	(void)state;
+	assert_int_equal(spw_round_up(0, 4096), 0);
+	assert_int_equal(spw_round_up(1, 4096), 4096);
+	assert_int_equal(spw_round_up(4096, 4096), 4096);
+	assert_int_equal(spw_round_up(1000, 300), 1200);
+	assert_int_equal(spw_round_down(4097, 4096), 4096);
+	assert_int_equal(spw_round_down(4095, 4096), 0);
+	assert_false(spw_is_power_of_two(0));
+	assert_true(spw_is_power_of_two(1));
+	assert_false(spw_is_power_of_two(3));
+	assert_true(spw_is_power_of_two(1ull << 63));
+}
+
+/* ---- Errors ----------------------------------------------------------------------------------------------------------------- */
+
+static void test_error_text(void **state)
+{
+	(void)state;
+	assert_int_equal(spw_error(-ENXIO, "drive %d of %s", 3, "seven"), -ENXIO);
+	assert_string_equal(spw_last_error(), "drive 3 of seven");
+	assert_int_equal(spw_error_errno(-ENOENT, "/dev/none"), -ENOENT);
+	assert_string_equal(spw_last_error(), "/dev/none: No such file or directory");
+}
+
+/* A layer may put words before what the layer below has said. */
+static void test_error_text_of_error_text(void **state)
+{
+	(void)state;
+	(void)spw_error(-EIO, "the inner one");
+	(void)spw_error(-EIO, "the outer one: %s", spw_last_error());
+	assert_string_equal(spw_last_error(), "the outer one: the inner one");
+}
+
+static void test_error_text_is_cut(void **state)
+{
+	char text[2000];
+
+	(void)state;
+	memset(text, 'e', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	assert_int_equal(spw_error(-EIO, "%s", text), -EIO);
+	assert_int_equal(strlen(spw_last_error()), 511);
+	assert_int_equal(spw_error_errno(-EIO, "%s", text), -EIO);
+	assert_int_equal(strlen(spw_last_error()), 511);
+
+	/* The reason goes as far as there is room. */
+	text[500] = '\0';
+	(void)spw_error_errno(-ENOENT, "%s", text);
+	assert_int_equal(strlen(spw_last_error()), 511);
+	assert_string_equal(spw_last_error() + 500, ": No such f");
+}
+
+static void *other_thread(void *context)
+{
+	bool *ok = context;
+
+	*ok = strcmp(spw_last_error(), "") == 0;
+	(void)spw_error(-EIO, "of the other thread");
+	*ok = *ok && strcmp(spw_last_error(), "of the other thread") == 0;
+	return NULL;
+}
+
+static void test_error_text_per_thread(void **state)
+{
+	pthread_t thread;
+	bool ok = false;
+
+	(void)state;
+	(void)spw_error(-EIO, "of this thread");
+	assert_int_equal(pthread_create(&thread, NULL, other_thread, &ok), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(ok);
+	assert_string_equal(spw_last_error(), "of this thread");
+}
+
+static void test_strerror(void **state)
+{
+	static const int own[] = {ENXIO, ENOTUNIQ, EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, EBADMSG, ENOBUFS, EEXIST};
+	char text[128];
+
+	(void)state;
+	assert_string_equal(spw_strerror(-ENOENT), "No such file or directory");
+	assert_string_equal(spw_strerror(ENOENT), spw_strerror(-ENOENT));
+	assert_string_equal(spw_strerror(0), "Success");
+	for (size_t i = 0; i < SPW_ARRAY_LEN(own); i++) {
+		(void)snprintf(text, sizeof(text), "%s", strerror(own[i]));
+		assert_string_not_equal(spw_strerror(-own[i]), text);
+	}
+	assert_non_null(strstr(spw_strerror(-123456), "123456"));
+}
+
+static void test_version(void **state)
+{
+	unsigned major, minor, patch;
+	char rest;
+
+	(void)state;
+	assert_string_equal(spw_version(), SPW_VERSION);
+	assert_int_equal(sscanf(spw_version(), "%u.%u.%u%c", &major, &minor, &patch, &rest), 3);
+}
+
+/* ---- Log -------------------------------------------------------------------------------------------------------------------- */
+
+struct heard {
+	unsigned count;
+	enum spw_log_level level;
+	char text[1024];
+};
+
+static void hear(void *context, enum spw_log_level level, const char *message)
+{
+	struct heard *heard = context;
+
+	heard->count++;
+	heard->level = level;
+	(void)snprintf(heard->text, sizeof(heard->text), "%s", message);
+}
+
+static void test_log(void **state)
+{
+	struct heard heard = {0};
+	struct spw_log log = {.write = hear, .context = &heard}, silent = {0};
+
+	(void)state;
+	spw_log(NULL, SPW_LOG_ERROR, "nobody hears %d", 1);
+	spw_log(&silent, SPW_LOG_ERROR, "nobody hears %d", 2);
+	spw_log(&log, SPW_LOG_WARNING, "drive %s is %d %% full", "a", 97);
+	assert_int_equal(heard.count, 1);
+	assert_int_equal(heard.level, SPW_LOG_WARNING);
+	assert_string_equal(heard.text, "drive a is 97 % full");
+}
+
+static void test_log_is_cut(void **state)
+{
+	struct heard heard = {0};
+	struct spw_log log = {.write = hear, .context = &heard};
+	char text[800];
+
+	(void)state;
+	memset(text, 'l', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	spw_log(&log, SPW_LOG_INFO, "%s", text);
+	assert_int_equal(heard.count, 1);
+	assert_int_equal(strlen(heard.text), 511);
+}
+
+/* ---- Option structs --------------------------------------------------------------------------------------------------------- */
+
+struct opts_now {
+	size_t size;
+	uint32_t depth;
+	uint32_t parts;
+	uint64_t bytes;
+};
+
+static const struct opts_now defaults = {.size = sizeof(struct opts_now), .depth = 32, .parts = 4, .bytes = 100};
+
+static void test_opts_of_same_version(void **state)
+{
+	struct opts_now to = defaults, from = {.size = sizeof(from), .depth = 8, .parts = 2, .bytes = 7};
+
+	(void)state;
+	spw_opts_merge(&to, sizeof(to), &from, from.size);
+	assert_memory_equal(&to, &from, sizeof(to));
+}
+
+/* A program compiled against an older header: what it does not know keeps its default. */
+static void test_opts_of_older_version(void **state)
+{
+	struct {
+		size_t size;
+		uint32_t depth;
+	} old = {.depth = 8};
+	struct opts_now to = defaults;
+
+	(void)state;
+	old.size = offsetof(struct opts_now, parts);
+	spw_opts_merge(&to, sizeof(to), &old, old.size);
+	assert_int_equal(to.size, sizeof(to));
+	assert_int_equal(to.depth, 8);
+	assert_int_equal(to.parts, 4);
+	assert_int_equal(to.bytes, 100);
+}
+
+/* A program compiled against a newer header: what we do not know is left, and nothing is written beyond our struct. */
+static void test_opts_of_newer_version(void **state)
+{
+	struct {
+		struct opts_now known;
+		uint64_t unknown;
+	} newer = {.known = {.depth = 8, .parts = 2, .bytes = 7}, .unknown = 5};
+	struct {
+		struct opts_now opts;
+		uint64_t behind;
+	} to = {.opts = defaults, .behind = 0x5a5a};
+
+	(void)state;
+	newer.known.size = sizeof(newer);
+	spw_opts_merge(&to.opts, sizeof(to.opts), &newer, newer.known.size);
+	assert_int_equal(to.opts.size, sizeof(to.opts));
+	assert_int_equal(to.opts.depth, 8);
+	assert_int_equal(to.opts.bytes, 7);
+	assert_int_equal(to.behind, 0x5a5a);
+}
+
+/* ---- The rest --------------------------------------------------------------------------------------------------------------- */
+
+static void test_clock(void **state)
+{
+	struct timespec before, after;
+	uint64_t now;
+
+	(void)state;
+	assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &before), 0);
+	now = spw_clock_ns();
+	assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &after), 0);
+	assert_in_range(now, (uint64_t)before.tv_sec * 1000000000u + (uint64_t)before.tv_nsec,
+			(uint64_t)after.tv_sec * 1000000000u + (uint64_t)after.tv_nsec);
+}
+
+/* A broken invariant ends the process by SIGABRT and says which and where. */
+static void test_assert(void **state)
+{
+	char text[256] = "";
+	int ends[2], status;
+	ssize_t got;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)dup2(ends[1], STDERR_FILENO);
+		SPW_ASSERT(1 + 1 == 2);
+		SPW_ASSERT(1 + 1 == 3);
+		_exit(0);
+	}
+	(void)close(ends[1]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	got = read(ends[0], text, sizeof(text) - 1);
+	(void)close(ends[0]);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	assert_true(got > 0);
+	assert_non_null(strstr(text, "test_util.c"));
+	assert_non_null(strstr(text, "1 + 1 == 3"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_size_parse),
+		cmocka_unit_test(test_size_parse_refuses),
+		cmocka_unit_test(test_size_parse_long_number),
+		cmocka_unit_test(test_size_format),
+		cmocka_unit_test(test_size_round_trip),
+		cmocka_unit_test(test_size_format_short_buffer),
+		cmocka_unit_test(test_rounding),
+		cmocka_unit_test(test_error_text),
+		cmocka_unit_test(test_error_text_of_error_text),
+		cmocka_unit_test(test_error_text_is_cut),
+		cmocka_unit_test(test_error_text_per_thread),
+		cmocka_unit_test(test_strerror),
+		cmocka_unit_test(test_version),
+		cmocka_unit_test(test_log),
+		cmocka_unit_test(test_log_is_cut),
+		cmocka_unit_test(test_opts_of_same_version),
+		cmocka_unit_test(test_opts_of_older_version),
+		cmocka_unit_test(test_opts_of_newer_version),
+		cmocka_unit_test(test_clock),
+		cmocka_unit_test(test_assert),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

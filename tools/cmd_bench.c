@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_bench.c - spillway bench: the command line, in fio's terms */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/bench.h"
+#include "tools/tune_file.h"
+#include "util/util.h"
+
+enum output_format {
+	FORMAT_NORMAL,
+	FORMAT_JSON,
+	FORMAT_TERSE,
+};
+
+struct command_line {
+	struct bench_run run;
+	struct bench_job global; /* options before the first --name */
+	struct bench_job job;    /* of the last --name */
+	bool in_job;
+	const char *jobfiles[64];
+	unsigned jobfiles_count;
+	enum output_format format;
+	const char *output; /* a file, or NULL */
+	const char *sections[64];
+	unsigned sections_count; /* 0: all */
+};
+
+static bool same(const char *typed, const char *name)
+{
+	for (; *typed != '\0' && *name != '\0'; typed++, name++)
+		if (*typed != *name && !(*typed == '_' && *name == '-'))
+			return false;
+	return *typed == *name;
+}
+
+static int end_job(struct command_line *line)
+{
+	int result;
+
+	if (!line->in_job)
+		return 0;
+	line->in_job = false;
+	result = bench_job_check(&line->job);
+	return result == 0 ? bench_plan_add(&line->run.plan, &line->job) : result;
+}
+
+/* As fio: what follows a --name belongs to that job, what stands before the first to all. */
+static int begin_job(struct command_line *line, const char *name)
+{
+	int result = end_job(line);
+
+	if (result != 0)
+		return result;
+	if (!name || name[0] == '\0' || strlen(name) >= BENCH_NAME_BYTES)
+		return spw_error(-EINVAL, "--name needs a name of at most %d bytes", BENCH_NAME_BYTES - 1);
+	if (strcmp(name, "global") == 0)
+		return 0;
+	line->job = line->global;
+	line->in_job = true;
+	(void)snprintf(line->job.name, sizeof(line->job.name), "%s", name);
+	return 0;
+}
+
+static int set_format(struct command_line *line, const char *value)
+{
+	static const char *const names[] = {"normal", "json", "terse"};
+
+	for (unsigned i = 0; value && i < SPW_ARRAY_LEN(names); i++)
+		if (strcmp(value, names[i]) == 0) {
+			line->format = (enum output_format)i;
+			return 0;
+		}
+	return spw_error(-EINVAL, "--output-format=%s: there is normal, json and terse", value ? value : "");
+}
+
+static int add_section(struct command_line *line, const char *value)
+{
+	if (!value || value[0] == '\0')
+		return spw_error(-EINVAL, "--section needs the name of a section of the job file");
+	if (line->sections_count == SPW_ARRAY_LEN(line->sections))
+		return spw_error(-EINVAL, "more than %zu sections", SPW_ARRAY_LEN(line->sections));
+	line->sections[line->sections_count++] = value;
+	return 0;
+}
+
+static bool is_own_flag(const char *name)
+{
+	return same(name, "allow-destructive") || same(name, "verbose") || same(name, "json") || same(name, "quiet");
+}
+
+/* Options of the whole run. Return: 1 when @name is none of them. */
+static int set_own_option(struct command_line *line, const char *name, const char *value)
+{
+	if (is_own_flag(name) && value)
+		return spw_error(-EINVAL, "--%s takes no value", name);
+	if (same(name, "allow-destructive"))
+		line->run.allow_destructive = true;
+	else if (same(name, "verbose"))
+		line->run.verbose = true;
+	else if (same(name, "quiet"))
+		line->run.quiet = true;
+	else if (same(name, "json"))
+		line->format = FORMAT_JSON;
+	else if (same(name, "output-format"))
+		return set_format(line, value);
+	else if (same(name, "output"))
+		line->output = value;
+	else if (same(name, "tuned"))
+		return tune_file_apply(value, line->in_job ? &line->job : &line->global);
+	else if (same(name, "section"))
+		return add_section(line, value);
+	else if (same(name, "name"))
+		return begin_job(line, value);
+	else
+		return 1;
+	return 0;
+}
+
+/* "--name=value", "--flag" or "--name value" at argv[*index]. */
+static int parse_option(struct command_line *line, int argc, char **argv, int *index)
+{
+	char name[64];
+	const char *text = argv[*index] + 2;
+	const char *value = strchr(text, '=');
+	size_t len = value ? (size_t)(value - text) : strlen(text);
+	int result;
+
+	if (len >= sizeof(name))
+		return spw_error(-EINVAL, "option '%s' is not supported", text);
+	memcpy(name, text, len);
+	name[len] = '\0';
+	if (value)
+		value++;
+	else if (!bench_option_is_flag(name) && !is_own_flag(name) && !same(name, "tuned") && *index + 1 < argc)
+		value = argv[++*index];
+	result = set_own_option(line, name, value);
+	if (result != 1)
+		return result;
+	return bench_option_set(line->in_job ? &line->job : &line->global, name, value);
+}
+
+static int parse_arguments(struct command_line *line, int argc, char **argv)
+{
+	int result = 0;
+
+	for (int i = 1; i < argc && result == 0; i++) {
+		if (argv[i][0] == '-' && argv[i][1] == '-')
+			result = parse_option(line, argc, argv, &i);
+		else if (argv[i][0] == '-')
+			result = spw_error(-EINVAL, "option '%s' is not supported; options begin with two dashes",
+					   argv[i]);
+		else if (line->jobfiles_count == SPW_ARRAY_LEN(line->jobfiles))
+			result = spw_error(-EINVAL, "more than %zu job files", SPW_ARRAY_LEN(line->jobfiles));
+		else
+			line->jobfiles[line->jobfiles_count++] = argv[i];
+	}
+	return result == 0 ? end_job(line) : result;
+}
+
+static bool is_wanted(const struct command_line *line, const char *name)
+{
+	for (unsigned i = 0; i < line->sections_count; i++)
+		if (strcmp(line->sections[i], name) == 0)
+			return true;
+	return line->sections_count == 0;
+}
+
+/* Drop the sections that were not asked for. */
+static int choose_sections(struct command_line *line)
+{
+	struct bench_plan *plan = &line->run.plan;
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < plan->count; i++)
+		if (is_wanted(line, plan->jobs[i].name))
+			plan->jobs[kept++] = plan->jobs[i];
+	if (kept == 0 && line->sections_count > 0)
+		return spw_error(-EINVAL, "--section=%s: there is no such section", line->sections[0]);
+	plan->count = kept;
+	return 0;
+}
+
+/* Jobs of the command line, then those of job files; with neither, the options alone are one job. */
+static int make_plan(struct command_line *line)
+{
+	int result = 0;
+
+	for (unsigned i = 0; i < line->jobfiles_count && result == 0; i++)
+		result = bench_jobfile_read(line->jobfiles[i], &line->global, &line->run.plan);
+	if (result == 0)
+		result = choose_sections(line);
+	if (result != 0 || line->run.plan.count > 0)
+		return result;
+	result = begin_job(line, "bench");
+	return result == 0 ? end_job(line) : result;
+}
+
+static int report(const struct command_line *line)
+{
+	FILE *out = line->output ? fopen(line->output, "we") : stdout;
+	int result = 0;
+
+	if (!out)
+		return spw_error_errno(-errno, "cannot write %s", line->output);
+	switch (line->format) {
+	case FORMAT_NORMAL: result = bench_report_text(&line->run, out); break;
+	case FORMAT_TERSE: result = bench_report_terse(&line->run, out); break;
+	case FORMAT_JSON: {
+		json_t *document = bench_report_json(&line->run);
+
+		if (!document || json_dumpf(document, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF)
+			result = spw_error(-EIO, "the JSON report could not be written");
+		json_decref(document);
+		break;
+	}
+	}
+	if (fflush(out) != 0 && result == 0)
+		result = spw_error_errno(-errno, "cannot write the report");
+	if (line->output && fclose(out) != 0 && result == 0)
+		result = spw_error_errno(-errno, "cannot write %s", line->output);
+	return result;
+}
+
+static int exit_code(const struct tool_command *command, const struct command_line *line)
+{
+	int code = TOOL_DONE;
+
+	for (unsigned i = 0; i < line->run.workers_count; i++) {
+		const struct bench_worker *worker = &line->run.workers[i];
+
+		if (worker->stats.error == 0)
+			continue;
+		(void)fprintf(stderr, "spillway %s: %s: %s\n", command->name, worker->job->name,
+			      worker->stats.error_text);
+		code = TOOL_FAILED;
+	}
+	return code == TOOL_DONE && line->run.interrupted ? TOOL_INTERRUPTED : code;
+}
+
+static int bench(const struct tool_command *command, struct command_line *line)
+{
+	bool json = line->format == FORMAT_JSON && !line->output;
+	int result = bench_run(&line->run);
+
+	if (result != 0)
+		return tool_fail(command, result, json);
+	result = report(line);
+	if (result != 0)
+		return tool_fail(command, result, false);
+	return exit_code(command, line);
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	struct command_line *line = calloc(1, sizeof(*line));
+	int result, code;
+
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+			tool_print_help(command, stdout);
+			free(line);
+			return TOOL_DONE;
+		}
+	if (!line)
+		return tool_fail(command, spw_error(-ENOMEM, "out of memory"), false);
+	bench_job_init(&line->global);
+	result = parse_arguments(line, argc, argv);
+	if (result == 0)
+		result = make_plan(line);
+	if (result == 0)
+		code = bench(command, line);
+	else if (result == -EINVAL || result == -ERANGE)
+		code = tool_usage_error(command, "%s", spw_last_error());
+	else
+		code = tool_fail(command, result, line->format == FORMAT_JSON);
+	bench_run_free(&line->run);
+	free(line);
+	return code;
+}
+
+static void print_options(FILE *out)
+{
+	static const struct tool_option own[] = {
+		{"name", TOOL_TEXT, NULL, "NAME", "begin a job; options before the first are for all jobs"},
+		{"tuned", TOOL_TEXT, NULL, "[=FILE]",
+		 "take bs, iodepth, hipri and backend from 'spillway tune' for the rw before"},
+		{"section", TOOL_TEXT, NULL, "NAME", "only this section of the job files; may be repeated"},
+		{"allow-destructive", TOOL_FLAG, NULL, NULL, "write also where something is; never where it is in use"},
+		{"output-format", TOOL_TEXT, NULL, "FORMAT", "normal json terse (default normal)"},
+		{"output", TOOL_TEXT, NULL, "FILE", "write the report there"},
+		{"quiet", TOOL_FLAG, NULL, NULL, "no progress line on a terminal"},
+		{"verbose", TOOL_FLAG, NULL, NULL, "say more on standard error"},
+		{NULL, TOOL_FLAG, NULL, NULL, NULL},
+	};
+
+	(void)fprintf(out, "Options of a job, on the command line and (without the dashes) in job files:\n");
+	bench_options_print(out);
+	(void)fprintf(out, "\nOptions of the run:\n");
+	tool_options_print(own, out);
+}
+
+const struct tool_command command_bench = {
+	.name = "bench",
+	.summary = "measure drives or a store, in fio's terms",
+	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
+	.description = "Runs jobs described as for fio, by options or by fio's job files, through spillway's own "
+		       "engine, and reports\n"
+		       "as fio does: text, JSON with fio's keys, or terse lines. An option that is not supported is "
+		       "refused, never\n"
+		       "ignored. A device that carries anything is not written without --allow-destructive, and one "
+		       "that is mounted\n"
+		       "or in use never.\n"
+		       "With --level=store, --filename names the drives of a store and the jobs move objects: write "
+		       "puts, read gets\n"
+		       "what was put before in reverse order (randread: in any order), rw repeats training steps (put "
+		       "all, then get\n"
+		       "and free in reverse order), randrw puts and gets at the same time.\n",
+	.examples = "  spillway bench --filename=/dev/nvme1n1 --rw=randread --bs=4k --iodepth=32 --runtime=10 "
+		    "--time-based\n"
+		    "  spillway bench --filename=a.img --rw=write --bs=1m --iodepth=8 --size=1g --verify=xxh3\n"
+		    "  spillway bench fio-jobs/sequential.fio --output-format=json --output=result.json\n"
+		    "  spillway bench --level=store --filename=a.img:b.img --rw=rw --object-size=16m --size=512m\n",
+	.run = run,
+	.print_options = print_options,
+};

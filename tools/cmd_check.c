@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_check.c - spillway check: verify every superblock copy of a store */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "util/util.h"
+
+static struct tool_devices devices;
+static bool json;
+
+static const struct tool_option options[] = {
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", "all drives of the store, in any order"},
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+static unsigned damaged_copies(const struct spw_drive_info *drives)
+{
+	unsigned damaged = 0;
+
+	for (unsigned i = 0; i < devices.count; i++)
+		damaged += drives[i].copies_good < 2;
+	return damaged;
+}
+
+static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives)
+{
+	json_t *array = json_array();
+
+	for (unsigned i = 0; i < devices.count; i++)
+		(void)json_array_append_new(array, tool_json_drive(&drives[i]));
+	return tool_print_json(json_pack("{s:b, s:i, s:o, s:o}", "usable", 1, "drives_with_a_damaged_copy",
+					 (int)damaged_copies(drives), "store", tool_json_store(info), "drives", array));
+}
+
+static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives)
+{
+	(void)printf("store %s: usable, %u drive%s\n", info->store_uuid, info->drives, info->drives == 1 ? "" : "s");
+	for (unsigned i = 0; i < devices.count; i++)
+		if (drives[i].copies_good < 2)
+			(void)printf("%s: one of its two superblock copies is damaged; the other is used. Format the "
+				     "store anew "
+				     "when it is not needed.\n",
+				     drives[i].path);
+}
+
+static int check(const struct tool_command *command)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+	struct spw_drive_info *drives = calloc(devices.count, sizeof(*drives));
+	int result, code = TOOL_DONE;
+
+	if (!drives)
+		return tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
+	for (unsigned i = 0; i < devices.count; i++)
+		drives[i].size = sizeof(drives[i]);
+	result = spw_check(devices.paths, devices.count, &info, drives);
+	if (result < 0)
+		code = tool_fail(command, result, json);
+	else if (json)
+		code = print_json(&info, drives);
+	else
+		print_text(&info, drives);
+	free(drives);
+	return code;
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	return tool_run_on_drives(command, argc, argv, &devices, check);
+}
+
+const struct tool_command command_check = {
+	.name = "check",
+	.summary = "verify the superblocks of a store and that its drives belong together",
+	.synopsis = "--devices A,B,... [--json]",
+	.description = "Reads and verifies both superblock copies of every drive. Exits with 0 when the store can be "
+		       "opened (and names\n"
+		       "drives that have one good copy left), else with 1 and the first fault found. Reads only.\n",
+	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
+		    "  spillway check --devices a.img,b.img --json\n",
+	.run = run,
+	.options = options,
+};

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_info.c - spillway info: what a store and its drives are like */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include <spillway/status.h>
+
+#include "util/util.h"
+
+static struct tool_devices devices;
+static bool json;
+
+static const struct tool_option options[] = {
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", "all drives of the store, in any order"},
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+/* Who has which partition open, as far as the holders let this user see. */
+static void print_holders(const struct spw_store_info *info, struct spw_status *status)
+{
+	for (uint32_t i = 0; i < info->partitions; i++)
+		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
+			(void)printf("open         partition %u, in process %d (%s); drives retired: %u\n", i,
+				     status->pid, status->command, status->store.drives_retired);
+}
+
+static json_t *json_holders(const struct spw_store_info *info, struct spw_status *status)
+{
+	json_t *holders = json_array();
+
+	for (uint32_t i = 0; i < info->partitions; i++)
+		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
+			(void)json_array_append_new(
+				holders, json_pack("{s:i, s:i, s:o, s:i}", "partition", (int)i, "pid", (int)status->pid,
+						   "command", tool_json_text(status->command), "drives_retired",
+						   (int)status->store.drives_retired));
+	return holders;
+}
+
+static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives, struct spw_status *status)
+{
+	json_t *array = json_array();
+
+	for (unsigned i = 0; i < devices.count; i++)
+		(void)json_array_append_new(array, tool_json_drive(&drives[i]));
+	return tool_print_json(json_pack("{s:o, s:o, s:o}", "store", tool_json_store(info), "open",
+					 json_holders(info, status), "drives", array));
+}
+
+static int show(const struct tool_command *command)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+	struct spw_drive_info *drives = calloc(devices.count, sizeof(*drives));
+	struct spw_status *status = malloc(sizeof(*status));
+	int result, code = TOOL_DONE;
+
+	if (!drives || !status) {
+		code = tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
+		goto out;
+	}
+	for (unsigned i = 0; i < devices.count; i++)
+		drives[i].size = sizeof(drives[i]);
+	result = spw_check(devices.paths, devices.count, &info, drives);
+	if (result < 0) {
+		code = tool_fail(command, result, json);
+	} else if (json) {
+		code = print_json(&info, drives, status);
+	} else {
+		tool_print_store(&info, stdout);
+		print_holders(&info, status);
+		(void)putchar('\n');
+		tool_print_drives(drives, devices.count, stdout);
+	}
+out:
+	free(status);
+	free(drives);
+	return code;
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	return tool_run_on_drives(command, argc, argv, &devices, show);
+}
+
+const struct tool_command command_info = {
+	.name = "info",
+	.summary = "show what a store and its drives are like",
+	.synopsis = "--devices A,B,... [--json]",
+	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions and how many a process "
+		       "holds right now,\n"
+		       "chunk and block size) and each drive. Reads only, also while the store is in use.\n",
+	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
+		    "  spillway info --devices a.img,b.img --json\n",
+	.run = run,
+	.options = options,
+};

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_top.c - spillway top: what the stores that are open on this machine are doing, drive by drive */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <spillway/status.h>
+
+#include "util/util.h"
+
+#define PARTITIONS_MAX 64
+
+static bool once, json;
+static uint32_t interval_s;
+
+static const struct tool_option options[] = {
+	{"once", TOOL_FLAG, &once, NULL, "print one interval and end"},
+	{"interval", TOOL_COUNT, &interval_s, "SECONDS", "how long to look before each print (1)"},
+	{"json", TOOL_FLAG, &json, NULL, "print JSON, a document per interval"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+/* Every partition that is open, as it is at one moment. */
+struct snapshot {
+	uint64_t time_ns;
+	unsigned count;
+	struct spw_status *partitions;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal_number)
+{
+	(void)signal_number;
+	interrupted = 1;
+}
+
+static int take_snapshot(struct snapshot *snapshot)
+{
+	struct spw_status_name names[PARTITIONS_MAX];
+	int found = spw_status_list(names, PARTITIONS_MAX);
+
+	snapshot->count = 0;
+	snapshot->time_ns = spw_clock_ns();
+	if (found > PARTITIONS_MAX)
+		(void)fprintf(stderr, "spillway top: %d partitions are open, the first %d are shown\n", found,
+			      PARTITIONS_MAX);
+	for (int i = 0; i < found && i < PARTITIONS_MAX; i++) {
+		struct spw_status *status = &snapshot->partitions[snapshot->count];
+
+		/* It may have been closed since it was listed. */
+		if (spw_status_read(names[i].store_uuid, names[i].partition, status, sizeof(*status)) == 0)
+			snapshot->count++;
+	}
+	return found < 0 ? found : 0;
+}
+
+/* The same partition in the snapshot before, or NULL: opened since. */
+static const struct spw_status *find(const struct snapshot *before, const struct spw_status *now)
+{
+	for (unsigned i = 0; i < before->count; i++) {
+		const struct spw_status *status = &before->partitions[i];
+
+		if (status->partition == now->partition && status->pid == now->pid &&
+		    strcmp(status->store_uuid, now->store_uuid) == 0)
+			return status;
+	}
+	return NULL;
+}
+
+/* What one drive did between two snapshots. */
+struct rates {
+	double write_bytes, read_bytes, writes, reads; /* per second */
+	double share;                                  /* of the bytes of its partition */
+};
+
+static struct rates drive_rates(const struct spw_status *before, const struct spw_status *now, uint32_t drive,
+				double seconds)
+{
+	static const struct spw_drive_stats nothing;
+	const struct spw_drive_stats *from = before ? &before->drive[drive] : &nothing, *to = &now->drive[drive];
+	uint64_t all = 0, own = to->bytes_written - from->bytes_written + to->bytes_read - from->bytes_read;
+
+	for (uint32_t i = 0; i < now->drives; i++) {
+		const struct spw_drive_stats *other = before ? &before->drive[i] : &nothing;
+
+		all += now->drive[i].bytes_written - other->bytes_written + now->drive[i].bytes_read -
+		       other->bytes_read;
+	}
+	return (struct rates){
+		.write_bytes = (double)(to->bytes_written - from->bytes_written) / seconds,
+		.read_bytes = (double)(to->bytes_read - from->bytes_read) / seconds,
+		.writes = (double)(to->writes - from->writes) / seconds,
+		.reads = (double)(to->reads - from->reads) / seconds,
+		.share = all ? (double)own / (double)all : 0,
+	};
+}
+
+/* ---- For people ---- */
+
+static void print_drive(struct tool_table *table, const struct spw_status *before, const struct spw_status *now,
+			uint32_t index, double seconds)
+{
+	const struct spw_drive_stats *drive = &now->drive[index];
+	struct rates rates = drive_rates(before, now, index, seconds);
+
+	tool_table_cell(table, "%s", drive->path);
+	tool_table_cell(table, "%.1f", rates.write_bytes / 1e6);
+	tool_table_cell(table, "%.1f", rates.read_bytes / 1e6);
+	tool_table_cell(table, "%.0f", rates.writes + rates.reads);
+	tool_table_cell(table, "%u/%u", drive->in_flight, drive->depth);
+	tool_table_cell(table, "%.2f/%.2f", (double)drive->write_latency_ns_p50 / 1e6,
+			(double)drive->write_latency_ns_p99 / 1e6);
+	tool_table_cell(table, "%.2f/%.2f", (double)drive->read_latency_ns_p50 / 1e6,
+			(double)drive->read_latency_ns_p99 / 1e6);
+	tool_table_cell(table, "%.0f%%", 100 * rates.share);
+	tool_table_cell(table, "%.0f%%",
+			drive->capacity_bytes ? 100.0 * (double)drive->used_bytes / (double)drive->capacity_bytes
+					      : 0.0);
+	tool_table_cell(table, "%llu",
+			(unsigned long long)(drive->write_errors + drive->read_errors + drive->checksum_errors +
+					     drive->timeouts));
+	tool_table_cell(table, "%s", drive->retired ? "RETIRED" : "in service");
+}
+
+static void print_partition(const struct spw_status *before, const struct spw_status *now, double seconds)
+{
+	static const struct tool_column columns[] = {
+		{"DRIVE", false}, {"WRITE MB/s", true},      {"READ MB/s", true},      {"IOPS", true},
+		{"DEPTH", true},  {"WRITE ms 50/99%", true}, {"READ ms 50/99%", true}, {"SHARE", true},
+		{"USED", true},   {"ERRORS", true},          {"STATE", false},
+	};
+	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	char used[32], capacity[32];
+
+	(void)printf("store %s partition %u, open in process %d (%s), %s of %s used, %u objects, %u requests\n",
+		     now->store_uuid, now->partition, now->pid, now->command,
+		     spw_size_format(now->store.used_bytes, used, sizeof(used)),
+		     spw_size_format(now->store.capacity_bytes, capacity, sizeof(capacity)), now->store.objects,
+		     now->store.requests);
+	for (uint32_t i = 0; i < now->drives; i++)
+		print_drive(table, before, now, i, seconds);
+	tool_table_print(table, stdout);
+	tool_table_free(table);
+}
+
+static int print_all(const struct snapshot *before, const struct snapshot *now)
+{
+	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
+
+	if (!once && isatty(STDOUT_FILENO))
+		(void)fputs("\033[H\033[2J", stdout); /* home, clear */
+	if (now->count == 0)
+		(void)puts("no store is open in a process that you may look at");
+	for (unsigned i = 0; i < now->count; i++) {
+		if (i > 0)
+			(void)putchar('\n');
+		print_partition(find(before, &now->partitions[i]), &now->partitions[i], seconds);
+	}
+	return fflush(stdout) == 0 ? TOOL_DONE : TOOL_FAILED;
+}
+
+/* ---- For programs ---- */
+
+static json_t *json_drive(const struct spw_status *before, const struct spw_status *now, uint32_t index, double seconds)
+{
+	const struct spw_drive_stats *drive = &now->drive[index];
+	struct rates rates = drive_rates(before, now, index, seconds);
+
+	return json_pack(
+		"{s:o, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"path", tool_json_text(drive->path), "retired", drive->retired, "write_bytes_per_second",
+		rates.write_bytes, "read_bytes_per_second", rates.read_bytes, "write_iops", rates.writes, "read_iops",
+		rates.reads, "share", rates.share, "in_flight", (int)drive->in_flight, "depth", (int)drive->depth,
+		"write_latency_ns_p50", (json_int_t)drive->write_latency_ns_p50, "write_latency_ns_p99",
+		(json_int_t)drive->write_latency_ns_p99, "read_latency_ns_p50", (json_int_t)drive->read_latency_ns_p50,
+		"read_latency_ns_p99", (json_int_t)drive->read_latency_ns_p99, "used_bytes",
+		(json_int_t)drive->used_bytes, "capacity_bytes", (json_int_t)drive->capacity_bytes, "write_errors",
+		(json_int_t)drive->write_errors, "read_errors", (json_int_t)drive->read_errors, "checksum_errors",
+		(json_int_t)drive->checksum_errors, "timeouts", (json_int_t)drive->timeouts);
+}
+
+static json_t *json_partition(const struct spw_status *before, const struct spw_status *now, double seconds)
+{
+	json_t *drives = json_array();
+
+	for (uint32_t i = 0; i < now->drives; i++)
+		(void)json_array_append_new(drives, json_drive(before, now, i, seconds));
+	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:o, s:I, s:I, s:i, s:i, s:o}", "store_uuid", now->store_uuid,
+			 "partition", (int)now->partition, "pid", (int)now->pid, "command",
+			 tool_json_text(now->command), "age_ns", (json_int_t)now->age_ns, "description",
+			 tool_json_text(now->description), "used_bytes", (json_int_t)now->store.used_bytes,
+			 "capacity_bytes", (json_int_t)now->store.capacity_bytes, "objects", (int)now->store.objects,
+			 "requests", (int)now->store.requests, "drives", drives);
+}
+
+static int print_json(const struct snapshot *before, const struct snapshot *now)
+{
+	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
+	json_t *partitions = json_array();
+
+	for (unsigned i = 0; i < now->count; i++)
+		(void)json_array_append_new(
+			partitions, json_partition(find(before, &now->partitions[i]), &now->partitions[i], seconds));
+	return tool_print_json(json_pack("{s:f, s:o}", "interval_seconds", seconds, "partitions", partitions));
+}
+
+/* ---- The loop ---- */
+
+static int look(const struct tool_command *command, struct snapshot snapshots[2])
+{
+	const struct timespec interval = {.tv_sec = interval_s};
+	int code = TOOL_DONE, rc = take_snapshot(&snapshots[0]);
+
+	for (unsigned turn = 1; rc == 0 && code == TOOL_DONE; turn++) {
+		struct snapshot *before = &snapshots[(turn - 1) % 2], *now = &snapshots[turn % 2];
+
+		if (nanosleep(&interval, NULL) != 0 && interrupted)
+			return TOOL_DONE;
+		rc = take_snapshot(now);
+		if (rc == 0)
+			code = json ? print_json(before, now) : print_all(before, now);
+		if (once)
+			break;
+	}
+	return rc < 0 ? tool_fail(command, rc, json) : code;
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	struct sigaction action = {.sa_handler = interrupt};
+	struct snapshot snapshots[2] = {{0}};
+	int result, code;
+
+	interval_s = 1;
+	result = tool_options_parse(command, argc, argv);
+	if (result != 0)
+		return tool_usage_exit(result);
+	if (interval_s == 0)
+		return tool_usage_error(command, "--interval must be at least 1");
+	for (unsigned i = 0; i < 2; i++)
+		snapshots[i].partitions = calloc(PARTITIONS_MAX, sizeof(*snapshots[i].partitions));
+	(void)sigaction(SIGINT, &action, NULL);
+	if (snapshots[0].partitions && snapshots[1].partitions)
+		code = look(command, snapshots);
+	else
+		code = tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
+	free(snapshots[0].partitions);
+	free(snapshots[1].partitions);
+	return code;
+}
+
+const struct tool_command command_top = {
+	.name = "top",
+	.summary = "watch the stores that are open on this machine, drive by drive",
+	.synopsis = "[--once] [--interval SECONDS] [--json]",
+	.description =
+		"Shows for every open partition which process has it, and for each drive what it moves, how deep its "
+		"queue is,\n"
+		"its latencies, its share of the traffic, how full it is, its errors, and whether it is retired. Reads "
+		"the pages that\n"
+		"the processes publish in /dev/shm: yours, or all as root. Ends with Ctrl-C.\n",
+	.examples = "  spillway top\n"
+		    "  spillway top --once --json\n",
+	.run = run,
+	.options = options,
+};

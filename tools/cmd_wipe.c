@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_wipe.c - spillway wipe: remove a store, so that its drives are free again */
+#include "tools/tool.h"
+
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+static struct tool_devices devices;
+static bool yes, json, verbose;
+
+static const struct tool_option options[] = {
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to free"},
+	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+static bool ask(void)
+{
+	char answer[16] = "";
+
+	(void)fprintf(stderr, "Everything in the store on these drives will be lost:\n");
+	for (unsigned i = 0; i < devices.count; i++) {
+		struct spw_probe_info info = {.size = sizeof(info)};
+
+		if (spw_probe(devices.paths[i], &info) == 0)
+			(void)fprintf(stderr, "  %s  %s\n", devices.paths[i], info.holds);
+	}
+	(void)fprintf(stderr, "Wipe? Type yes: ");
+	if (!fgets(answer, sizeof(answer), stdin))
+		return false;
+	answer[strcspn(answer, "\n")] = '\0';
+	return strcasecmp(answer, "yes") == 0;
+}
+
+/* Return: TOOL_DONE, or TOOL_REFUSED with the remedy printed. */
+static int consent(const struct tool_command *command)
+{
+	const char *text = "wiping destroys the store, and nobody is there to ask: add --yes if that is meant";
+
+	if (yes)
+		return TOOL_DONE;
+	if (isatty(STDIN_FILENO) && isatty(STDERR_FILENO)) {
+		if (ask())
+			return TOOL_DONE;
+		text = "nothing was wiped";
+	}
+	if (json)
+		(void)tool_print_json(json_pack("{s:s, s:i}", "error", text, "errno", 0));
+	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
+	return TOOL_REFUSED;
+}
+
+static int wipe(const struct tool_command *command)
+{
+	struct spw_log log = tool_log(verbose);
+	int code = consent(command);
+	int result;
+
+	if (code != TOOL_DONE)
+		return code;
+	result = spw_wipe(devices.paths, devices.count, &log);
+	if (result < 0)
+		return tool_fail(command, result, json);
+	if (json)
+		return tool_print_json(json_pack("{s:i}", "drives_wiped", (int)devices.count));
+	(void)printf("%u drive%s wiped\n", devices.count, devices.count == 1 ? "" : "s");
+	return TOOL_DONE;
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	return tool_run_on_drives(command, argc, argv, &devices, wipe);
+}
+
+const struct tool_command command_wipe = {
+	.name = "wipe",
+	.summary = "remove a store, so that its drives are free again",
+	.synopsis = "--devices A,B,... [--yes] [--json]",
+	.description =
+		"Overwrites both superblock copies of every drive and discards the data area where the drive can. Asks "
+		"first on\n"
+		"a terminal; elsewhere --yes is needed. Refuses a drive that holds no spillway store or is in use.\n",
+	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
+		    "  spillway wipe --devices a.img,b.img --yes\n",
+	.run = run,
+	.options = options,
+};

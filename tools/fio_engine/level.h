@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/fio_engine/level.h - what fio's requests are run against: a volume of devices, or a store of objects
+ *
+ * fio_engine.c alone knows fio; volume.c and objects.c alone know spillway. Between them lie requests: an operation on a range of
+ * one address space, that ends exactly once, either at once (queue returns SPW_FIO_DONE) or later by its done function, called from
+ * submit or reap. A level belongs to one thread. Errors are negative errnos with spw_last_error(), those of a request in res and text.
+ */
+#ifndef SPW_FIO_LEVEL_H
+#define SPW_FIO_LEVEL_H
+
+#include <spillway/spillway.h>
+
+enum spw_fio_op {
+	SPW_FIO_READ,
+	SPW_FIO_WRITE,
+	SPW_FIO_TRIM,
+	SPW_FIO_SYNC,
+};
+
+enum spw_fio_queued {
+	SPW_FIO_QUEUED,
+	SPW_FIO_DONE, /* ended already: res is set, done will not be called */
+	SPW_FIO_BUSY, /* nothing happened: reap, then try again */
+};
+
+struct spw_fio_config {
+	char **paths;
+	unsigned path_count;
+	bool striped; /* the paths are one address space; otherwise each is its own, numbered by spw_fio_request.file */
+	uint64_t chunk_bytes;
+	enum spw_stripe stripe;
+	enum spw_backend backend;
+	enum spw_wait wait;
+	uint32_t depth;             /* requests at once */
+	uint64_t block_bytes_max;   /* largest request */
+	uint64_t range_start_bytes; /* what the job touches; for objects only */
+	uint64_t range_len_bytes;
+	bool read_only;
+	struct spw_log log;
+};
+
+#define SPW_FIO_TEXT_BYTES 256
+
+struct spw_fio_request {
+	enum spw_fio_op op;
+	uint32_t file;
+	uint64_t offset_bytes;
+	uint64_t len_bytes;
+	void *buf;
+	void (*done)(struct spw_fio_request *request);
+	void *context; /* fio_engine.c's */
+
+	int res; /* 0 or a negative errno */
+
+	/* the level's */
+	void *level;
+	uint32_t pieces_pending;
+	struct spw_io *pieces;
+	spw_object object;
+
+	char text[SPW_FIO_TEXT_BYTES]; /* of res */
+};
+
+struct spw_fio_level {
+	const struct spw_fio_level_ops *ops;
+};
+
+struct spw_fio_level_ops {
+	/* The size of one address space, without keeping anything open. @check_unused: refuse devices that are mounted or held. */
+	int (*size)(const struct spw_fio_config *config, unsigned file, bool check_unused, uint64_t *bytes);
+	int (*open)(const struct spw_fio_config *config, struct spw_fio_level **level);
+	int (*request_init)(struct spw_fio_level *level, struct spw_fio_request *request);
+	void (*request_free)(struct spw_fio_request *request);
+	/* Memory that is registered with the drives' queues. Before start. */
+	int (*memory_alloc)(struct spw_fio_level *level, size_t len, void **memory);
+	void (*memory_free)(struct spw_fio_level *level, void *memory);
+	int (*start)(struct spw_fio_level *level);
+	const char *(*description)(const struct spw_fio_level *level);
+	enum spw_fio_queued (*queue)(struct spw_fio_level *level, struct spw_fio_request *request);
+	int (*submit)(struct spw_fio_level *level);
+	/* Submit, and call done for what has ended. @wait_for: sleep until about so many requests have; 0 does not sleep. */
+	int (*reap)(struct spw_fio_level *level, unsigned wait_for);
+	void (*close)(struct spw_fio_level *level);
+};
+
+extern const struct spw_fio_level_ops spw_fio_volume;
+extern const struct spw_fio_level_ops spw_fio_objects;
+
+/* Fill every block of the range with an object of @block, so that there is something to read. */
+int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block);
+
+#endif

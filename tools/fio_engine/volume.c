@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/fio_engine/volume.c - one or several devices as address spaces, over one spillway queue
+ *
+ * Striped, the devices are one address space: chunk number n lies on device n modulo their count. A request that crosses chunks
+ * becomes several ios that join; their slots are allocated with the request.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "level.h"
+#include "util/util.h"
+
+struct volume {
+	struct spw_fio_level level;
+	struct spw_fio_config config;
+	struct spw_device *devices[SPW_QUEUE_DEVICES_MAX];
+	unsigned device_count;
+	unsigned pieces_max; /* of one request */
+	struct spw_arena *arena;
+	struct spw_queue *queue;
+};
+
+static struct volume *to_volume(struct spw_fio_level *level)
+{
+	return (struct volume *)level;
+}
+
+static int check_chunk(const struct spw_fio_config *config, const struct spw_device *device)
+{
+	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
+
+	if (!config->striped || (config->chunk_bytes <= SPW_IO_BYTES_MAX && config->chunk_bytes >= block &&
+				 config->chunk_bytes % block == 0))
+		return 0;
+	return spw_error(-EINVAL,
+			 "spillway_chunk=%llu must be a multiple of the %u-byte blocks of %s and at most 1 GiB",
+			 (unsigned long long)config->chunk_bytes, block, spw_device_path(device));
+}
+
+static int open_device(const struct spw_fio_config *config, unsigned index, bool exclusive, struct spw_device **device)
+{
+	struct spw_device_opts opts;
+	int err;
+
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = config->read_only;
+	opts.exclusive = exclusive;
+	opts.log = config->log;
+	err = spw_device_open(config->paths[index], &opts, device);
+	if (err)
+		return err;
+	err = check_chunk(config, *device);
+	if (err) {
+		spw_device_close(*device);
+		*device = NULL;
+	}
+	return err;
+}
+
+/* A stripe's size is that of its smallest device, in whole chunks, times their count. */
+static int volume_size(const struct spw_fio_config *config, unsigned file, bool check_unused, uint64_t *bytes)
+{
+	unsigned first = config->striped ? 0 : file;
+	unsigned last = config->striped ? config->path_count - 1 : file;
+	uint64_t smallest = UINT64_MAX;
+
+	for (unsigned i = first; i <= last; i++) {
+		struct spw_device *device;
+		int err = open_device(config, i, check_unused, &device);
+
+		if (err)
+			return err;
+		if (spw_device_geometry(device)->size_bytes < smallest)
+			smallest = spw_device_geometry(device)->size_bytes;
+		spw_device_close(device);
+	}
+	*bytes = config->striped ? spw_round_down(smallest, config->chunk_bytes) * config->path_count : smallest;
+	if (*bytes == 0)
+		return spw_error(-EINVAL, "%s is smaller than one chunk of %llu bytes", config->paths[0],
+				 (unsigned long long)config->chunk_bytes);
+	return 0;
+}
+
+static void volume_close(struct spw_fio_level *level)
+{
+	struct volume *volume = to_volume(level);
+
+	if (volume->queue)
+		spw_queue_close(volume->queue);
+	if (volume->arena)
+		spw_arena_close(volume->arena);
+	for (unsigned i = 0; i < volume->device_count; i++)
+		spw_device_close(volume->devices[i]);
+	free(volume);
+}
+
+static int volume_open(const struct spw_fio_config *config, struct spw_fio_level **level)
+{
+	struct volume *volume;
+	int err;
+
+	*level = NULL;
+	if (config->path_count == 0 || config->path_count > SPW_QUEUE_DEVICES_MAX)
+		return spw_error(-EINVAL, "%u devices: a queue takes 1 to %u", config->path_count,
+				 SPW_QUEUE_DEVICES_MAX);
+	if (!config->striped && config->block_bytes_max > SPW_IO_BYTES_MAX)
+		return spw_error(-EINVAL, "bs=%llu: at most 1 GiB", (unsigned long long)config->block_bytes_max);
+	volume = calloc(1, sizeof(*volume));
+	if (!volume)
+		return spw_error(-ENOMEM, "no memory for a volume");
+	volume->level.ops = &spw_fio_volume;
+	volume->config = *config;
+	volume->pieces_max = config->striped ? (unsigned)(config->block_bytes_max / config->chunk_bytes) + 2 : 1;
+	if (volume->pieces_max < config->path_count)
+		volume->pieces_max = config->path_count; /* a flush goes to every device */
+	while (volume->device_count < config->path_count) {
+		err = open_device(config, volume->device_count, false, &volume->devices[volume->device_count]);
+		if (err) {
+			volume_close(&volume->level);
+			return err;
+		}
+		volume->device_count++;
+	}
+	volume->config.paths = NULL; /* the caller's */
+	*level = &volume->level;
+	return 0;
+}
+
+static int volume_request_init(struct spw_fio_level *level, struct spw_fio_request *request)
+{
+	struct volume *volume = to_volume(level);
+
+	request->level = volume;
+	request->pieces = calloc(volume->pieces_max, sizeof(*request->pieces));
+	return request->pieces ? 0 : spw_error(-ENOMEM, "no memory for %u ios", volume->pieces_max);
+}
+
+static void volume_request_free(struct spw_fio_request *request)
+{
+	free(request->pieces);
+}
+
+static int volume_memory_alloc(struct spw_fio_level *level, size_t len, void **memory)
+{
+	struct volume *volume = to_volume(level);
+	struct spw_arena_opts opts;
+	int err;
+
+	if (!volume->arena) {
+		spw_arena_opts_init(&opts, sizeof(opts));
+		opts.bytes = spw_round_up(len, SPW_ARENA_GRANULE_BYTES);
+		opts.numa_node = spw_device_geometry(volume->devices[0])->numa_node;
+		opts.log = volume->config.log;
+		err = spw_arena_open(&opts, &volume->arena);
+		if (err)
+			return err;
+	}
+	return spw_arena_alloc(volume->arena, len, memory);
+}
+
+static void volume_memory_free(struct spw_fio_level *level, void *memory)
+{
+	spw_arena_free(to_volume(level)->arena, memory);
+}
+
+/*
+ * fio bounds the requests; the queue's depth bounds the parts that the kernel sees of them. A request that is split must not have
+ * its parts run one after another, so there is room for all parts of all requests, at the sizes drives usually take.
+ */
+static uint32_t kernel_depth(const struct volume *volume)
+{
+	const struct spw_fio_config *config = &volume->config;
+	uint64_t part_bytes = 1u << 20, per_device, parts, depth;
+
+	SPW_ASSERT(volume->device_count > 0);
+	for (unsigned i = 0; i < volume->device_count; i++) {
+		uint32_t transfer = spw_device_geometry(volume->devices[i])->transfer_bytes_max;
+
+		if (transfer && transfer < part_bytes)
+			part_bytes = transfer;
+	}
+	per_device = config->block_bytes_max;
+	if (config->striped)
+		per_device = spw_round_up(per_device / volume->device_count + 1, config->chunk_bytes);
+	parts = (per_device + part_bytes - 1) / part_bytes;
+	depth = config->depth * (parts ? parts : 1);
+	return depth < SPW_QUEUE_DEPTH_MAX ? (uint32_t)depth : SPW_QUEUE_DEPTH_MAX;
+}
+
+static int volume_start(struct spw_fio_level *level)
+{
+	struct volume *volume = to_volume(level);
+	struct spw_queue_opts opts;
+
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.backend = volume->config.backend;
+	opts.wait = volume->config.wait;
+	opts.depth = kernel_depth(volume);
+	opts.arena = volume->arena;
+	opts.log = volume->config.log;
+	return spw_queue_open(volume->devices, volume->device_count, &opts, &volume->queue);
+}
+
+static const char *volume_description(const struct spw_fio_level *level)
+{
+	return spw_queue_description(((const struct volume *)level)->queue);
+}
+
+static const char *op_name(enum spw_op op)
+{
+	static const char *const names[] = {
+		[SPW_READ] = "read",
+		[SPW_WRITE] = "write",
+		[SPW_FLUSH] = "flush",
+		[SPW_DISCARD] = "discard",
+	};
+
+	return names[op];
+}
+
+static void piece_done(struct spw_io *io)
+{
+	struct spw_fio_request *request = io->context;
+	struct volume *volume = request->level;
+
+	if (io->res < 0 && !request->res) {
+		request->res = io->res;
+		snprintf(request->text, sizeof(request->text), "%s: %s of %u bytes at %llu: %s",
+			 spw_device_path(volume->devices[io->device]), op_name(io->op), io->len_bytes,
+			 (unsigned long long)io->offset_bytes, spw_strerror(io->res));
+	}
+	if (--request->pieces_pending == 0)
+		request->done(request);
+}
+
+static bool prepare_piece(struct volume *volume, struct spw_fio_request *request, struct spw_io *io)
+{
+	int err;
+
+	io->context = request;
+	io->done = piece_done;
+	err = spw_queue_prepare(volume->queue, io);
+	if (err) {
+		request->res = err;
+		snprintf(request->text, sizeof(request->text), "%s", spw_last_error());
+		return false;
+	}
+	request->pieces_pending++;
+	return true;
+}
+
+static void queue_flushes(struct volume *volume, struct spw_fio_request *request)
+{
+	for (unsigned i = 0; i < volume->device_count; i++) {
+		request->pieces[i] = (struct spw_io){.op = SPW_FLUSH, .device = i};
+		if (!prepare_piece(volume, request, &request->pieces[i]))
+			return;
+	}
+}
+
+static void queue_range(struct volume *volume, struct spw_fio_request *request, enum spw_op op)
+{
+	uint64_t chunk = volume->config.chunk_bytes, offset = request->offset_bytes, left = request->len_bytes;
+	char *buf = request->buf;
+
+	for (unsigned i = 0; left; i++) {
+		struct spw_io *io = &request->pieces[i];
+		uint64_t len = left;
+
+		*io = (struct spw_io){.op = op, .buf = buf};
+		if (volume->config.striped) {
+			uint64_t number = offset / chunk, within = offset % chunk;
+
+			io->device = (uint32_t)(number % volume->device_count);
+			io->offset_bytes = number / volume->device_count * chunk + within;
+			if (len > chunk - within)
+				len = chunk - within;
+		} else {
+			io->device = request->file;
+			io->offset_bytes = offset;
+		}
+		io->len_bytes = (uint32_t)len;
+		if (!prepare_piece(volume, request, io))
+			return;
+		offset += len;
+		buf += len;
+		left -= len;
+	}
+}
+
+/* Of a request whose pieces were refused in the middle, those before still run; it ends, with the error, after them. */
+static enum spw_fio_queued volume_queue(struct spw_fio_level *level, struct spw_fio_request *request)
+{
+	struct volume *volume = to_volume(level);
+
+	request->res = 0;
+	request->pieces_pending = 0;
+	switch (request->op) {
+	case SPW_FIO_READ: queue_range(volume, request, SPW_READ); break;
+	case SPW_FIO_WRITE: queue_range(volume, request, SPW_WRITE); break;
+	case SPW_FIO_TRIM: queue_range(volume, request, SPW_DISCARD); break;
+	case SPW_FIO_SYNC: queue_flushes(volume, request); break;
+	}
+	return request->pieces_pending ? SPW_FIO_QUEUED : SPW_FIO_DONE;
+}
+
+static int volume_submit(struct spw_fio_level *level)
+{
+	return spw_queue_submit(to_volume(level)->queue);
+}
+
+static int volume_reap(struct spw_fio_level *level, unsigned wait_for)
+{
+	return spw_queue_reap(to_volume(level)->queue, wait_for, -1);
+}
+
+const struct spw_fio_level_ops spw_fio_volume = {
+	.size = volume_size,
+	.open = volume_open,
+	.request_init = volume_request_init,
+	.request_free = volume_request_free,
+	.memory_alloc = volume_memory_alloc,
+	.memory_free = volume_memory_free,
+	.start = volume_start,
+	.description = volume_description,
+	.queue = volume_queue,
+	.submit = volume_submit,
+	.reap = volume_reap,
+	.close = volume_close,
+};

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/main.c - the spillway command: finds the subcommand, and teaches what there is */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "util/util.h"
+
+static const struct tool_command *const commands[] = {
+	&command_probe, &command_format, &command_info, &command_check,  &command_wipe,
+	&command_bench, &command_tune,   &command_top,  &command_revive, &command_plan,
+};
+
+static const char introduction[] = "spillway: a store on raw drives for the activations of a training run\n"
+				   "\n"
+				   "usage: spillway COMMAND [OPTION...]\n"
+				   "       spillway help COMMAND\n"
+				   "\n";
+
+static const char tutorial[] = "\n"
+			       "A first store, from the drives up:\n"
+			       "  spillway probe                                      which drives are free to use\n"
+			       "  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 make one store of two drives\n"
+			       "  spillway info   --devices /dev/nvme1n1,/dev/nvme2n1 what the store is like\n"
+			       "  spillway wipe   --devices /dev/nvme1n1,/dev/nvme2n1 give the drives back\n"
+			       "Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
+			       "\n"
+			       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use "
+			       "or carries something, or\n"
+			       "nobody consented).\n";
+
+static void print_help(FILE *out)
+{
+	(void)fputs(introduction, out);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(commands); i++)
+		(void)fprintf(out, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
+	(void)fprintf(out, "  %-8s %s\n", "help", "explain a command");
+	(void)fputs(tutorial, out);
+}
+
+void tool_print_help(const struct tool_command *command, FILE *out)
+{
+	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name, command->summary,
+		      command->name, command->synopsis, command->description);
+	if (command->print_options)
+		command->print_options(out);
+	else
+		tool_options_print(command->options, out);
+	(void)fprintf(out, "\nExamples:\n%s", command->examples);
+}
+
+static const struct tool_command *find_command(const char *name)
+{
+	const char *names[SPW_ARRAY_LEN(commands) + 1] = {NULL};
+	const char *nearest;
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(commands); i++) {
+		if (strcmp(commands[i]->name, name) == 0)
+			return commands[i];
+		names[i] = commands[i]->name;
+	}
+	nearest = tool_nearest(name, names);
+	(void)fprintf(stderr, "spillway: there is no command '%s'", name);
+	if (nearest)
+		(void)fprintf(stderr, "; did you mean '%s'?", nearest);
+	(void)fprintf(stderr, "\nTry 'spillway --help'.\n");
+	return NULL;
+}
+
+static int help_command(int argc, char **argv)
+{
+	const struct tool_command *command;
+
+	if (argc < 2) {
+		print_help(stdout);
+		return TOOL_DONE;
+	}
+	command = find_command(argv[1]);
+	if (!command)
+		return TOOL_USAGE;
+	tool_print_help(command, stdout);
+	return TOOL_DONE;
+}
+
+/* Help and tables are output like any other: a full disk or a closed pipe must not look like success. */
+static int finish(int code)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return code;
+	(void)fprintf(stderr, "spillway: cannot write to standard output: %s\n", strerror(errno));
+	return code == TOOL_DONE ? TOOL_FAILED : code;
+}
+
+int main(int argc, char **argv)
+{
+	const struct tool_command *command;
+
+	if (argc < 2) {
+		print_help(stderr);
+		return TOOL_USAGE;
+	}
+	if (strcmp(argv[1], "--version") == 0) {
+		(void)printf("spillway %s\n", spw_version());
+		return finish(TOOL_DONE);
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+		print_help(stdout);
+		return finish(TOOL_DONE);
+	}
+	if (strcmp(argv[1], "help") == 0)
+		return finish(help_command(argc - 1, argv + 1));
+	command = find_command(argv[1]);
+	return command ? finish(command->run(command, argc - 1, argv + 1)) : TOOL_USAGE;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/tune_file.h - where the best settings of the drives are kept, and what is in the file */
+#ifndef SPW_TUNE_FILE_H
+#define SPW_TUNE_FILE_H
+
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "tools/bench.h"
+
+#define TUNE_FILE_FORMAT 1
+
+/* $XDG_CONFIG_HOME/spillway/tune.json, else ~/.config/spillway/tune.json. Return: path, or NULL with spw_last_error(). */
+const char *tune_file_default(char *path, size_t len);
+
+/* Write @document, with the folders above it; a crash leaves the old file or the new one. */
+int tune_file_save(const char *path, const json_t *document);
+
+/**
+ * tune_file_apply - set block size, depth, polling and backend of @job to the best ones found for its direction
+ * @path: NULL for the default file
+ */
+int tune_file_apply(const char *path, struct bench_job *job);
+
+#endif

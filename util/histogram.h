@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * util/histogram.h - summaries and log-linear histograms of latencies
+ *
+ * Every power of two is cut into 64 buckets, so a percentile is off by less than one part in 64. These are the buckets of fio, so that
+ * percentiles of both agree. Values up to 2^40 (18 minutes in nanoseconds) are told apart; larger ones share the last bucket.
+ * Adding allocates nothing and takes no lock: one thread owns a histogram; merge to combine several.
+ */
+#ifndef SPW_HISTOGRAM_H
+#define SPW_HISTOGRAM_H
+
+#include <stdint.h>
+
+#define SPW_HISTOGRAM_SUB_BITS    6
+#define SPW_HISTOGRAM_SUB_BUCKETS (1u << SPW_HISTOGRAM_SUB_BITS)
+#define SPW_HISTOGRAM_VALUE_BITS  40
+#define SPW_HISTOGRAM_BUCKETS     ((SPW_HISTOGRAM_VALUE_BITS - SPW_HISTOGRAM_SUB_BITS + 1) * SPW_HISTOGRAM_SUB_BUCKETS)
+
+struct spw_summary {
+	uint64_t count, sum;
+	uint64_t min, max; /* 0 when nothing was added */
+	double square_sum;
+};
+
+struct spw_histogram {
+	struct spw_summary summary;
+	uint64_t buckets[SPW_HISTOGRAM_BUCKETS];
+};
+
+static inline void spw_summary_add(struct spw_summary *summary, uint64_t value)
+{
+	if (summary->count == 0 || value < summary->min)
+		summary->min = value;
+	if (value > summary->max)
+		summary->max = value;
+	summary->count++;
+	summary->sum += value;
+	summary->square_sum += (double)value * (double)value;
+}
+
+void spw_summary_merge(struct spw_summary *to, const struct spw_summary *from);
+double spw_summary_mean(const struct spw_summary *summary);
+double spw_summary_deviation(const struct spw_summary *summary); /* of the sample: divided by count - 1 */
+
+static inline unsigned spw_histogram_bucket(uint64_t value)
+{
+	unsigned shift, bucket;
+
+	if (value < 2 * SPW_HISTOGRAM_SUB_BUCKETS)
+		return (unsigned)value;
+	shift = 63u - (unsigned)__builtin_clzll(value) - SPW_HISTOGRAM_SUB_BITS;
+	bucket = (shift + 1) * SPW_HISTOGRAM_SUB_BUCKETS +
+		 ((unsigned)(value >> shift) & (SPW_HISTOGRAM_SUB_BUCKETS - 1));
+	return bucket < SPW_HISTOGRAM_BUCKETS ? bucket : SPW_HISTOGRAM_BUCKETS - 1;
+}
+
+/* The value that stands for all values of a bucket: its middle. */
+uint64_t spw_histogram_bucket_value(unsigned bucket);
+
+static inline void spw_histogram_add(struct spw_histogram *histogram, uint64_t value)
+{
+	spw_summary_add(&histogram->summary, value);
+	histogram->buckets[spw_histogram_bucket(value)]++;
+}
+
+void spw_histogram_merge(struct spw_histogram *to, const struct spw_histogram *from);
+
+/* The value that @percent of all values are not above; 0 when nothing was added. */
+uint64_t spw_histogram_percentile(const struct spw_histogram *histogram, double percent);
+
+#endif

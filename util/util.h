@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * util/util.h - what every layer needs: error texts, the log, the clock, sizes in words
+ *
+ * Lies under all layers and knows none of them.
+ */
+#ifndef SPW_UTIL_H
+#define SPW_UTIL_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/error.h>
+
+#define SPW_ARRAY_LEN(a)                      (sizeof(a) / sizeof((a)[0]))
+#define SPW_PRINTF(format_index, first_index) __attribute__((format(printf, format_index, first_index)))
+
+/* An invariant of our own (never of bytes read from a drive, never of an argument). Stays on in release builds. */
+#define SPW_ASSERT(condition) ((condition) ? (void)0 : spw_assert_failed(#condition, __FILE__, __LINE__))
+__attribute__((noreturn)) void spw_assert_failed(const char *condition, const char *file, int line);
+
+/* Set the thread's last error to the formatted text and return @error (negative). */
+int spw_error(int error, const char *format, ...) SPW_PRINTF(2, 3);
+
+/* The same with the errno's own words appended: "...: No such file or directory". */
+int spw_error_errno(int error, const char *format, ...) SPW_PRINTF(2, 3);
+
+void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...) SPW_PRINTF(3, 4);
+
+/* Monotonic nanoseconds. */
+uint64_t spw_clock_ns(void);
+
+/*
+ * "1536" "4k" "1.5MiB" "2G" -> bytes; suffixes are powers of 1024, or of 1000 with a trailing "B" alone ("4kB").
+ * Return: 0; -EINVAL not a size; -ERANGE does not fit.
+ */
+int spw_size_parse(const char *text, uint64_t *bytes);
+
+/* 1610612736 -> "1.5 GiB". Return: buf. */
+const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
+
+/* Options structs start with their size: copy what the caller's version has over the defaults. */
+void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
+
+static inline uint64_t spw_round_up(uint64_t value, uint64_t unit)
+{
+	return (value + unit - 1) / unit * unit;
+}
+
+static inline uint64_t spw_round_down(uint64_t value, uint64_t unit)
+{
+	return value / unit * unit;
+}
+
+static inline bool spw_is_power_of_two(uint64_t value)
+{
+	return value != 0 && (value & (value - 1)) == 0;
+}
+
+#endif
