@@ -180,6 +180,14 @@ class Bench:
                 self.ratio(case, "put / engine", ours["put_iops"] / engine["randwrite"])
                 self.ratio(case, "get / engine", ours["get_iops"] / engine["randread"])
 
+    def metadata(self):
+        case = "memory per live object of 16 MiB, 4 RAM drives"
+        with Rig(drives=4, size="1G") as rig:
+            for chunk in ("1m", None, "4m"):
+                self.format(rig.drives, chunk=chunk)
+                for _ in range(self.rounds):
+                    self.store(rig, case, f"chunk {chunk or 'chosen'}", "memory", "16m", "3500m", "malloc")
+
     def checksums(self, folder):
         case = "checksums on / off, 16 MiB objects, 4 file-backed drives"
         with Rig(drives=4, size="1G", on=folder) as rig:
@@ -201,7 +209,7 @@ class Bench:
                     lines.append(f"| {what} | {shown(statistics.median(values))} | {shown(min(values))} | {shown(max(values))} |")
             lines += ["", "Commands:", ""]
             lines += [f"- {what}: `{command}`" for what, command in self.commands.get(case, {}).items() if "put_bytes" in what or
-                      "bytes_per_second" in what and what.startswith("fio") or "busy" in what]
+                      "bytes_per_second" in what and what.startswith("fio") or "busy" in what or "resident" in what]
             lines.append("")
         return "\n".join(lines)
 
@@ -215,7 +223,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
     parser.add_argument("--folder", default="/var/tmp", help="for file-backed drives")
-    parser.add_argument("cases", nargs="*", help="equal slow scaling memory partitions urgent small checksums (all)")
+    parser.add_argument("cases", nargs="*", help="equal slow scaling memory partitions urgent small metadata checksums (all)")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench-store: needs root for the drive rig: run it with sudo")
@@ -229,6 +237,7 @@ def main():
         "partitions": bench.partitions,
         "urgent": bench.urgent,
         "small": bench.small,
+        "metadata": bench.metadata,
         "checksums": lambda: bench.checksums(options.folder),
     }
     unknown = set(options.cases) - set(cases)

@@ -6,6 +6,7 @@
  *
  * MODE     putget   put TOTAL_BYTES as objects of OBJECT_BYTES, all submitted at once, then get all of them back
  *          urgent   p99 of an urgent read of one object, on idle drives and while TOTAL_BYTES of writes are queued
+ *          memory   what the process' resident memory grows by for an object that lives in the store
  * OPTIONS  comma separated: arena | malloc, unchecked, static, depth=N, partition=N; or "-"
  *
  * The drives carry a store already. Bytes are compared after the last get, outside the time measured.
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <spillway/spillway.h>
 
@@ -162,6 +164,36 @@ static void put_get(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes
 	print_shares();
 }
 
+static uint64_t resident_bytes(void)
+{
+	unsigned long long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "re");
+
+	if (!file || fscanf(file, "%*u %llu", &pages) != 1)
+		must(-1, "/proc/self/statm cannot be read");
+	(void)fclose(file);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* All objects from the same bytes; the first eighth of them pays for what is not theirs: stacks, buffers, code. */
+static void memory_per_object(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
+{
+	unsigned count = (unsigned)(total_bytes / object_bytes), before = count / 8;
+	uint64_t resident = 0;
+
+	fill(memory, object_bytes);
+	for (unsigned i = 0; i < count; i++) {
+		if (i == before)
+			resident = resident_bytes();
+		must(spw_store_put(store, memory, object_bytes, NULL, &objects[i], &requests[i]), "put");
+		must(spw_request_wait(requests[i]), "put");
+	}
+	(void)printf("{\"objects\": %u, \"chunk_bytes\": %llu, \"resident_bytes_per_object\": %.0f", count - before,
+		     (unsigned long long)spw_store_chunk_bytes(store),
+		     (double)(resident_bytes() - resident) / (count - before));
+	print_shares();
+}
+
 static int compare(const void *a, const void *b)
 {
 	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
@@ -225,7 +257,8 @@ int main(int argc, char **argv)
 
 	if (argc < 6 || spw_size_parse(argv[2], &object_bytes) || spw_size_parse(argv[3], &total_bytes) ||
 	    object_bytes == 0 || total_bytes / object_bytes > OBJECTS_MAX || total_bytes < object_bytes) {
-		(void)fprintf(stderr, "usage: store_bench putget|urgent OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...\n");
+		(void)fprintf(stderr,
+			      "usage: store_bench putget|urgent|memory OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...\n");
 		return 2;
 	}
 	spw_store_opts_init(&opts, sizeof(opts));
@@ -242,6 +275,8 @@ int main(int argc, char **argv)
 		must(-1, "out of memory");
 	if (strcmp(argv[1], "urgent") == 0)
 		urgent(memory, object_bytes, total_bytes);
+	else if (strcmp(argv[1], "memory") == 0)
+		memory_per_object(memory, object_bytes, total_bytes);
 	else
 		put_get(memory, object_bytes, total_bytes);
 	spw_store_close(store);
