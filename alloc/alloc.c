@@ -413,6 +413,15 @@ void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent)
 	}
 }
 
+void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw_extent *extent)
+{
+	const struct desc *desc = &alloc->descs[handle];
+
+	SPW_ASSERT(handle > 0 && handle < alloc->descs_fresh && desc->list_prev == DESC_USED); /* ALLOC-7 */
+	*extent =
+		(struct spw_extent){.start_block = desc->start_block, .len_blocks = desc->len_blocks, .handle = handle};
+}
+
 /* ---- Counters --------------------------------------------------------------------------------------------------------------- */
 
 uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc)

@@ -26,7 +26,7 @@ struct spw_alloc; /* opaque */
 struct spw_extent {
 	uint64_t start_block;
 	uint64_t len_blocks;
-	uint32_t handle; /* the allocator's own: lets put find the extent without a search */
+	uint32_t handle; /* the allocator's own, never 0: names the extent as long as it is allocated */
 };
 
 struct spw_alloc_stats {
@@ -71,6 +71,9 @@ int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_
 
 /* Give an extent back, exactly as it was allocated (asserted). Coalesces with free neighbours. Constant time. */
 void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
+
+/* The allocated extent of a handle (asserted): for the caller that keeps the handle alone. */
+void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw_extent *extent);
 
 uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc);
 void spw_alloc_stats(const struct spw_alloc *alloc, struct spw_alloc_stats *stats);

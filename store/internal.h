@@ -61,19 +61,29 @@ struct message {
 };
 
 /*
- * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. 48 bytes; an object has
- * a list of them.
+ * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. An object has a list of
+ * them, and a store may hold millions: 28 bytes, beside the 32 of the allocator, which knows the extent itself.
  */
 struct piece {
-	uint64_t object_offset; /* bytes */
-	uint64_t
-		checksum; /* XXH3-64 of the len_bytes; kept here, apart from the data: a stale, torn or misdirected block shows */
-	struct spw_extent extent;
+	/* XXH3-64 of the len_bytes; kept here, apart from the data: a stale, torn or misdirected block shows. */
+	uint64_t checksum;
+	uint64_t object_offset : 56; /* bytes */
+	uint64_t drive : 8;          /* DRIVE_NONE: not placed, or to be placed again */
+	union {
+		uint32_t handle;        /* placed: of the drive's allocator */
+		uint32_t next_unplaced; /* not placed: of the put that has to write it elsewhere */
+	};
 	uint32_t len_bytes;
 	uint32_t next; /* of the object, in order of offset; or of the free list */
-	uint32_t drive;
-	uint32_t next_unplaced; /* of the put that has to write it again elsewhere */
-};
+} __attribute__((packed, aligned(4)));
+
+_Static_assert(sizeof(struct piece) == 28, "pieces are many");
+
+#define DRIVE_NONE UINT8_MAX
+/* No store is that large: an allocator has at most 2^40 blocks. */
+#define OBJECT_BYTES_MAX ((UINT64_C(1) << 56) - 1)
+
+_Static_assert(SPW_DRIVES_MAX < DRIVE_NONE, "drives fit");
 
 struct object {
 	struct message message;
@@ -281,7 +291,8 @@ void spw_object_reclaim(struct spw_store *store, struct object *object);
 uint32_t spw_piece_take(struct spw_store *store);
 void spw_piece_give(struct spw_store *store, uint32_t index);
 void spw_piece_unplace(struct spw_store *store, struct piece *piece);
-void spw_extent_give(struct spw_store *store, uint32_t drive, struct spw_extent *extent);
+void spw_extent_give(struct spw_store *store, uint32_t drive, const struct spw_extent *extent);
+struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece);
 void spw_piece_append(struct spw_store *store, struct object *object, uint32_t piece);
 
 /* store/request.c: from callers to the worker and back */

@@ -168,7 +168,7 @@ uint32_t spw_piece_take(struct spw_store *store)
 		index = store->pieces_fresh++;
 	else
 		return PIECE_NONE;
-	store->pieces[index] = (struct piece){.next = PIECE_NONE, .next_unplaced = PIECE_NONE};
+	store->pieces[index] = (struct piece){.next = PIECE_NONE, .drive = DRIVE_NONE, .next_unplaced = PIECE_NONE};
 	return index;
 }
 
@@ -188,20 +188,34 @@ void spw_piece_append(struct spw_store *store, struct object *object, uint32_t i
 }
 
 /* Blocks of a drive out of service were given up when it was retired: they do not come back until it is revived. */
-void spw_extent_give(struct spw_store *store, uint32_t index, struct spw_extent *extent)
+void spw_extent_give(struct spw_store *store, uint32_t index, const struct spw_extent *extent)
 {
 	struct store_drive *drive = &store->drives[index];
 
-	if (extent->len_blocks == 0)
-		return;
 	spw_alloc_put(drive->alloc, extent);
 	count_sub(&drive->blocks_used, extent->len_blocks);
 	if (atomic_load_explicit(&drive->retired, memory_order_relaxed))
 		atomic_fetch_sub(&store->blocks_available, (int64_t)extent->len_blocks);
-	extent->len_blocks = 0;
+}
+
+/* Where a placed piece lies. */
+struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece)
+{
+	struct spw_extent extent;
+
+	SPW_ASSERT(piece->drive != DRIVE_NONE);
+	spw_alloc_extent(store->drives[piece->drive].alloc, piece->handle, &extent);
+	return extent;
 }
 
 void spw_piece_unplace(struct spw_store *store, struct piece *piece)
 {
-	spw_extent_give(store, piece->drive, &piece->extent);
+	struct spw_extent extent;
+
+	if (piece->drive == DRIVE_NONE)
+		return;
+	extent = spw_piece_extent(store, piece);
+	spw_extent_give(store, piece->drive, &extent);
+	piece->drive = DRIVE_NONE;
+	piece->next_unplaced = PIECE_NONE;
 }

@@ -261,8 +261,8 @@ static void read_done(struct spw_io *io)
 			io->res = -ETIMEDOUT;
 		spw_request_fail(request, io->res, "%s: cannot read %u bytes at block %llu (byte %llu): %s",
 				 spw_device_path(drive->device), io->len_bytes,
-				 (unsigned long long)piece->extent.start_block, (unsigned long long)io->offset_bytes,
-				 spw_strerror(io->res));
+				 (unsigned long long)spw_piece_extent(store, piece).start_block,
+				 (unsigned long long)io->offset_bytes, spw_strerror(io->res));
 	} else {
 		checksum = deliver(transfer, piece);
 		if (!store->opts.no_checksums && checksum != piece->checksum) {
@@ -272,7 +272,8 @@ static void read_done(struct spw_io *io)
 			spw_request_fail(request, -EBADMSG,
 					 "%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
 					 "checksum %016llx, expected %016llx",
-					 spw_device_path(drive->device), (unsigned long long)piece->extent.start_block,
+					 spw_device_path(drive->device),
+					 (unsigned long long)spw_piece_extent(store, piece).start_block,
 					 (unsigned long long)io->offset_bytes, piece->len_bytes,
 					 (unsigned long long)checksum, (unsigned long long)piece->checksum);
 		}

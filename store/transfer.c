@@ -107,7 +107,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
 	io->op = op;
 	io->device = piece->drive;
-	io->offset_bytes = drive->base_bytes + piece->extent.start_block * store->block_bytes;
+	io->offset_bytes = drive->base_bytes + spw_piece_extent(store, piece).start_block * store->block_bytes;
 	io->done = done;
 	io->context = transfer;
 	transfer->request->in_flight++;

@@ -154,28 +154,31 @@ static bool space_left(const struct spw_store *store)
 
 /*
  * Find blocks for a piece: contiguous on the drive chosen, else contiguous on another willing one, else as many as
- * the chosen one has in a row: piece->extent may then be shorter than asked for.
+ * the chosen one has in a row. Return: how many blocks it got, perhaps fewer than asked for; 0: none.
  */
-static bool place(struct spw_store *store, struct piece *piece, uint64_t blocks, uint32_t chosen, const bool willing[])
+static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blocks, uint32_t chosen,
+		      const bool willing[])
 {
 	uint32_t drive = chosen;
-	int rc = spw_alloc_get(store->drives[chosen].alloc, blocks, &piece->extent);
+	struct spw_extent extent;
+	int rc = spw_alloc_get(store->drives[chosen].alloc, blocks, &extent);
 
 	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count; i++)
 		if (willing[i]) {
 			drive = i;
-			rc = spw_alloc_get(store->drives[i].alloc, blocks, &piece->extent);
+			rc = spw_alloc_get(store->drives[i].alloc, blocks, &extent);
 		}
 	if (rc) {
 		drive = chosen;
-		rc = spw_alloc_get_some(store->drives[chosen].alloc, blocks, &piece->extent);
+		rc = spw_alloc_get_some(store->drives[chosen].alloc, blocks, &extent);
 	}
 	if (rc)
-		return false;
-	piece->drive = drive;
-	store->drives[drive].bytes_placed += piece->extent.len_blocks * store->block_bytes;
-	count_add(&store->drives[drive].blocks_used, piece->extent.len_blocks);
-	return true;
+		return 0;
+	piece->drive = (uint8_t)drive;
+	piece->handle = extent.handle;
+	store->drives[drive].bytes_placed += extent.len_blocks * store->block_bytes;
+	count_add(&store->drives[drive].blocks_used, extent.len_blocks);
+	return extent.len_blocks;
 }
 
 /* ---- One piece ---- */
@@ -194,7 +197,7 @@ static uint32_t next_piece(struct spw_request *request)
 	index = spw_piece_take(store);
 	if (index == PIECE_NONE)
 		return PIECE_NONE;
-	store->pieces[index].object_offset = request->cut_bytes;
+	store->pieces[index].object_offset = request->cut_bytes & OBJECT_BYTES_MAX;
 	store->pieces[index].len_bytes = (uint32_t)(left < store->chunk_bytes ? left : store->chunk_bytes);
 	spw_piece_append(store, request->object, index);
 	request->cut_bytes += store->pieces[index].len_bytes;
@@ -211,11 +214,11 @@ static void put_back_piece(struct spw_request *request, uint32_t index)
  * Only the first part of the piece found room in one extent: the rest becomes a piece of its own, still without a
  * place.
  */
-static bool split(struct spw_request *request, uint32_t index)
+static bool split(struct spw_request *request, uint32_t index, uint64_t placed_blocks)
 {
 	struct spw_store *store = request->store;
 	struct piece *piece = &store->pieces[index], *rest;
-	uint32_t placed_bytes = (uint32_t)(piece->extent.len_blocks * store->block_bytes);
+	uint64_t placed_bytes = placed_blocks * store->block_bytes;
 	uint32_t rest_index;
 
 	if (piece->len_bytes <= placed_bytes)
@@ -224,11 +227,11 @@ static bool split(struct spw_request *request, uint32_t index)
 	if (rest_index == PIECE_NONE)
 		return false;
 	rest = &store->pieces[rest_index];
-	rest->object_offset = piece->object_offset + placed_bytes;
-	rest->len_bytes = piece->len_bytes - placed_bytes;
+	rest->object_offset = (piece->object_offset + placed_bytes) & OBJECT_BYTES_MAX;
+	rest->len_bytes = piece->len_bytes - (uint32_t)placed_bytes;
 	rest->next = piece->next;
 	piece->next = rest_index;
-	piece->len_bytes = placed_bytes;
+	piece->len_bytes = (uint32_t)placed_bytes;
 	if (request->object->piece_last == index)
 		request->object->piece_last = rest_index;
 	put_back_piece(request, rest_index);
@@ -341,6 +344,7 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	struct spw_store *store = request->store;
 	uint32_t index = next_piece(request);
 	struct piece *piece;
+	uint64_t placed_blocks;
 
 	if (index == PIECE_NONE) {
 		spw_transfer_give(transfer);
@@ -348,9 +352,9 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 		return;
 	}
 	piece = &store->pieces[index];
-	if (!place(store, piece, spw_round_up(piece->len_bytes, store->block_bytes) / store->block_bytes, drive,
-		   willing) ||
-	    !split(request, index)) {
+	placed_blocks = place(store, piece, spw_round_up(piece->len_bytes, store->block_bytes) / store->block_bytes,
+			      drive, willing);
+	if (placed_blocks == 0 || !split(request, index, placed_blocks)) {
 		spw_transfer_give(transfer);
 		fail_no_space(request);
 		return;
@@ -451,8 +455,8 @@ void spw_write_abandon(struct transfer *transfer)
 
 	spw_drive_retire(store, piece->drive, "a write did not end in time");
 	transfer->abandoned = true;
-	transfer->orphan = piece->extent;
-	piece->extent.len_blocks = 0;
+	transfer->orphan = spw_piece_extent(store, piece);
+	piece->drive = DRIVE_NONE;
 	/* They count for the object once more, wherever it is placed now. */
 	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
 	request->in_flight--;
