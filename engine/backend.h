@@ -19,7 +19,7 @@
 
 struct spw_queue;
 
-/* Memory is registered in pieces of this, counted from the arena's base: the most that io_uring takes at once. */
+/* Memory is registered in pieces of at most this, counted from the arena's base: the most that io_uring takes at once. */
 #define SPW_PIECE_SHIFT 30
 
 /* A backend is never asked to wait for more completions than this at once. */
@@ -106,6 +106,8 @@ struct spw_queue {
 	uint64_t arena_len_bytes;   /* 0: no arena */
 	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
 	unsigned pieces;            /* registered; 0: none */
+	unsigned
+		piece_shift; /* a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the backend takes less */
 	uintptr_t page_bytes;
 
 	struct spw_part *again_head, *again_tail; /* slots to be issued again: continued or retried */
@@ -142,11 +144,11 @@ static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const vo
 static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory, uint32_t len_bytes)
 {
 	uint64_t first = (uintptr_t)memory - queue->arena_base;
-	uint64_t piece = first >> SPW_PIECE_SHIFT;
+	uint64_t piece = first >> queue->piece_shift;
 
 	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
 		return -1;
-	return (first + len_bytes - 1) >> SPW_PIECE_SHIFT == piece ? (int16_t)piece : -1;
+	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
 }
 
 #endif

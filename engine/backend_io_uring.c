@@ -18,27 +18,12 @@
 
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/uring.h"
 #include "util/util.h"
 
 /* More slots than this are submitted in several goes. */
 #define SQ_ENTRIES_MAX 4096u
 #define SQ_IDLE_MS     1000u
-
-/* user_data of what is not a part; parts are addresses and multiples of 64. */
-#define TAG_WAKE   1u
-#define TAG_CANCEL 2u
-
-struct uring {
-	struct io_uring ring;
-	unsigned setup_flags;
-	bool enabled;
-	pthread_t owner; /* once enabled */
-	bool fixed_files;
-	unsigned enter_flags; /* IORING_ENTER_REGISTERED_RING or 0 */
-	int enter_fd;
-	unsigned wakes_armed; /* polls of the eventfd under way: as many as completions were ever waited for at once */
-	bool wake_fired;
-};
 
 /* ---- Setting up ------------------------------------------------------------------------------------------------------------- */
 
@@ -69,11 +54,11 @@ static unsigned round_up_to_power_of_two(unsigned value)
 }
 
 /* With the flags asked for, dropping one after the other while the kernel says that it does not know them. */
-static int set_up_ring(struct spw_queue *q, struct uring *u, enum spw_wait wait)
+static int set_up_ring(struct spw_queue *q, struct spw_uring *u, enum spw_wait wait)
 {
 	unsigned slots = q->depth * q->device_count + SPW_WANT_MAX;
 	unsigned entries = round_up_to_power_of_two(slots < SQ_ENTRIES_MAX ? slots : SQ_ENTRIES_MAX);
-	unsigned flags = wanted_flags(wait);
+	unsigned flags = wanted_flags(wait) | u->extra_flags;
 	unsigned next = 0;
 
 	for (;;) {
@@ -126,7 +111,7 @@ static const char *reason_of_refusal(int error, char *text, size_t len)
 	return text;
 }
 
-static int set_up(struct spw_queue *q, struct uring *u)
+static int set_up(struct spw_queue *q, struct spw_uring *u)
 {
 	static const char *const mode_names[] = {
 		[SPW_WAIT_INTERRUPT] = "interrupt",
@@ -153,14 +138,10 @@ static int set_up(struct spw_queue *q, struct uring *u)
 	return 0;
 }
 
-static void register_files(struct spw_queue *q, struct uring *u)
+static void register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
 {
-	int fds[SPW_QUEUE_DEVICES_MAX];
-	int ret;
+	int ret = io_uring_register_files(&u->ring, fds, q->device_count);
 
-	for (unsigned i = 0; i < q->device_count; i++)
-		fds[i] = q->devices[i].fd;
-	ret = io_uring_register_files(&u->ring, fds, q->device_count);
 	u->fixed_files = ret == 0;
 	if (ret)
 		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: files cannot be registered: %s", spw_strerror(ret));
@@ -168,25 +149,29 @@ static void register_files(struct spw_queue *q, struct uring *u)
 		spw_queue_describe(q, " files");
 }
 
-static void register_memory(struct spw_queue *q, struct uring *u)
+static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
 {
-	uint64_t piece_bytes = UINT64_C(1) << SPW_PIECE_SHIFT;
-	uint64_t count = (q->arena_len_bytes + piece_bytes - 1) >> SPW_PIECE_SHIFT;
+	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
+	uint64_t count = (q->arena_len_bytes + piece_bytes - 1) >> q->piece_shift;
 	struct iovec *pieces;
 	int ret;
 
 	if (count == 0)
 		return;
-	pieces = count <= INT16_MAX ? calloc(count, sizeof(*pieces)) : NULL;
+	if (count > pieces_max) {
+		count = pieces_max;
+		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: only the first %llu MiB of memory are registered",
+			(unsigned long long)(count * piece_bytes >> 20));
+	}
+	pieces = calloc(count, sizeof(*pieces));
 	if (!pieces) {
-		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: %llu GiB of memory are too much to register",
-			(unsigned long long)count);
+		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: no memory to register memory");
 		return;
 	}
 	for (uint64_t i = 0; i < count; i++) {
-		uint64_t rest = q->arena_len_bytes - (i << SPW_PIECE_SHIFT);
+		uint64_t rest = q->arena_len_bytes - (i << q->piece_shift);
 
-		pieces[i].iov_base = (char *)q->arena->base + (i << SPW_PIECE_SHIFT);
+		pieces[i].iov_base = (char *)q->arena->base + (i << q->piece_shift);
 		pieces[i].iov_len = rest < piece_bytes ? rest : piece_bytes;
 	}
 	ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)count);
@@ -201,30 +186,41 @@ static void register_memory(struct spw_queue *q, struct uring *u)
 	spw_queue_describe(q, " memory");
 }
 
-static int uring_open(struct spw_queue *q)
+int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], uint64_t pieces_max)
 {
-	struct uring *u = calloc(1, sizeof(*u));
-	int ret;
+	int ret = set_up(q, u);
 
-	if (!u)
-		return spw_error(-ENOMEM, "io_uring: no memory");
-	ret = set_up(q, u);
-	if (ret) {
-		free(u);
+	if (ret)
 		return ret;
-	}
 	/* A child of fork(2) shall not submit to this ring by accident. */
 	(void)io_uring_ring_dontfork(&u->ring);
 	u->enter_fd = u->ring.ring_fd;
 	spw_queue_describe(q, "; registered");
-	register_files(q, u);
-	register_memory(q, u);
-	q->state = u;
+	register_files(q, u, fds);
+	register_memory(q, u, pieces_max);
 	return 0;
 }
 
+static int uring_open(struct spw_queue *q)
+{
+	struct spw_uring *u = calloc(1, sizeof(*u));
+	int fds[SPW_QUEUE_DEVICES_MAX];
+	int ret;
+
+	if (!u)
+		return spw_error(-ENOMEM, "io_uring: no memory");
+	for (unsigned i = 0; i < q->device_count; i++)
+		fds[i] = q->devices[i].fd;
+	ret = spw_uring_set_up(q, u, fds, INT16_MAX);
+	if (ret)
+		free(u);
+	else
+		q->state = u;
+	return ret;
+}
+
 /* By the thread that uses the queue first: it owns the ring from here on. */
-static int enable(struct spw_queue *q, struct uring *u)
+static int enable(struct spw_queue *q, struct spw_uring *u)
 {
 	int ret = 0;
 
@@ -245,10 +241,8 @@ static int enable(struct spw_queue *q, struct uring *u)
 	return 0;
 }
 
-static void uring_close(struct spw_queue *q)
+void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 {
-	struct uring *u = q->state;
-
 	if (u->enabled && !pthread_equal(u->owner, pthread_self())) {
 		/* A ring is registered with a thread: liburing would unregister whatever ring of this thread has the same number. */
 		u->ring.int_flags = 0;
@@ -263,7 +257,12 @@ static void uring_close(struct spw_queue *q)
 			(void)io_uring_unregister_buffers(&u->ring);
 	}
 	io_uring_queue_exit(&u->ring);
-	free(u);
+}
+
+static void uring_close(struct spw_queue *q)
+{
+	spw_uring_tear_down(q, q->state);
+	free(q->state);
 	q->state = NULL;
 }
 
@@ -292,7 +291,7 @@ static int flush_now(struct spw_queue *q, struct spw_part *part)
 
 static int uring_issue(struct spw_queue *q, struct spw_part *part)
 {
-	struct uring *u = q->state;
+	struct spw_uring *u = q->state;
 	bool is_read = part->op == SPW_READ;
 	int fd = u->fixed_files ? part->device : q->devices[part->device].fd;
 	uint64_t tag = (uintptr_t)part;
@@ -323,7 +322,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 
 static void uring_cancel(struct spw_queue *q, struct spw_part *part)
 {
-	struct uring *u = q->state;
+	struct spw_uring *u = q->state;
 	struct io_uring_sqe *sqe;
 
 	/* Polled requests end by themselves, and a polled ring does not know the operation. A full ring: the part ends by itself. */
@@ -332,14 +331,14 @@ static void uring_cancel(struct spw_queue *q, struct spw_part *part)
 	sqe = io_uring_get_sqe(&u->ring);
 	if (!sqe)
 		return;
-	prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, TAG_CANCEL);
+	prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, SPW_URING_TAG_CANCEL);
 }
 
 /*
  * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself, whatever the drives do.
  * Return: how many completions may be waited for.
  */
-static unsigned arm_wakes(struct spw_queue *q, struct uring *u, unsigned want)
+static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned want)
 {
 	if (u->wake_fired && u->wakes_armed == 0) {
 		spw_wake_drain(&q->wake);
@@ -351,7 +350,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct uring *u, unsigned want)
 
 		if (!sqe)
 			break;
-		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.eventfd, NULL, 0, 0, TAG_WAKE);
+		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.eventfd, NULL, 0, 0, SPW_URING_TAG_WAKE);
 		sqe->poll32_events = POLLIN;
 		u->wakes_armed++;
 	}
@@ -360,7 +359,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct uring *u, unsigned want)
 
 /* ---- Entering the kernel ---------------------------------------------------------------------------------------------------- */
 
-static inline unsigned publish_entries(struct uring *u)
+static inline unsigned publish_entries(struct spw_uring *u)
 {
 	struct io_uring_sq *sq = &u->ring.sq;
 	unsigned tail = sq->sqe_tail;
@@ -374,19 +373,19 @@ static inline unsigned publish_entries(struct uring *u)
 }
 
 /* Return: whether the kernel's submitting thread has gone to sleep. */
-static bool sq_thread_sleeps(struct uring *u)
+static bool sq_thread_sleeps(struct spw_uring *u)
 {
 	/* The tail is published before the flag is read; the thread does it the other way round. */
 	__sync_synchronize();
 	return (IO_URING_READ_ONCE(*u->ring.sq.kflags) & IORING_SQ_NEED_WAKEUP) != 0;
 }
 
-static unsigned completions_ready(const struct uring *u)
+static unsigned completions_ready(const struct spw_uring *u)
 {
 	return io_uring_smp_load_acquire(u->ring.cq.ktail) - *u->ring.cq.khead;
 }
 
-static int enter(struct spw_queue *q, struct uring *u, unsigned want, bool get_events, int64_t timeout_ns)
+static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events, int64_t timeout_ns)
 {
 	struct __kernel_timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
 	struct io_uring_getevents_arg arg = {.ts = (uintptr_t)&timeout};
@@ -421,9 +420,9 @@ static int enter(struct spw_queue *q, struct uring *u, unsigned want, bool get_e
 	return ret < 0 ? ret : 0;
 }
 
-static int uring_submit(struct spw_queue *q)
+int spw_uring_submit(struct spw_queue *q)
 {
-	struct uring *u = q->state;
+	struct spw_uring *u = q->state;
 	int ret;
 
 	if (!u->enabled) {
@@ -435,24 +434,28 @@ static int uring_submit(struct spw_queue *q)
 	return ret == -EINTR ? 0 : ret;
 }
 
-static void take_completions(struct spw_queue *q, struct uring *u)
+static void take_completions(struct spw_queue *q, struct spw_uring *u)
 {
 	struct io_uring_cq *cq = &u->ring.cq;
 	unsigned mask = *cq->kring_mask;
-	unsigned tail = io_uring_smp_load_acquire(cq->ktail);
-	unsigned head = *cq->khead;
+	unsigned tail, head;
 
+	if (u->take) {
+		u->take(q, u);
+		return;
+	}
+	tail = io_uring_smp_load_acquire(cq->ktail);
+	head = *cq->khead;
 	while (head != tail) {
 		const struct io_uring_cqe *cqe = &cq->cqes[head & mask];
 		uint64_t tag = cqe->user_data;
 		int res = cqe->res;
 
 		head++;
-		if (__builtin_expect(tag > TAG_CANCEL, 1)) {
+		if (__builtin_expect(tag > SPW_URING_TAG_CANCEL, 1)) {
 			spw_part_completed(q, (struct spw_part *)(uintptr_t)tag, res);
-		} else if (tag == TAG_WAKE) {
-			u->wakes_armed--;
-			u->wake_fired = true;
+		} else if (tag == SPW_URING_TAG_WAKE) {
+			spw_uring_wake_completed(u);
 		}
 	}
 	/* The entries are read before the kernel may write over them. */
@@ -460,7 +463,7 @@ static void take_completions(struct spw_queue *q, struct uring *u)
 }
 
 /* Polls the drives until one part has ended, somebody asks to wake, or the time is up. */
-static int wait_polled(struct spw_queue *q, struct uring *u, unsigned want, int64_t timeout_ns)
+static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, int64_t timeout_ns)
 {
 	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	int ret;
@@ -490,9 +493,9 @@ static int wait_polled(struct spw_queue *q, struct uring *u, unsigned want, int6
 	return ret;
 }
 
-static int uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
-	struct uring *u = q->state;
+	struct spw_uring *u = q->state;
 	int ret;
 
 	if (!u->enabled) {
@@ -519,7 +522,7 @@ const struct spw_backend_ops spw_backend_io_uring = {
 	.open = uring_open,
 	.close = uring_close,
 	.issue = uring_issue,
-	.submit = uring_submit,
-	.wait = uring_wait,
+	.submit = spw_uring_submit,
+	.wait = spw_uring_wait,
 	.cancel = uring_cancel,
 };

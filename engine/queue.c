@@ -148,6 +148,7 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		(void)snprintf(q->description, sizeof(q->description), "%s:", candidates[i]->name);
 		q->ops = candidates[i];
 		q->pieces = 0;
+		q->piece_shift = SPW_PIECE_SHIFT;
 		q->polls = false;
 		ret = q->ops->open(q);
 		if (ret == 0) {

@@ -221,7 +221,7 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 	if (limit > dev->part_bytes_max)
 		limit = dev->part_bytes_max;
 	if (in_arena < q->arena_len_bytes && q->pieces > 0) {
-		uint64_t piece = UINT64_C(1) << SPW_PIECE_SHIFT;
+		uint64_t piece = UINT64_C(1) << q->piece_shift;
 		uint64_t piece_rest = piece - (in_arena & (piece - 1));
 
 		if (piece_rest < limit && piece_rest > dev->block_mask)
