@@ -300,9 +300,13 @@ static void test_objects_max(void **state)
 
 /* ---- Spread ------------------------------------------------------------------------------------------------------------------- */
 
-/* 256 MiB: the bytes written per drive within 2 % of their mean. */
+/*
+ * 256 MiB. One object at a time, the bytes written per drive are within 2 % of their mean. All at once, a drive that the
+ * machine holds up takes less, as it should: only that none is left out is certain.
+ */
 static void check_even(size_t len, bool wait_for_each)
 {
+	double tolerance = wait_for_each ? 0.02 : 0.5;
 	struct spw_request *requests[256];
 	struct spw_drive_stats drive = {0};
 	unsigned count = (unsigned)(256 * MIB / len);
@@ -323,7 +327,8 @@ static void check_even(size_t len, bool wait_for_each)
 	for (unsigned i = 0; i < 4; i++) {
 		assert_ok(spw_store_drive_stats(store, i, &drive, sizeof(drive)));
 		written += drive.bytes_written;
-		if ((double)drive.bytes_written < mean * 0.98 || (double)drive.bytes_written > mean * 1.02)
+		if ((double)drive.bytes_written < mean * (1 - tolerance) ||
+		    (double)drive.bytes_written > mean * (1 + tolerance))
 			fail_msg("objects of %zu bytes: drive %u of 4 took %llu bytes, the mean is %.0f", len, i,
 				 (unsigned long long)drive.bytes_written, mean);
 	}

@@ -466,6 +466,40 @@ static void test_raise(void **state)
 /* ---- Space ---- */
 
 /* Free space in single chunks, none adjacent: a larger chunk is split, and comes back whole. */
+/* Equal drives, equal speed: whatever the objects' sizes, no drive takes more than a chunk's share beyond another. */
+static void test_equal_drives_share_evenly(void **state)
+{
+	static const size_t lens[] = {CHUNK_BYTES / 2 + 1, CHUNK_BYTES, 4 * CHUNK_BYTES + 4096, 30 * CHUNK_BYTES};
+	uint8_t *bytes = pattern(30 * CHUNK_BYTES, 23);
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		struct spw_request *requests[60];
+		spw_object objects[60];
+		unsigned count = 30;
+		uint64_t least = UINT64_MAX, most = 0;
+
+		open_store(4);
+		for (unsigned k = 0; k < count; k++)
+			assert_int_equal(spw_store_put(store, bytes, lens[i], NULL, &objects[k], &requests[k]), 0);
+		for (unsigned k = 0; k < count; k++)
+			assert_int_equal(spw_request_wait(requests[k]), 0);
+		for (unsigned drive = 0; drive < DRIVES; drive++) {
+			struct spw_drive_stats now;
+
+			assert_int_equal(spw_store_drive_stats(store, drive, &now, sizeof(now)), 0);
+			least = now.bytes_written < least ? now.bytes_written : least;
+			most = now.bytes_written > most ? now.bytes_written : most;
+		}
+		assert_true(most - least <= 2 * CHUNK_BYTES);
+		for (unsigned k = 0; k < count; k++)
+			assert_int_equal(spw_store_free(store, objects[k]), 0);
+		expect_empty();
+		spw_store_close(store);
+	}
+	free(bytes);
+}
+
 static void test_split_over_fragments(void **state)
 {
 	uint64_t capacity;
@@ -671,6 +705,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_close_while_writes_fail, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_urgent_first_but_nobody_starves, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_raise, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_equal_drives_share_evenly, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_split_over_fragments, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_full_changes_nothing, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_hung_write_moves, make_drives, free_drives),
