@@ -25,17 +25,26 @@ expect_exit 0 "$SPILLWAY" info --devices "$one,$two"
 expect_output "partition 0, in process $holder"
 expect_exit 0 "$SPILLWAY" top --once
 expect_output "process $holder"
-expect_exit 0 "$SPILLWAY" top --once --json
-python3 - "$OUTPUT" "$holder" "$one" <<'PYTHON' || fail "what top's JSON says"
+# Rates and latencies are those of the last moment: of one in which the machine let no write end there are none, so again.
+show_rates() {
+    expect_exit 0 "$SPILLWAY" top --once --json
+    python3 - "$OUTPUT" "$holder" "$one" <<'PYTHON'
 import json, sys
 mine = [p for p in json.load(open(sys.argv[1]))["partitions"] if p["pid"] == int(sys.argv[2])]
 assert len(mine) == 1, mine
 drives = mine[0]["drives"]
 assert len(drives) == 2 and drives[0]["path"] == sys.argv[3], drives
-assert sum(d["write_bytes_per_second"] for d in drives) > 0, drives
 assert abs(sum(d["share"] for d in drives) - 1) < 1e-6, drives
-assert all(d["write_latency_ns_p99"] >= d["write_latency_ns_p50"] > 0 for d in drives), drives
+busy = sum(d["write_bytes_per_second"] for d in drives) > 0
+sys.exit(0 if busy and all(d["write_latency_ns_p99"] >= d["write_latency_ns_p50"] > 0 for d in drives) else 2)
 PYTHON
+}
+for _ in $(seq 20); do
+    told=0
+    show_rates || told=$?
+    [ "$told" -eq 2 ] || break
+done
+[ "$told" -eq 0 ] || fail "what top's JSON says"
 
 begin "a drive in service, or of no store, is not revived"
 expect_exit 1 "$SPILLWAY" revive --devices "$one"
