@@ -20,8 +20,8 @@ sanitize  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -
 # What a sanitizer puts in makes gcc warn of code that nobody wrote: shown, but no error.
 warnings  := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(if $(SANITIZE),,-Werror)
 cflags    := -std=gnu17 -D_GNU_SOURCE -Iinclude -I. -fPIC -fvisibility=hidden $(warnings) -MMD -MP $(sanitize)
-lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -lpthread -lm
-tool_libs := -ljansson -linih
+lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
+tool_libs := -linih
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine store tensor
@@ -75,12 +75,15 @@ $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 
 link_lines := $(if $(test_src),$(shell awk '/^\/\* link: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src)))
 linked      = $(patsubst $(1):%,%,$(filter $(1):%,$(link_lines)))
+# And with `/* wrap: malloc pread */` the library's calls of those functions lead to the test's __wrap_malloc() and so on.
+wrap_lines := $(if $(test_src),$(shell awk '/^\/\* wrap: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src)))
+wrapped     = $(patsubst $(1):%,-Wl$(comma)--wrap=%,$(filter $(1):%,$(wrap_lines)))
 link_what   = $(if $(call linked,$(1)),$(foreach folder,$(call linked,$(1)),$(filter $(BUILD)/$(folder)/% $(BUILD)/$(folder).o,$(lib_obj) $(tool_obj))),$(BUILD)/libspillway.a)
 
 define test_rule
 $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(call link_what,$(1))
 	$$(call say,LD,$$@)
-	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) -o $$@ $$^ $$(test_libs)
+	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $(call wrapped,$(1)) -o $$@ $$^ $$(test_libs)
 endef
 $(foreach src,$(test_src),$(eval $(call test_rule,$(src))))
 

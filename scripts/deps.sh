@@ -11,7 +11,8 @@ set -euo pipefail
 
 declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
-        libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h libinih-dev=h:ini.h"
+        libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
+        libinih-dev=h:ini.h"
     [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch
         libopenblas0-pthread=p:torch python3-pytest=p:pytest e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup"
@@ -21,8 +22,9 @@ declare -A packages=(
         g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
     [coverage]="gcovr=c:gcovr"
     [valgrind]="valgrind=c:valgrind"
+    [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test demo bench check coverage valgrind"
+purposes="build test demo bench check coverage valgrind vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2

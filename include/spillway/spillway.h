@@ -8,7 +8,8 @@
 #include <spillway/format.h>
 #include <spillway/store.h>
 #include <spillway/status.h>
-#include <spillway/cache.h>
 #include <spillway/plan.h>
+#include <spillway/trace.h>
+#include <spillway/cache.h>
 
 #endif

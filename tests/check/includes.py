@@ -21,7 +21,7 @@ RULES = {
     "layout": ("util/", *ERROR),
     "engine": ("util/", "spillway/engine.h", *ERROR),
     "store": ("util/", "alloc/", "layout/", "engine/", "spillway/store.h", "spillway/status.h", *BLOCKS),
-    "tensor": ("util/", "spillway/store.h", "spillway/plan.h", "spillway/cache.h", *ERROR),
+    "tensor": ("util/", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", *ERROR),
     "tools": ("util/", *PUBLIC),
 }
 # The public headers among themselves, from the bottom up.
@@ -32,7 +32,8 @@ HEADERS = {
     "store.h": BLOCKS,
     "status.h": ("spillway/store.h", "spillway/format.h", *ERROR),
     "plan.h": ERROR,
-    "cache.h": ("spillway/store.h", "spillway/plan.h", *ERROR),
+    "trace.h": ERROR,
+    "cache.h": ("spillway/store.h", "spillway/plan.h", "spillway/trace.h", *ERROR),
     "spillway.h": PUBLIC,
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

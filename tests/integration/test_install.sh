@@ -36,7 +36,7 @@ expect_output "$version"
 
 begin "the pkg-config file lists what a static program needs"
 expect_exit 0 pkg-config --static --libs spillway
-expect_output -luring -laio -lblkid -lnuma -lxxhash
+expect_output -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz
 
 begin "the installed Python package imports and finds the library"
 if [ -d "$ROOT/python/spillway" ]; then

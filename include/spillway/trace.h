@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/trace.h - a recorded run of the tensor cache: written while a model trains, read to replay it and to plan
+ *
+ * A trace is a file of JSON lines: a header, then one object per call of the cache. docs/TRACES.md says what each means.
+ * A path that ends in .gz is compressed; reading finds that out by itself.
+ *
+ * Contract
+ *   Threads    A writer takes events from any thread, and stamps them in the order in which it took them. A thread of
+ *              its own writes the file, so that no event waits for a disk; what is not written yet is held in memory.
+ *              A trace that has been read is constant: any thread may look at it.
+ *   Memory     Events are copied. A writer remembers each storage and each tensor that it has numbered, 16 to 64 bytes
+ *              each: record some steps, not a week.
+ *   Errors     Writing never fails what is recorded: the first failure ends the recording, and spw_trace_finish()
+ *              returns it. Reading trusts nothing: each error names the file, the line and what is wrong with it.
+ *              0 or a negative errno otherwise; spw_last_error() has the words.
+ */
+#ifndef SPILLWAY_TRACE_H
+#define SPILLWAY_TRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPW_TRACE_VERSION    1
+#define SPW_TRACE_EVENTS_MAX (1u << 22)
+#define SPW_TRACE_MODEL_MAX  4096u /* bytes of the description */
+
+struct spw_trace_writer; /* opaque */
+
+enum spw_trace_kind {
+	SPW_TRACE_STEP,
+	SPW_TRACE_STAGE,
+	SPW_TRACE_SCOPE_ENTER,
+	SPW_TRACE_SCOPE_LEAVE,
+	SPW_TRACE_OFFER,
+	SPW_TRACE_TAKE,   /* stamped when it ended; it began wait_ns before */
+	SPW_TRACE_RETURN, /* of the lease that a take of @tensor gave */
+	SPW_TRACE_RELEASE,
+};
+
+/* What the caller asked for, and what the cache did. */
+enum spw_trace_hint {
+	SPW_TRACE_HINT_NONE,
+	SPW_TRACE_HINT_KEEP,
+	SPW_TRACE_HINT_SPILL,
+	SPW_TRACE_HINT_PIN,
+};
+
+enum spw_trace_result {
+	SPW_TRACE_RESULT_KEEP,
+	SPW_TRACE_RESULT_SPILL,
+	SPW_TRACE_RESULT_DEDUP,
+};
+
+/* The fields below the kind are 0 unless said. */
+struct spw_trace_event {
+	uint64_t ns; /* since the writer was made; set by the writer */
+	enum spw_trace_kind kind;
+
+	/* STAGE */
+	uint32_t micro_batch, next_micro_batch;
+	bool backward;
+	bool has_next, next_backward; /* the caller said which stage comes next */
+
+	/* SCOPE_ENTER */
+	uint64_t scope_key;
+
+	/*
+	 * OFFER, TAKE, RETURN, RELEASE: the cache's id, not 0. A writer numbers tensors, storage keys and scope keys,
+	 * each from 1 on in the order in which they appear; a reader gives those numbers.
+	 */
+	uint64_t tensor;
+
+	/* OFFER */
+	uint64_t storage_key, storage_version, storage_len_bytes;
+	enum spw_trace_hint hint;
+	enum spw_trace_result result;
+
+	/* OFFER, TAKE: the part of the storage */
+	uint64_t offset_bytes, len_bytes;
+
+	/* TAKE: how long it waited for I/O */
+	uint64_t wait_ns;
+};
+
+/**
+ * spw_trace_create - begin to record
+ * @path:   the file; what was there is replaced
+ * @model:  what is recorded, in words, UTF-8, at most SPW_TRACE_MODEL_MAX bytes; NULL: nothing
+ * @writer: set on success, else NULL
+ *
+ * Return: 0; -EINVAL; -ENOMEM; -EAGAIN no thread to be had; or what open(2) returns.
+ */
+SPW_EXPORT int spw_trace_create(const char *path, const char *model, struct spw_trace_writer **writer);
+
+/* Record an event, but for its time, which is now. Costs about as much as printing it to memory. */
+SPW_EXPORT void spw_trace_write(struct spw_trace_writer *writer, const struct spw_trace_event *event);
+
+/**
+ * spw_trace_finish - write out what is left, close the file, free the writer
+ *
+ * NULL is no writer.
+ *
+ * Return: 0; or the first failure since the writer was made: -ENOSPC, -EIO, -ENOMEM. The file then ends early.
+ */
+SPW_EXPORT int spw_trace_finish(struct spw_trace_writer *writer);
+
+/* A recording in memory. */
+struct spw_trace {
+	const char *model;                    /* as given when it was made, or "" */
+	const struct spw_trace_event *events; /* in the order of their times */
+	uint32_t count;
+	uint32_t steps;             /* SPW_TRACE_STEP events */
+	uint32_t tensors, storages; /* numbered 1 to tensors, 1 to storages, in the order in which they appear */
+};
+
+/**
+ * spw_trace_read - read a trace
+ * @trace: set on success, else NULL; for spw_trace_free()
+ *
+ * What is guaranteed of the events: times never decrease; every tensor that is taken, returned or released was offered
+ * before, with the part of the storage that is taken within the storage, and is not released more often than it was
+ * offered, nor taken after that; parts are not empty and lie within their storage.
+ *
+ * Return: 0; -EBADMSG no trace, or damaged: says in which line; -EPROTONOSUPPORT of a later version; -E2BIG more than
+ * SPW_TRACE_EVENTS_MAX events; -ENOMEM; or what open(2) and read(2) return.
+ */
+SPW_EXPORT int spw_trace_read(const char *path, struct spw_trace **trace);
+
+/* NULL is no trace. */
+SPW_EXPORT void spw_trace_free(struct spw_trace *trace);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
