@@ -96,10 +96,12 @@ void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size)
 
 static int opts_check(const struct spw_store *store, const struct spw_cache_opts *opts)
 {
-	if (opts->mode != SPW_CACHE_SPILL && opts->mode != SPW_CACHE_OBSERVE)
+	if (opts->mode > SPW_CACHE_POSITIONAL)
 		return spw_error(-EINVAL, "no such cache mode: %d", (int)opts->mode);
 	if (!store && opts->mode != SPW_CACHE_OBSERVE)
 		return spw_error(-EINVAL, "a cache that spills needs a store");
+	if (opts->mode == SPW_CACHE_BUDGET && opts->memory_bytes == 0)
+		return spw_error(-EINVAL, "a cache with a budget needs to know it: memory_bytes is 0");
 	if (opts->tensors_max == 0 || opts->tensors_max > INT32_MAX)
 		return spw_error(-EINVAL, "tensors_max is %u: 1 to %d", opts->tensors_max, INT32_MAX);
 	return 0;
@@ -168,6 +170,10 @@ static void stats_kept(const struct spw_cache *cache, struct spw_cache_stats *st
 	stats->bytes_kept_entries = bytes[KEEP_ENTRIES];
 	stats->bytes_kept_observed = bytes[KEEP_OBSERVED];
 	stats->bytes_kept_backward = bytes[KEEP_BACKWARD];
+	stats->bytes_kept_planned = bytes[KEEP_PLANNED];
+	stats->bytes_kept_hint = bytes[KEEP_HINT];
+	stats->tensors_kept_planned = tensors[KEEP_PLANNED];
+	stats->tensors_kept_hint = tensors[KEEP_HINT];
 	stats->tensors_kept_small = tensors[KEEP_SMALL];
 	stats->tensors_kept_last_scope = tensors[KEEP_LAST_SCOPE];
 	stats->tensors_kept_backpressure = tensors[KEEP_BACKPRESSURE];

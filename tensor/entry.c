@@ -171,8 +171,9 @@ void spw_entry_offered_again(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	/* In a forward stage: the window is not on its way through the order. */
-	SPW_ASSERT(cache->cursor == &cache->order);
+	/* The window may be on its way through the order, for the stage that comes next. */
+	if (cache->cursor == &entry->order)
+		cache->cursor = entry->order.previous;
 	link_remove(&entry->order);
 	link_append(&cache->order, &entry->order);
 	entry->step = cache->step;

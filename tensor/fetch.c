@@ -105,16 +105,34 @@ void spw_window_leave(struct entry *entry)
 	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
 }
 
+/* Go on to the backward stage that comes next, if it is known. Return: whether. */
+static bool window_go_on(struct spw_cache *cache)
+{
+	if (cache->window_next || !cache->next_backward)
+		return false;
+	cache->window_next = true;
+	cache->window_micro_batch = cache->next_micro_batch;
+	cache->cursor = cache->order.previous;
+	return true;
+}
+
 void spw_window_begin(struct spw_cache *cache)
 {
-	cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
-	cache->cursor = cache->order.previous;
+	cache->window_next = false;
+	cache->window_micro_batch = cache->micro_batch;
+	cache->cursor = &cache->order;
+	if (cache->stage == SPW_STAGE_BACKWARD) {
+		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+		cache->cursor = cache->order.previous;
+	} else if (window_go_on(cache)) {
+		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+	}
 	spw_window_fill(cache);
 }
 
 static bool window_wants(const struct spw_cache *cache, const struct entry *entry)
 {
-	if (entry->step != cache->step || entry->micro_batch != cache->micro_batch)
+	if (entry->step != cache->step || entry->micro_batch != cache->window_micro_batch)
 		return false;
 	/* Too large for the budget at any time; or a take is at it already. */
 	if (entry->len_bytes > cache->count.prefetch_budget_bytes || entry->waiters > 0)
@@ -138,9 +156,7 @@ static int window_read(struct entry *entry)
  */
 void spw_window_fill(struct spw_cache *cache)
 {
-	if (cache->stage != SPW_STAGE_BACKWARD)
-		return;
-	while (cache->cursor != &cache->order) {
+	while (cache->cursor != &cache->order || window_go_on(cache)) {
 		struct entry *entry = ENTRY_OF(cache->cursor, order);
 
 		if (window_wants(cache, entry)) {
@@ -152,6 +168,8 @@ void spw_window_fill(struct spw_cache *cache)
 			else if (window_read(entry))
 				return;
 			window_enter(entry);
+			if (cache->window_next)
+				cache->count.prefetches_across++;
 		}
 		cache->cursor = cache->cursor->previous;
 	}

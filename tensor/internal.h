@@ -74,6 +74,8 @@ enum keep_reason {
 	KEEP_ENTRIES,
 	KEEP_OBSERVED,
 	KEEP_BACKWARD,
+	KEEP_PLANNED,
+	KEEP_HINT,
 	KEEP_REASONS,
 };
 
@@ -174,6 +176,10 @@ struct spw_cache {
 
 	/* the window: what is in memory, or being read, ahead of its use */
 	struct link *cursor; /* the next to look at, towards the first offer; the head of order: none */
+	uint32_t window_micro_batch;
+	bool window_next;   /* it has come to next_micro_batch, whose backward stage has not begun */
+	bool next_backward; /* the caller says that the next stage is a backward stage, */
+	uint32_t next_micro_batch;
 
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
@@ -241,14 +247,14 @@ void spw_spill_forward(struct entry *entry);
 /* ---- fetch.c ---- */
 
 void spw_window_leave(struct entry *entry);
-/* The backward pass begins: start at the last offer. */
+/* A stage begins, and maybe it is said which comes next: start at the last offer of a backward one. */
 void spw_window_begin(struct spw_cache *cache);
 /* As far as the budget allows: read, or hold back, what will be taken next. */
 void spw_window_fill(struct spw_cache *cache);
 
 /* ---- rules.c ---- */
 
-enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes);
+enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes, enum spw_cache_hint hint);
 /* Which part of a storage is stored for an offer. */
 void spw_rule_range(const struct spw_offer *offer, uint64_t *offset_bytes, uint64_t *len_bytes);
 uint64_t spw_rule_window_bytes(const struct spw_cache *cache);

@@ -15,16 +15,30 @@
 
 /* ---- What is kept ---- */
 
-enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes)
+/* What the caller's hint says, or the plan, or else the fixed rule. */
+static enum keep_reason rule_wish(const struct spw_cache *cache, uint64_t len_bytes, enum spw_cache_hint hint)
 {
+	if (hint == SPW_HINT_SPILL && cache->stage == SPW_STAGE_FORWARD)
+		return KEEP_NOT;
 	if (len_bytes < cache->opts.min_bytes)
 		return KEEP_SMALL;
-	if (cache->opts.mode == SPW_CACHE_OBSERVE)
-		return KEEP_OBSERVED;
+	if (hint == SPW_HINT_KEEP || hint == SPW_HINT_PIN)
+		return KEEP_HINT;
 	if (cache->stage == SPW_STAGE_BACKWARD)
 		return KEEP_BACKWARD;
 	if (cache->in_last_scope && !cache->opts.spill_last_scope)
 		return KEEP_LAST_SCOPE;
+	return KEEP_NOT;
+}
+
+enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes, enum spw_cache_hint hint)
+{
+	enum keep_reason reason = rule_wish(cache, len_bytes, hint);
+
+	if (cache->opts.mode == SPW_CACHE_OBSERVE)
+		return reason == KEEP_SMALL ? KEEP_SMALL : KEEP_OBSERVED;
+	if (reason != KEEP_NOT)
+		return reason;
 	if (len_bytes > cache->opts.staging_bytes || cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes)
 		return KEEP_BACKPRESSURE;
 	return KEEP_NOT;
@@ -98,7 +112,7 @@ static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->scopes_entered = 0;
 	cache->in_last_scope = false;
 	cache->last_scope.valid = false;
-	cache->cursor = &cache->order;
+	spw_window_begin(cache);
 }
 
 static void scope_remember(struct spw_cache *cache, const struct scope *scope)
@@ -129,6 +143,17 @@ void spw_rule_taken(struct spw_cache *cache)
 		stage_begin_backward(cache, cache->micro_batch);
 }
 
+static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
+{
+	if (stage == SPW_STAGE_BACKWARD) {
+		cache->backward_told = true;
+		stage_begin_backward(cache, micro_batch);
+	} else {
+		stage_begin_forward(cache, micro_batch);
+	}
+	cache->stage_ordinal++;
+}
+
 void spw_cache_step(struct spw_cache *cache)
 {
 	spw_cache_lock(cache);
@@ -139,6 +164,7 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
 	cache->told = 0;
+	cache->next_backward = false;
 	stage_begin_forward(cache, 0);
 	spw_cache_unlock_and_tell(cache);
 }
@@ -146,13 +172,18 @@ void spw_cache_step(struct spw_cache *cache)
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
 	spw_cache_lock(cache);
-	if (stage == SPW_STAGE_BACKWARD) {
-		cache->backward_told = true;
-		stage_begin_backward(cache, micro_batch);
-	} else {
-		stage_begin_forward(cache, micro_batch);
-	}
-	cache->stage_ordinal++;
+	cache->next_backward = false;
+	stage_begin(cache, micro_batch, stage);
+	spw_cache_unlock_and_tell(cache);
+}
+
+void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
+			  uint32_t next_micro_batch, enum spw_stage next_stage)
+{
+	spw_cache_lock(cache);
+	cache->next_backward = next_stage == SPW_STAGE_BACKWARD;
+	cache->next_micro_batch = next_micro_batch;
+	stage_begin(cache, micro_batch, stage);
 	spw_cache_unlock_and_tell(cache);
 }
 

@@ -116,10 +116,12 @@ void spw_spill_forward(struct entry *entry)
 
 /* ---- Offers ---- */
 
-static int offer_check(const struct spw_offer *offer, const spw_tensor *tensor)
+static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint, const spw_tensor *tensor)
 {
 	if (!offer || !tensor)
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
+	if (hint > SPW_HINT_PIN)
+		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
 	if (offer->owner == 0 || !offer->storage_bytes)
 		return spw_error(-EINVAL, "an offer needs the storage's memory and an owner token that is not 0");
 	if (offer->len_bytes == 0 || offer->offset_bytes > offer->storage_len_bytes ||
@@ -143,10 +145,10 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer)
 	return SPW_OFFER_DEDUP;
 }
 
-static int offer_new(struct entry *entry)
+static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
-	enum keep_reason reason = spw_rule_keep(cache, entry->len_bytes);
+	enum keep_reason reason = spw_rule_keep(cache, entry->len_bytes, hint);
 	int rc;
 
 	if (reason == KEEP_NOT) {
@@ -172,9 +174,15 @@ static int offer_new(struct entry *entry)
 
 int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
 {
+	return spw_cache_offer_hint(cache, offer, SPW_HINT_NONE, tensor);
+}
+
+int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
+			 spw_tensor *tensor)
+{
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
-	int rc = offer_check(offer, tensor);
+	int rc = offer_check(offer, hint, tensor);
 
 	if (rc)
 		return rc;
@@ -190,7 +198,7 @@ int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_
 	} else {
 		entry = spw_entry_begin(cache, offer, offset_bytes, len_bytes);
 		if (entry) {
-			rc = offer_new(entry);
+			rc = offer_new(entry, hint);
 		} else {
 			spw_rule_kept(cache, KEEP_ENTRIES, len_bytes);
 			spw_cache_notice(cache, NOTICE_ENTRIES,

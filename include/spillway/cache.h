@@ -3,7 +3,8 @@
  * spillway/cache.h - the tensor cache: which saved tensors spill, when, and when they come back
  *
  * The caller (a training framework's binding) says where it is and offers the tensors that the forward pass saves; it
- * gets an id for each, and later, for the id, the bytes. Everything in between is decided here.
+ * gets an id for each, and later, for the id, the bytes. Everything in between is decided here: by a fixed rule, or, in
+ * the modes that plan, from what the last steps measured. tensor/adapt.c says how.
  *
  * Contract
  *   Threads    Every function may be called from any thread. spw_cache_take() and spw_cache_close() wait for I/O;
@@ -39,17 +40,25 @@
 extern "C" {
 #endif
 
-struct spw_cache; /* opaque */
+struct spw_cache;        /* opaque */
+struct spw_trace_writer; /* of spillway/trace.h */
 
 /* Slot and generation, as spw_object. 0 is no tensor. */
 typedef struct {
 	uint64_t value;
 } spw_tensor;
 
+/*
+ * The last three record each step, plan between steps, and plan again when the step or the drives have
+ * changed. A step that is not like the one planned for, and the first one, follows the rule of SPW_CACHE_SPILL.
+ */
 enum spw_cache_mode {
 	/* Spill all but: small tensors, the last scope, what the backward stage saves, what the drives cannot take. */
 	SPW_CACHE_SPILL,
-	SPW_CACHE_OBSERVE, /* keep everything, count as if: for measuring what plain training holds */
+	SPW_CACHE_OBSERVE,    /* keep everything, count as if: for measuring what plain training holds */
+	SPW_CACHE_FASTEST,    /* plans the lowest peak without a stall, then the fewest bytes written */
+	SPW_CACHE_BUDGET,     /* plans the fewest bytes written such that the peak fits memory_bytes */
+	SPW_CACHE_POSITIONAL, /* plans by position once: all before one scope spills. SSDTrain's rule, the baseline */
 };
 
 struct spw_cache_opts {
@@ -61,11 +70,21 @@ struct spw_cache_opts {
 	bool spill_last_scope;    /* do not keep the last scope before the backward pass; default false */
 	uint32_t tensors_max;     /* entries that exist at once; more are kept; default 65536 */
 	struct spw_log log;
+	uint64_t memory_bytes;          /* SPW_CACHE_BUDGET: most bytes of activations in memory; no default */
+	struct spw_trace_writer *trace; /* every call is recorded here; the caller's, and outlives the cache; or NULL */
 };
 
 enum spw_stage {
 	SPW_STAGE_FORWARD,
 	SPW_STAGE_BACKWARD,
+};
+
+/* What the caller knows better about a tensor. */
+enum spw_cache_hint {
+	SPW_HINT_NONE,
+	SPW_HINT_KEEP,  /* keep it; a budget that cannot be met otherwise may spill it all the same */
+	SPW_HINT_SPILL, /* in a forward stage: spill it, whatever its size and the plan, if the drives can take it */
+	SPW_HINT_PIN,   /* keep it in any case */
 };
 
 enum spw_offer_result {
@@ -129,6 +148,14 @@ SPW_EXPORT void spw_cache_step(struct spw_cache *cache);
 SPW_EXPORT void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage);
 
 /*
+ * The same, and says which stage comes after it: if that is a backward stage, reading ahead goes on into it without a
+ * pause. A pipeline with several model chunks per rank (interleaved) gives each pair of micro-batch and chunk a number
+ * of its own. A plan knows the stages of the last step, and needs no such help.
+ */
+SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
+				     uint32_t next_micro_batch, enum spw_stage next_stage);
+
+/*
  * A scope of the forward pass is entered or left. Scopes nest; tensors belong to the innermost one. Name layers (the
  * blocks of a transformer) and what encloses them, not the parts of a layer: the last scope without scopes inside, and
  * all that is offered after it was entered, is what the next step keeps because its backward pass comes at once.
@@ -147,6 +174,10 @@ SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);
  * and its token are gone.
  */
 SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor);
+
+/* The same with a hint. Of a duplicate only SPW_HINT_KEEP and SPW_HINT_PIN count, for the steps after. */
+SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
+				    spw_tensor *tensor);
 
 /**
  * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of the storage
@@ -207,6 +238,37 @@ struct spw_cache_stats {
 		tensors_kept_error, tensors_kept_entries, tensors_kept_observed, tensors_kept_backward;
 	uint64_t writes_failed, prefetches_failed, reads_failed; /* a read that a take waited for */
 	uint64_t prefetch_budget_bytes;                          /* of the last backward stage */
+
+	uint64_t bytes_kept_planned, bytes_kept_hint;     /* the plan said so; the caller did */
+	uint64_t tensors_kept_planned, tensors_kept_hint; /* the same */
+	uint64_t prefetches_across;                       /* for a stage that had not begun */
+	uint64_t steps_planned, steps_fixed;              /* ended: all of it by a plan; some of it by the fixed rule */
+	uint64_t plans;                                   /* made; why, but for the first: */
+	uint64_t plans_shape, plans_timeline, plans_bandwidth, plans_stall, plans_memory;
+	uint64_t plans_failed;     /* not made, or infeasible: a budget that cannot be met */
+	uint64_t plan_mismatches;  /* steps that left the plan: other scopes or other tensors */
+	uint64_t plan_probes;      /* tensors spilled only to measure the drives */
+	uint64_t recordings_short; /* steps of more tensors or scopes than there is room to record */
+	uint64_t steps_hurried; /* that stalled, and then read ahead with all the memory that keeping all would take */
+	uint64_t plan_cost_ns;  /* that the last planning took */
+
+	/* The plan in force; 0: there is none. */
+	uint64_t plan_tensors, plan_tensors_spilled;
+	uint64_t plan_peak_bytes, plan_keep_all_bytes, plan_stall_ns, plan_wall_ns;
+	uint64_t plan_bytes_written, plan_bytes_read, plan_bytes_forwarded;
+	uint64_t plan_memory_bytes;    /* how high reading ahead may fill the memory */
+	uint64_t plan_caution_percent; /* of the bandwidth measured that the plan counts on */
+
+	/* The last step that ended. */
+	uint64_t step_compute_ns; /* its time, less what takes waited for I/O */
+	uint64_t step_forward_ns, step_backward_ns;
+	uint64_t step_stall_ns; /* that some take waited */
+	uint64_t step_peak_bytes;
+
+	/* The drives, as this cache's own transfers had them while they were busy, smoothed; 0: not known. */
+	uint64_t write_bytes_per_second, read_bytes_per_second;
+	uint64_t mixed_bytes_per_second; /* sum of both while both ran */
+	uint64_t drive_latency_ns;
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, size_t size);

@@ -115,6 +115,8 @@ class CacheOpts(Structure):
         ("spill_last_scope", c_bool),
         ("tensors_max", c_uint32),
         ("log", Log),
+        ("memory_bytes", c_uint64),
+        ("trace", c_void_p),
     ]
 
 
@@ -205,9 +207,11 @@ _PROTOTYPES = {
     "spw_cache_close": (None, [c_void_p]),
     "spw_cache_step": (None, [c_void_p]),
     "spw_cache_stage": (None, [c_void_p, c_uint32, c_int]),
+    "spw_cache_stage_next": (None, [c_void_p, c_uint32, c_int, c_uint32, c_int]),
     "spw_cache_scope_enter": (None, [c_void_p, c_uint64]),
     "spw_cache_scope_leave": (None, [c_void_p]),
     "spw_cache_offer": (c_int, [c_void_p, POINTER(Offer), POINTER(c_uint64)]),
+    "spw_cache_offer_hint": (c_int, [c_void_p, POINTER(Offer), c_int, POINTER(c_uint64)]),
     "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
     "spw_cache_return": (None, [c_void_p, c_uint64]),
     "spw_cache_release": (c_int, [c_void_p, c_uint64]),

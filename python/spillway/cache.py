@@ -15,9 +15,10 @@ from . import _library
 from ._library import SpillwayError, blocking, check, fast, to_dataclass
 from .store import Store, _choice
 
-_MODES = {"spill": 0, "observe": 1}
+_MODES = {"spill": 0, "observe": 1, "fastest": 2, "budget": 3, "positional": 4}
 
 OFFER_KEEP, OFFER_SPILL, OFFER_DEDUP = 0, 1, 2
+HINT_NONE, HINT_KEEP, HINT_SPILL, HINT_PIN = 0, 1, 2, 3
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 
@@ -73,6 +74,45 @@ class CacheStats:
     prefetches_failed: int
     reads_failed: int
     prefetch_budget_bytes: int
+    bytes_kept_planned: int
+    bytes_kept_hint: int
+    tensors_kept_planned: int
+    tensors_kept_hint: int
+    prefetches_across: int
+    steps_planned: int
+    steps_fixed: int
+    plans: int
+    plans_shape: int
+    plans_timeline: int
+    plans_bandwidth: int
+    plans_stall: int
+    plans_memory: int
+    plans_failed: int
+    plan_mismatches: int
+    plan_probes: int
+    recordings_short: int
+    steps_hurried: int
+    plan_cost_ns: int
+    plan_tensors: int
+    plan_tensors_spilled: int
+    plan_peak_bytes: int
+    plan_keep_all_bytes: int
+    plan_stall_ns: int
+    plan_wall_ns: int
+    plan_bytes_written: int
+    plan_bytes_read: int
+    plan_bytes_forwarded: int
+    plan_memory_bytes: int
+    plan_caution_percent: int
+    step_compute_ns: int
+    step_forward_ns: int
+    step_backward_ns: int
+    step_stall_ns: int
+    step_peak_bytes: int
+    write_bytes_per_second: int
+    read_bytes_per_second: int
+    mixed_bytes_per_second: int
+    drive_latency_ns: int
 
     @property
     def stall_seconds(self) -> float:
@@ -87,10 +127,13 @@ class Cache:
     """A tensor cache over a store.
 
     :param store: where to spill; may be None in mode "observe"
-    :param mode: "spill", or "observe": keep everything and count
+    :param mode: "spill": by a fixed rule; "observe": keep everything and count; "fastest": plan the lowest peak that
+        does not wait for drives; "budget": plan the fewest bytes written such that memory_bytes suffice; "positional":
+        plan once, by position: SSDTrain's rule, for comparison
     :param min_bytes: smaller tensors are kept
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
     :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope spilled
+    :param memory_bytes: in mode "budget": most bytes of activations in memory
     """
 
     def __init__(
@@ -101,12 +144,18 @@ class Cache:
         min_bytes: Optional[int] = None,
         staging_bytes: Optional[int] = None,
         prefetch_bytes: Optional[int] = None,
+        memory_bytes: Optional[int] = None,
     ) -> None:
         self._handle: Optional[int] = None
         opts = _library.CacheOpts()
         fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
         opts.mode = _choice("mode", mode, _MODES)
-        lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes, "prefetch_bytes": prefetch_bytes}
+        lengths = {
+            "min_bytes": min_bytes,
+            "staging_bytes": staging_bytes,
+            "prefetch_bytes": prefetch_bytes,
+            "memory_bytes": memory_bytes,
+        }
         for name, value in lengths.items():
             if value is not None:
                 if value < 0:
