@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: MIT
+# tests/vm/machine.py - a virtual machine with NVMe drives: QEMU without KVM, the host's files inside, commands run one after the other
+import contextlib
+import json
+import os
+import re
+import secrets
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from kernel import Unavailable, tool
+
+STATE_PREFIX = "spillway-vm."
+STATE_NAME = re.compile(r"spillway-vm\.([0-9]+)\.[a-z0-9_]{8}")
+BOOT_SECONDS = 120
+# What a command in the machine gets of the host's environment.
+ENVIRONMENT = re.compile(r"(SPW_.*|SPILLWAY_.*|CMOCKA_.*|PYTHON.*|[ATU]?[BS]AN_OPTIONS|V|LANG|LC_.*|TERM)")
+COMPLAINT = re.compile(r"\b(BUG|WARNING|INFO: task|general protection|KASAN|UBSAN|Oops|Call Trace|soft lockup|DMAR|Kernel panic)\b.*")
+
+# By serial number: the kernel's numbers are given in the order in which the drives answer.
+FIND_DRIVES = r"""drives=()
+for path in /sys/class/nvme/nvme*; do
+    [ -e "$path/serial" ] && read -r serial <"$path/serial" && [[ $serial =~ ^spw([0-9]+) ]] || continue
+    drives[${BASH_REMATCH[1]}]=/dev/${path##*/}n1
+done
+export SPW_VM_DRIVES="${drives[*]}"
+export SPW_TEST_DEVICES=${SPW_TEST_DEVICES:-$SPW_VM_DRIVES}
+"""
+
+
+class MachineError(Exception):
+    """The machine did not start, or ended by itself."""
+
+
+def place_for_drives(build):
+    """A folder for the drives' files whose file system takes O_DIRECT."""
+    for place in filter(None, (os.environ.get("TMPDIR"), "/var/tmp", os.path.abspath(build))):
+        clear_after_killed(place)
+        path = tempfile.mkdtemp(prefix=f"{STATE_PREFIX}{os.getpid()}.", dir=place)
+        with contextlib.suppress(OSError):
+            probe = os.path.join(path, "probe")
+            os.close(os.open(probe, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
+            os.unlink(probe)
+            return os.path.realpath(path)
+        shutil.rmtree(path)
+    raise Unavailable("neither $TMPDIR, /var/tmp nor the build folder takes O_DIRECT")
+
+
+def clear_after_killed(place):
+    with contextlib.suppress(OSError):
+        for name in os.listdir(place):
+            match = STATE_NAME.fullmatch(name)
+            path = os.path.join(place, name)
+            if match and not os.path.exists("/proc/" + match.group(1)) and os.stat(path).st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class Options:
+    """What the machine is made of."""
+
+    def __init__(self, **wanted):
+        self.drives = 4
+        self.drive_bytes = 256 << 20
+        self.block_bytes = 512
+        self.nodes = 2  # NUMA; drive i lies on node i % nodes
+        self.cpus = 2
+        self.memory_mib = 3072
+        self.poll_queues = 0
+        self.write_cache = True
+        self.shares = []  # folders of the host that the machine may write to
+        self.errors = {}  # drive number: list of rules of QEMU's blkdebug
+        self.logs = {}  # drive number: file that gets every write and flush, as dm-log-writes has them
+        self.append = ""  # to the kernel's command line
+        self.qemu = []  # more arguments
+        for name, value in wanted.items():
+            if not hasattr(self, name):
+                raise TypeError(f"no such option: {name}")
+            setattr(self, name, value)
+
+
+class Machine:
+    """One machine from start to stop; a context manager. Nothing of it is left afterwards, whatever happened."""
+
+    def __init__(self, kernel, options, build):
+        self.qemu = tool("qemu-system-x86_64", "qemu-system-x86")
+        self.kernel = kernel
+        self.options = options
+        self.state = place_for_drives(build)
+        self.nonce = secrets.token_hex(8)
+        self.process = None
+        self.channels = {}
+        self.pending = bytearray()  # of the output
+        self.requests = bytearray()  # of the port "monitor"
+        self.jobs = 0
+
+    # ---- Starting ---------------------------------------------------------------------------------------------------------------
+
+    def drive_image(self, number):
+        return os.path.join(self.state, f"drive{number}.img")
+
+    @property
+    def console(self):
+        return os.path.join(self.state, "console")
+
+    def numa_arguments(self):
+        count, cpus = self.options.nodes, self.options.cpus
+        if count < 2:
+            return ["-smp", str(cpus), "-m", str(self.options.memory_mib)]
+        arguments = ["-smp", f"{cpus},sockets={count},cores={cpus // count}", "-m", str(self.options.memory_mib)]
+        for node in range(count):
+            first, last = node * cpus // count, (node + 1) * cpus // count - 1
+            arguments += ["-object", f"memory-backend-ram,id=mem{node},size={self.options.memory_mib // count}M",
+                          "-numa", f"node,nodeid={node},cpus={first}-{last},memdev=mem{node}",
+                          "-device", f"pxb-pcie,id=pxb{node},bus_nr={64 * (node + 1)},bus=pcie.0,numa_node={node}"]
+        for node in range(1, count):
+            arguments += ["-numa", f"dist,src=0,dst={node},val=21"]
+        return arguments
+
+    def block_node(self, number):
+        """The layers under a drive, as QEMU takes them."""
+        node = {"driver": "raw", "file": {"driver": "file", "filename": self.drive_image(number), "aio": "native",
+                                          "discard": "unmap", "cache": {"direct": True, "no-flush": False}}}
+        if number in self.options.errors:
+            node = {"driver": "blkdebug", "image": node, "inject-error": self.options.errors[number]}
+        if number in self.options.logs:
+            log = self.options.logs[number]
+            node = {"driver": "blklogwrites", "file": node, "log": {"driver": "file", "filename": os.path.abspath(log)},
+                    "log-sector-size": self.options.block_bytes}
+        return dict(node, **{"node-name": f"d{number}", "discard": "unmap"})
+
+    def drive_device(self, number):
+        block = self.options.block_bytes
+        return (f"nvme,id=n{number},serial=spw{number},drive=d{number},bus=rp{number},max_ioqpairs=8,"
+                f"write-cache={'on' if self.options.write_cache else 'off'},"
+                f"logical_block_size={block},physical_block_size={max(block, 4096)}")
+
+    def drive_arguments(self):
+        arguments = []
+        for number in range(self.options.drives):
+            with open(self.drive_image(number), "wb") as file:
+                file.truncate(self.options.drive_bytes)
+            if number in self.options.logs:
+                with open(self.options.logs[number], "wb"):
+                    pass
+            bus = f"pxb{number % self.options.nodes}" if self.options.nodes > 1 else "pcie.0"
+            arguments += ["-device", f"pcie-root-port,id=rp{number},bus={bus},chassis={number + 1},slot={number + 1}",
+                          "-blockdev", json.dumps(self.block_node(number)), "-device", self.drive_device(number)]
+        return arguments
+
+    def share_arguments(self):
+        arguments = ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+                     "-device", "virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host"]
+        with open(os.path.join(self.state, "shares"), "w", encoding="utf-8") as file:
+            for number, folder in enumerate(self.options.shares):
+                os.makedirs(folder, exist_ok=True)
+                folder = os.path.abspath(folder)
+                file.write(f"share{number} {folder}\n")
+                arguments += ["-fsdev", f"local,id=share{number},path={folder},security_model=none,multidevs=remap",
+                              "-device", f"virtio-9p-pci,bus=pcie.0,fsdev=share{number},mount_tag=share{number}"]
+        return arguments
+
+    def channel_arguments(self, ends):
+        """Sockets that QEMU inherits: its own monitor, and three ports of the machine."""
+        arguments = ["-device", "virtio-serial,bus=pcie.0"]
+        for name in ("control", "agent", "output", "monitor"):
+            ours, theirs = socket.socketpair()
+            self.channels[name] = ours
+            ends.append(theirs)
+            arguments += ["-chardev", f"socket,id={name},fd={theirs.fileno()}"]
+            if name == "control":
+                arguments += ["-mon", "chardev=control,mode=control"]
+            else:
+                arguments += ["-device", f"virtserialport,chardev={name},name={name}"]
+        return arguments
+
+    def command_line(self, ends):
+        append = (f"console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable clocksource=tsc "
+                  f"hung_task_panic=0 spw_state={self.state} spw_nonce={self.nonce} "
+                  f"spw_poll_queues={self.options.poll_queues} spw_drives={self.options.drives} {self.options.append}")
+        return [self.qemu, "-nodefaults", "-nographic", "-no-reboot", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
+                *self.numa_arguments(), "-kernel", self.kernel.image, "-initrd", self.kernel.initramfs, "-append", append,
+                "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
+                *self.channel_arguments(ends), *self.share_arguments(), *self.drive_arguments(), *self.options.qemu]
+
+    def __enter__(self):
+        ends = []
+        try:
+            command = self.command_line(ends)
+            # Else a killed runner's machine would go on.
+            if shutil.which("setpriv"):
+                command = ["setpriv", "--pdeathsig", "KILL", *command]
+            with open(os.path.join(self.state, "qemu"), "wb") as log:
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                                start_new_session=True, pass_fds=[end.fileno() for end in ends])
+            for end in ends:
+                end.close()
+            self.qmp_read()
+            self.qmp("qmp_capabilities")
+            self.wait_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def wait_ready(self):
+        deadline = time.monotonic() + BOOT_SECONDS
+        wanted = (self.nonce + " ready\n").encode()
+        while wanted not in self.pending:
+            if not self.read_output(deadline):
+                raise MachineError(f"the machine did not start within {BOOT_SECONDS} s:\n{self.last_words()}")
+        del self.pending[:self.pending.index(wanted) + len(wanted)]
+
+    def last_words(self):
+        """The end of what QEMU and the kernel said."""
+        text = ""
+        for path in (os.path.join(self.state, "qemu"), self.console):
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                text += "".join(file.readlines()[-30:])
+        return text
+
+    def kernel_complaints(self):
+        with open(self.console, encoding="utf-8", errors="replace") as file:
+            return [line.strip() for line in file if COMPLAINT.search(line)]
+
+    def __exit__(self, *_):
+        if self.process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for channel in self.channels.values():
+            channel.close()
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    # ---- QEMU's monitor ---------------------------------------------------------------------------------------------------------
+
+    def qmp_read(self):
+        """One answer; events in between are passed over."""
+        line = bytearray()
+        while True:
+            byte = self.channels["control"].recv(1)
+            if not byte:
+                self.process.wait()
+                raise MachineError("QEMU ended:\n" + self.last_words())
+            line += byte
+            if byte == b"\n":
+                answer = json.loads(line)
+                if "event" not in answer:
+                    return answer
+                line.clear()
+
+    def qmp(self, command, **arguments):
+        self.channels["control"].sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+        answer = self.qmp_read()
+        if "error" in answer:
+            raise MachineError(f"{command}: {answer['error']['desc']}")
+        return answer.get("return")
+
+    def monitor(self, line):
+        """A line for the monitor as a person would type it. Return what it says."""
+        return self.qmp("human-monitor-command", **{"command-line": line})
+
+    # ---- Running commands -------------------------------------------------------------------------------------------------------
+
+    def read_output(self, deadline):
+        """Wait for output, and serve requests. Return: whether the machine lives and there is time left."""
+        with selectors.DefaultSelector() as selector:
+            for name in ("output", "monitor"):
+                selector.register(self.channels[name], selectors.EVENT_READ, name)
+            ready = selector.select(max(0, deadline - time.monotonic()))
+        for key, _ in ready:
+            data = key.fileobj.recv(65536)
+            if not data:
+                return False
+            if key.data == "output":
+                self.pending += data
+            else:
+                self.serve(data)
+        return bool(ready) and self.process.poll() is None
+
+    def serve(self, data):
+        """What the machine asks its own monitor."""
+        self.requests += data
+        while b"\n" in self.requests:
+            line, _, rest = bytes(self.requests).partition(b"\n")
+            self.requests = bytearray(rest)
+            try:
+                answer = self.monitor(line.decode())
+            except MachineError as error:
+                answer = f"error: {error}"
+            self.channels["monitor"].sendall((answer.replace("\r", "").replace("\n", " ").strip() or "ok").encode() + b"\n")
+
+    def write_job(self, command, env, cwd):
+        self.jobs += 1
+        name = f"job{self.jobs}"
+        wanted = {key: value for key, value in os.environ.items() if ENVIRONMENT.fullmatch(key)}
+        wanted.update(PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", HOME="/root", TMPDIR="/tmp/spillway-vm",
+                      SPW_VM="1", **env)
+        with open(os.path.join(self.state, name), "w", encoding="utf-8") as job:
+            job.write("".join(f"export {key}={shlex.quote(value)}\n" for key, value in wanted.items()))
+            # By serial number: the kernel's numbers are given in the order in which the drives answer.
+            job.write(FIND_DRIVES)
+            job.write(f"cd {shlex.quote(cwd)} || exit 127\n")
+            job.write(f"{command}\n" if isinstance(command, str) else f"exec {shlex.join(command)}\n")
+        return name
+
+    def execute(self, command, env=None, cwd="/", timeout=300, output=None):
+        """Run a command (words, or a bash script) as root. Return (exit status, or None after @timeout seconds; its output).
+
+        @output: called with each piece of output (bytes) as it comes. After a timeout the machine is of no more use.
+        """
+        name = self.write_job(command, env or {}, cwd)
+        deadline = time.monotonic() + timeout
+        mark = re.compile(b"\n" + self.nonce.encode() + rb" exit ([0-9]+)\n")
+        keep = len(self.nonce) + 16  # what may be the beginning of the mark is not shown yet
+        shown = 0
+        self.channels["agent"].sendall(name.encode() + b"\n")
+        while True:
+            end = mark.search(self.pending, max(0, shown - keep))
+            upto = end.start() if end else max(shown, len(self.pending) - keep)
+            if output and upto > shown:
+                output(bytes(self.pending[shown:upto]))
+            shown = upto
+            if end:
+                # A match looks into the buffer as it is now.
+                status, text = int(end.group(1)), bytes(self.pending[:end.start()])
+                del self.pending[:end.end()]
+                return status, text.decode(errors="replace")
+            if not self.read_output(deadline):
+                if self.process.poll() is not None:
+                    raise MachineError("the machine ended:\n" + self.last_words())
+                if time.monotonic() >= deadline:
+                    if output:
+                        output(bytes(self.pending[shown:]))
+                    return None, bytes(self.pending).decode(errors="replace")
