@@ -4,7 +4,7 @@
 #
 # DEMO_DEVICES="/dev/a /dev/b"   real drives instead of four files; everything on them is lost, so it asks first
 # DEMO_YES=1                     agrees to that without being asked
-# DEMO_LAYERS DEMO_HIDDEN DEMO_STEPS   the model (12, 512, 6); hidden is a multiple of 64
+# DEMO_LAYERS DEMO_HIDDEN DEMO_SEQUENCE DEMO_STEPS   the model (12, 512, 512, 6); hidden is a multiple of 64
 # DEMO_ROUNDS=3                  run the modes three times, interleaved; the table shows medians
 # DEMO_JSON=FILE                 everything that was measured
 # DEMO_CHART=build/demo.svg      where the chart goes
@@ -19,7 +19,7 @@ layers=${DEMO_LAYERS:-12}
 hidden=${DEMO_HIDDEN:-512}
 steps=${DEMO_STEPS:-6}
 rounds=${DEMO_ROUNDS:-1}
-sequence=512
+sequence=${DEMO_SEQUENCE:-512}
 batch=4
 work=
 loops=()
@@ -107,13 +107,13 @@ train() {
     local ahead=$((2 * batch * (hidden / 64) * sequence * sequence * 4))
     [ "$ahead" -ge $((32 << 20)) ] || ahead=$((32 << 20))
     "$python" -m spillway.demo.train --mode "$mode" --devices "$(joined)" --json "$work/$mode-$round.json" \
-        --text "$work/text" --layers "$layers" --hidden "$hidden" --heads $((hidden / 64)) --sequence $sequence \
+        --text "$work/text" --layers "$layers" --hidden "$hidden" --heads $((hidden / 64)) --sequence "$sequence" \
         --batch $batch --steps "$steps" --prefetch-bytes $ahead --arena-bytes $((2 * ahead))
 }
 
-for number in "$layers" "$hidden" "$steps" "$rounds"; do
+for number in "$layers" "$hidden" "$sequence" "$steps" "$rounds"; do
     [[ $number =~ ^[1-9][0-9]*$ ]] ||
-        die "DEMO_LAYERS, DEMO_HIDDEN, DEMO_STEPS and DEMO_ROUNDS are positive numbers, not '$number'"
+        die "DEMO_LAYERS, DEMO_HIDDEN, DEMO_SEQUENCE, DEMO_STEPS and DEMO_ROUNDS are positive numbers, not '$number'"
 done
 [ $((hidden % 64)) = 0 ] || die "DEMO_HIDDEN must be a multiple of 64, not $hidden"
 [ "$steps" -ge 2 ] || die "DEMO_STEPS must be at least 2: the first step is not timed"

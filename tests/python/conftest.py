@@ -12,6 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SPW_BUILD", ROOT / "build"))
+# One thread, here and in what the tests start: small tensors gain nothing from two, and on busy cores the threads of one
+# pool wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("SPILLWAY_LIBRARY", str(BUILD / "libspillway.so"))
 sys.path.insert(0, str(ROOT / "python"))
 

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 import spillway.torch
-from conftest import emptied
 
 
 class Save(torch.autograd.Function):
@@ -56,9 +55,13 @@ def raw(tensor):
 
 
 def left_in(off):
-    """Entries, held memory and objects that are left; all 0 when every graph is gone."""
+    """Entries, held memory and objects that are left; all 0 when every graph is gone. What was freed during its I/O goes
+    when that has ended."""
     store = off._session.cache._store
-    if store is not None:
-        emptied(store)
-    off._session.drain()
-    return off.stats().entries, len(off._session._owners), 0 if store is None else store.stats().objects
+    deadline = time.monotonic() + 10
+    while True:
+        off._session.drain()
+        left = off.stats().entries, len(off._session._owners), 0 if store is None else store.stats().objects
+        if not any(left) or time.monotonic() > deadline:
+            return left
+        time.sleep(0.001)
