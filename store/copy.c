@@ -29,3 +29,23 @@ uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len)
 	}
 	return XXH3_64bits_digest(&state);
 }
+
+void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len)
+{
+	uint8_t *at = to;
+
+	while (len > 0) {
+		size_t part;
+
+		if (offset >= vector->iov_len) {
+			offset -= vector++->iov_len;
+			continue;
+		}
+		SPW_ASSERT(vector->iov_base != NULL);
+		part = vector->iov_len - offset < len ? vector->iov_len - offset : len;
+		memcpy(at, (const uint8_t *)vector->iov_base + offset, part);
+		at += part;
+		len -= part;
+		offset += part;
+	}
+}

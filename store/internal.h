@@ -348,5 +348,7 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 /* store/copy.c */
 uint64_t spw_checksum(const void *bytes, size_t len);
 uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
+/* @len bytes of what a vector describes, from @offset on, in one run. */
+void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);
 
 #endif

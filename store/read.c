@@ -82,7 +82,12 @@ static bool overlaps(const struct spw_request *request, const struct piece *piec
 /* The object's put has not ended, so its bytes are still in memory, and nothing has to be read. */
 static void get_from_memory(struct spw_request *request)
 {
-	memcpy(request->bytes, request->object->put->bytes + request->offset_bytes, request->len_bytes);
+	const struct spw_request *put = request->object->put;
+
+	if (put->bytes)
+		memcpy(request->bytes, put->bytes + request->offset_bytes, request->len_bytes);
+	else
+		spw_gather(request->bytes, put->vector, request->offset_bytes, request->len_bytes);
 	count_add(&request->store->count.bytes_from_memory, request->len_bytes);
 	spw_request_end(request);
 }

@@ -239,25 +239,6 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 	return true;
 }
 
-/* Collect a piece of a vector in copy memory. */
-static void gather(uint8_t *to, const struct iovec *vector, uint64_t offset, uint32_t len)
-{
-	while (len > 0) {
-		size_t part;
-
-		if (offset >= vector->iov_len) {
-			offset -= vector++->iov_len;
-			continue;
-		}
-		SPW_ASSERT(vector->iov_base != NULL);
-		part = vector->iov_len - offset < len ? vector->iov_len - offset : len;
-		memcpy(to, (const uint8_t *)vector->iov_base + offset, part);
-		to += part;
-		len -= (uint32_t)part;
-		offset += part;
-	}
-}
-
 /* Where the piece lies in memory: in one run that a drive can take, or NULL. */
 static uint8_t *run_of(const struct spw_store *store, const struct spw_request *request, const struct piece *piece)
 {
@@ -290,7 +271,7 @@ static void load_by_copy(struct transfer *transfer, struct piece *piece)
 	} else if (request->bytes) {
 		memcpy(transfer->bounce, request->bytes + piece->object_offset, piece->len_bytes);
 	} else {
-		gather(transfer->bounce, request->vector, piece->object_offset, piece->len_bytes);
+		spw_gather(transfer->bounce, request->vector, piece->object_offset, piece->len_bytes);
 		piece->checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
 	}
 	count_add(&store->count.bytes_copied, piece->len_bytes);

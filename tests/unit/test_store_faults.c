@@ -663,6 +663,40 @@ static void test_putv(void **state)
 	free(bytes);
 }
 
+/* The object is asked for while its bytes still lie in the pieces of the caller's vector. */
+static void test_get_from_a_vector_still_in_memory(void **state)
+{
+	size_t len = 2 * CHUNK_BYTES + 55;
+	uint8_t *bytes = pattern(len, 21), *back = malloc(len);
+	struct iovec vector[3] = {
+		{.iov_base = bytes, .iov_len = 1000},
+		{.iov_base = NULL, .iov_len = 0},
+		{.iov_base = bytes + 1000, .iov_len = len - 1000},
+	};
+	struct spw_request *put, *get;
+	spw_object object;
+
+	(void)state;
+	assert_non_null(back);
+	open_store(4);
+	fake_hold = UINT32_MAX; /* no write ends */
+	assert_int_equal(spw_store_putv(store, vector, 3, NULL, &object, &put), 0);
+	for (size_t offset = 0; offset < len; offset += 333) {
+		size_t part = len - offset < 5000 ? len - offset : 5000;
+
+		assert_int_equal(spw_store_get(store, object, offset, back, part, SPW_URGENT_READ, NULL, &get), 0);
+		assert_int_equal(spw_request_test(get), 0);
+		assert_memory_equal(back, bytes + offset, part);
+	}
+	assert_true(stats().bytes_from_memory > 0);
+	fake_hold = 0;
+	assert_int_equal(spw_request_wait(put), 0);
+	expect_identical(object, bytes, len);
+	spw_store_close(store);
+	free(back);
+	free(bytes);
+}
+
 static void test_wait_any(void **state)
 {
 	uint8_t *bytes = pattern(1 << 20, 16);
@@ -712,6 +746,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_flush, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_trim, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_putv, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_get_from_a_vector_still_in_memory, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_wait_any, make_drives, free_drives),
 	};
 
