@@ -202,6 +202,8 @@ _PROTOTYPES = {
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),
     "spw_store_description": (c_char_p, [c_void_p]),
     "spw_store_chunk_bytes": (c_uint64, [c_void_p]),
+    "spw_trace_create": (c_int, [c_char_p, c_char_p, POINTER(c_void_p)]),
+    "spw_trace_finish": (c_int, [c_void_p]),
     "spw_cache_opts_init": (None, [POINTER(CacheOpts), c_size_t]),
     "spw_cache_open": (c_int, [c_void_p, POINTER(CacheOpts), POINTER(c_void_p)]),
     "spw_cache_close": (None, [c_void_p]),

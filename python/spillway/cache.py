@@ -7,13 +7,17 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import errno
+import logging
+import os
 import weakref
 from ctypes import byref, c_void_p
 from typing import Any, Optional
 
 from . import _library
 from ._library import SpillwayError, blocking, check, fast, to_dataclass
-from .store import Store, _choice
+from .store import Path, Store, _choice
+
+_log = logging.getLogger("spillway")
 
 _MODES = {"spill": 0, "observe": 1, "fastest": 2, "budget": 3, "positional": 4}
 
@@ -134,6 +138,8 @@ class Cache:
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
     :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope spilled
     :param memory_bytes: in mode "budget": most bytes of activations in memory
+    :param record: a file for a trace of every call, for ``spillway plan``; complete when the cache is closed
+    :param record_model: what is recorded, in words
     """
 
     def __init__(
@@ -145,8 +151,11 @@ class Cache:
         staging_bytes: Optional[int] = None,
         prefetch_bytes: Optional[int] = None,
         memory_bytes: Optional[int] = None,
+        record: Optional[Path] = None,
+        record_model: str = "",
     ) -> None:
         self._handle: Optional[int] = None
+        self._recorder = c_void_p()
         opts = _library.CacheOpts()
         fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
         opts.mode = _choice("mode", mode, _MODES)
@@ -164,7 +173,15 @@ class Cache:
         if store is None and mode != "observe":
             raise ValueError('a store is needed, except in mode "observe"')
         handle = c_void_p()
-        check(blocking.spw_cache_open(None if store is None else store.handle, byref(opts), byref(handle)))
+        store_handle = None if store is None else store.handle
+        if record is not None:
+            check(fast.spw_trace_create(os.fsencode(record), record_model.encode(), byref(self._recorder)))
+            opts.trace = self._recorder
+        try:
+            check(blocking.spw_cache_open(store_handle, byref(opts), byref(handle)))
+        except SpillwayError:
+            blocking.spw_trace_finish(self._recorder)
+            raise
         self._handle = handle.value
         self._closing: Optional[int] = None
         self._users = 0
@@ -197,6 +214,10 @@ class Cache:
             return
         handle, self._closing = self._closing, None
         blocking.spw_cache_close(handle)
+        recorder, self._recorder = self._recorder, c_void_p()
+        failure = blocking.spw_trace_finish(recorder)
+        if failure < 0:
+            _log.warning("the recording is not complete: %s", _library.error_of(failure))
         _call(self.after_close)
         if self._store is not None:
             self._store.drop_dependent(self)

@@ -40,7 +40,7 @@ from . import _library
 from ._library import blocking, fast
 from ._torch_compat import WeakStorage, register_forward_pre_hook, storage_of
 from .cache import OFFER_DEDUP, STAGE_FORWARD, Cache, CacheStats
-from .store import Store
+from .store import Path, Store
 
 __all__ = ["Offload", "offload"]
 
@@ -607,7 +607,9 @@ def offload(
     staging_bytes: Optional[int] = None,
     prefetch_bytes: Optional[int] = None,
     mode: str = "spill",
+    budget_bytes: Optional[int] = None,
     scopes: Scopes = None,
+    record: Optional[Path] = None,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for use.
 
@@ -616,14 +618,27 @@ def offload(
     :param min_bytes: smaller tensors are kept (default 64 KiB)
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept (default 1 GiB)
     :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope spilled
-    :param mode: "spill", or "observe": keep everything and count what plain training holds
+    :param mode: "fastest": after a first step that is only measured, plan the lowest peak without waiting for drives;
+        "budget": plan the fewest bytes written such that activations fit budget_bytes; "spill": by a fixed rule, all but
+        what the backward pass needs first; "observe": keep everything and count what plain training holds
+    :param budget_bytes: with mode "budget": most bytes of activations in memory
+    :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param scopes: the modules after which the cache decides: a list, or a function of (name, module); default: the
         children of the outermost ModuleLists and Sequentials
     :raises SpillwayError: the store is closed; no memory
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if (mode == "budget") != (budget_bytes is not None):
+        raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     cache = Cache(
-        store, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes, prefetch_bytes=prefetch_bytes
+        store,
+        mode=mode,
+        min_bytes=min_bytes,
+        staging_bytes=staging_bytes,
+        prefetch_bytes=prefetch_bytes,
+        memory_bytes=budget_bytes,
+        record=record,
+        record_model=type(model).__name__,
     )
     return Offload(model, cache, _scopes_of(model, scopes))

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+# python/examples/common.py - what the examples share: the options, the attention, the training loop, the JSON
+"""The loop is plain PyTorch but for one line, `with watched:`. Nothing in the models knows of spillway."""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import spillway
+import spillway.torch
+from spillway.demo.data import collect_text, tokens_of
+from spillway.demo.train import losses_of, open_store, result_of
+
+MODES = ("keep", "recompute", "spillway")
+IGNORED = -100  # a target that does not count
+Batches = Iterator[Tuple[Tuple[Tensor, ...], Tensor]]
+
+
+class Attention(nn.Module):
+    """Of x to x, or to the memory of an encoder; mask is added to the scores, or None."""
+
+    def __init__(self, hidden: int, heads: int, bias: bool = True) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(hidden, hidden, bias)
+        self.key_value = nn.Linear(hidden, 2 * hidden, bias)
+        self.out = nn.Linear(hidden, hidden, bias)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Any) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query(x), *self.key_value(memory).chunk(2, -1))
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        weights = (scores if mask is None else scores + mask).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+def run_block(block: nn.Module, recompute: bool, *inputs: Any) -> Tensor:
+    """The block, or in mode recompute a checkpoint: only its inputs are kept, and the backward pass computes it again."""
+    return checkpoint(block, *inputs, use_reentrant=True) if recompute else block(*inputs)
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def cuts_of(text: Tensor, batch: int, length: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Endless random pieces of the text; the same for the same seed."""
+    while True:
+        starts = torch.randint(len(text) - length, (batch,), generator=generator).tolist()
+        yield torch.stack([text[start : start + length] for start in starts])
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def arguments(description: str, argv: Any = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    option = parser.add_argument
+    option("--mode", choices=MODES, default="keep", help="what becomes of activations (keep)")
+    option("--layers", type=positive, default=12)
+    option("--hidden", type=positive, default=768)
+    option("--heads", type=positive, help="(one for 64 of hidden)")
+    option("--sequence", type=positive, default=512, help="tokens (512)")
+    option("--batch", type=positive, default=4, help="sequences in a micro-batch (4)")
+    option("--micro-batches", type=positive, default=1, help="per step; their gradients add up (1)")
+    option("--steps", type=positive, default=6)
+    option("--dropout", type=float, default=0.0)
+    option("--seed", type=int, default=20)
+    option("--threads", type=positive, default=os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    option("--text", type=Path, default=Path(__file__).resolve().parents[2], help="file or folder to train on")
+    option("--devices", default="", help="mode spillway: the store's drives, separated by commas (spillway format)")
+    option("--cache", default=None, help="how the tensor cache decides: see spillway.torch.offload's mode")
+    option("--budget-bytes", type=positive, help="with --cache budget: memory for activations")
+    option("--arena-bytes", type=positive, help="DMA memory of the store; all of it is resident")
+    option("--staging-bytes", type=positive, help="most bytes that wait to be written")
+    option("--prefetch-bytes", type=positive, help="most bytes read ahead")
+    option("--record", metavar="FILE", help="record a trace of the tensor cache, for `spillway plan`")
+    option("--json", nargs="?", const="-", metavar="FILE", help="what was measured, as JSON (standard output)")
+    option("--gradients", action="store_true", help="a checksum of every step's gradients, in the JSON")
+    args = parser.parse_args(argv)
+    args.heads = args.heads or max(1, args.hidden // 64)
+    if args.mode == "spillway" and not args.devices:
+        parser.error("--mode spillway needs --devices")
+    if args.hidden % args.heads:
+        parser.error("--hidden must be a multiple of --heads")
+    return args
+
+
+def text_of(args: argparse.Namespace) -> Tensor:
+    text = collect_text(args.text) if args.text.is_dir() else args.text.read_bytes()
+    return tokens_of(text, 4 * args.sequence)
+
+
+def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
+    """In modes keep and recompute the cache only watches: it is the yardstick for activations in all modes."""
+    options: Dict[str, Any] = {"staging_bytes": args.staging_bytes, "prefetch_bytes": args.prefetch_bytes}
+    if args.budget_bytes:
+        options["budget_bytes"] = args.budget_bytes
+    if args.record:
+        options["record"] = args.record
+    mode = "observe" if store is None else args.cache
+    return spillway.torch.offload(model, store, **({"mode": mode} if mode else {}), **options)
+
+
+def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: Any) -> Dict[str, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    off = offload_of(args, model, store)
+    # Plain training is watched in its first step, which nobody times, or as long as it is recorded.
+    watched_steps = args.steps if store is not None or args.record else 1
+    losses, seconds, cpu = [], [], []
+    digest = hashlib.sha256()
+    for step in range(args.steps):
+        parts = [next(batches) for _ in range(args.micro_batches)]
+        began, cpu_began = time.perf_counter(), time.process_time()
+        watched = off if step < watched_steps else contextlib.nullcontext()
+        total = 0.0
+        with watched:
+            if step < watched_steps:
+                off.step()
+            for inputs, targets in parts:
+                loss = loss_of(model(*inputs), targets) / args.micro_batches
+                loss.backward()
+                total += loss.item()
+        if args.gradients:
+            for parameter in model.parameters():
+                digest.update(parameter.grad.numpy().tobytes())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        del loss
+        losses.append(total)
+        seconds.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - cpu_began)
+        print(f"  {args.mode:9s}  step {step + 1}/{args.steps}  loss {total:.4f}  {seconds[-1]:.2f} s", file=sys.stderr)
+    result = {**result_of(args, off, store), "step_seconds": seconds, "step_cpu_seconds": cpu, **losses_of(losses)}
+    result["tokens_per_step"] *= args.micro_batches
+    if args.gradients:
+        result["gradients_sha256"] = digest.hexdigest()
+    off.close()
+    return result
+
+
+def main(name: str, description: str, model_of: Callable[..., nn.Module], batches_of: Callable[..., Batches],
+         argv: Any = None) -> int:
+    """Train and tell. model_of(args); batches_of(args, text, generator) gives (inputs, targets)."""
+    args = arguments(description, argv)
+    # Ctrl-C ends the process at once: the kernel gives the drives back, and nothing on them has to be tidied up.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(args.threads)
+    try:
+        text = text_of(args)
+        torch.manual_seed(args.seed)
+        model = model_of(args)
+        batches = batches_of(args, text, torch.Generator().manual_seed(args.seed))
+        with open_store(args) as store:
+            result = train(args, model, batches, store)
+    except (spillway.SpillwayError, ValueError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    options = {key: value if isinstance(value, (int, float, str, type(None))) else str(value)
+               for key, value in vars(args).items()}
+    result.update(model=name, mode=args.mode, options=options, threads=args.threads, torch=torch.__version__)
+    if args.json == "-":
+        print(json.dumps(result))
+    elif args.json:
+        Path(args.json).write_text(json.dumps(result))
+    return 0

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_examples.py - GPT, BERT and T5 train to the same bits in every mode
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import spillway
+from conftest import ROOT
+
+EXAMPLES = ROOT / "python/examples"
+TINY = ["--layers", "2", "--hidden", "64", "--heads", "2", "--sequence", "64", "--batch", "2", "--micro-batches", "2", "--steps", "3",
+        "--threads", "1", "--text", str(ROOT / "tensor"), "--gradients"]
+KEYS = {"activation_peak_bytes", "rss_peak_bytes", "tokens_per_step", "step_seconds", "step_cpu_seconds", "losses", "losses_hex"}
+SPILL_KEYS = {"bytes_spilled", "bytes_read", "bytes_forwarded", "bytes_deduplicated", "stall_seconds", "cache", "io", "drives"}
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """Runs an example in this process; returns what it measured."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def run(model, *options):
+        common = importlib.import_module("common")
+        example = importlib.import_module(model)
+        assert common.main(model, "", getattr(example, model.upper()), example.batches,
+                           [*TINY, *map(str, options), "--json", str(folder / "out.json")]) == 0
+        return json.loads((folder / "out.json").read_text())
+
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    yield run
+    signal.signal(signal.SIGINT, on_interrupt)
+
+
+@pytest.mark.parametrize("model", ["gpt", "bert", "t5"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_every_mode_trains_to_the_same_bits(run, drives, model, dropout):
+    spillway.format_store(drives)
+    options = ["--dropout", dropout]
+    keep = run(model, *options, "--mode", "keep")
+    recompute = run(model, *options, "--mode", "recompute")
+    spilled = run(model, *options, "--mode", "spillway", "--devices", ",".join(drives))
+    assert keep["losses_hex"] == recompute["losses_hex"] == spilled["losses_hex"]
+    assert keep["gradients_sha256"] == recompute["gradients_sha256"] == spilled["gradients_sha256"]
+    assert len(set(keep["losses_hex"])) == 3
+    assert KEYS <= keep.keys() and KEYS | SPILL_KEYS <= spilled.keys()
+    assert spilled["bytes_spilled"] > 0 and spilled["cache"]["steps"] == 3
+    assert keep["tokens_per_step"] == 2 * 2 * 64
+    assert recompute["activation_peak_bytes"] < keep["activation_peak_bytes"]
+
+
+@pytest.mark.parametrize("mode", ["keep", "spillway"])
+def test_a_trace_is_recorded(run, drives, folder, mode):
+    spillway.format_store(drives)
+    run("gpt", "--mode", mode, "--devices", ",".join(drives), "--record", folder / "trace")
+    header, *events = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
+    assert (header["format"], header["model"]) == ("spillway-trace", "GPT")
+
+
+def test_as_a_program(drives):
+    spillway.format_store(drives)
+    done = subprocess.run([sys.executable, str(EXAMPLES / "gpt.py"), *TINY, "--mode", "spillway", "--devices", ",".join(drives), "--json"],
+                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["losses"]) == 3
+    assert "step 3/3" in done.stderr
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--mode", "spillway"], "needs --devices"),
+    (["--hidden", "65"], "multiple of --heads"),
+    (["--layers", "0"], "at least 1"),
+])
+def test_wrong_use(run, capsys, options, words):
+    with pytest.raises(SystemExit) as ended:
+        run("gpt", *options)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_drives_without_a_store(run, drives, capsys):
+    with pytest.raises(AssertionError):
+        run("bert", "--mode", "spillway", "--devices", ",".join(drives))
+    assert "bert: [Errno" in capsys.readouterr().err
