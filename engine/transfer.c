@@ -230,6 +230,17 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 	return (uint32_t)(limit & ~(uint64_t)dev->block_mask);
 }
 
+/*
+ * An NVMe drive takes a gap between pages only at the ends of a request. The kernel would split there, and a polled request that is
+ * split never completes on some kernels.
+ */
+static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
+{
+	uintptr_t end = (uintptr_t)iov[0].iov_base + iov[0].iov_len;
+
+	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
+}
+
 /* As many whole elements as fit one request, counted in the pages that they touch. */
 static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev, const struct spw_io *io)
 {
@@ -243,6 +254,8 @@ static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue
 		if (segments > dev->segments_max || bytes + io->iov[i].iov_len > dev->part_bytes_max)
 			break;
 		bytes += io->iov[i].iov_len;
+		if (i + 1 < io->iov_count && splits_after(q, &io->iov[i]))
+			break;
 	}
 	return (uint32_t)bytes;
 }
@@ -317,7 +330,11 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 			return;
 		}
 	}
-	part->piece = spw_queue_piece(q, part->buf, part->len_bytes);
+	/* Registered memory is a row of pages, and some kernels refuse one that does not end with a block. */
+	if (likely(((uintptr_t)part->buf & q->devices[part->device].block_mask) == 0))
+		part->piece = spw_queue_piece(q, part->buf, part->len_bytes);
+	else
+		part->piece = -1;
 }
 
 /* ---- Issuing --------------------------------------------------------------------------------------------------------------- */

@@ -365,6 +365,12 @@ static void test_arena_memory_is_cut_at_16_mib_and_at_pieces(void **state)
 	assert_int_equal(fake.history[0].piece, 0);
 	assert_int_equal(fake.history[0].len_bytes, BLOCK);
 	assert_int_equal(fake.history[1].piece, 1);
+	/* What does not begin with a block goes unregistered: its pages would not end with one. */
+	devices[0].geometry.memory_align_bytes = 4;
+	spw_queue_close(queue);
+	open_queue(8, arena);
+	assert_int_equal(parts_of(arena->base + 4, 4096), 1);
+	assert_int_equal(fake.history[0].piece, -1);
 	/* What is small is not worth two requests: it goes whole, unregistered. */
 	assert_int_equal(parts_of(arena->base + piece - BLOCK, 2 * BLOCK), 1);
 	assert_int_equal(fake.history[0].piece, -1);
@@ -407,6 +413,31 @@ static void test_vectors_are_cut_between_elements(void **state)
 	assert_int_equal(fake.history[2].iov_count, 0);
 	assert_int_equal(fake.history[2].len_bytes, 1u << 20);
 	assert_int_equal(fake.history[4].offset_bytes, 299 * BLOCK + (2u << 20));
+}
+
+static void test_polled_vectors_are_cut_at_gaps(void **state)
+{
+	/* A gap between pages after the second and after the third; the others meet at a page's end and begin. */
+	struct iovec iov[5] = {{memory + 512, 3584},
+			       {memory + 8192, 1024},
+			       {memory + 16384, 4096},
+			       {memory + 32768 + 512, 3584},
+			       {memory + 4096, 512}};
+	struct counted one = {0};
+
+	(void)state;
+	fake.polls = true;
+	open_queue(16, NULL);
+	one.io = (struct spw_io){.op = SPW_READ, .iov = iov, .iov_count = 5, .done = count, .context = &one};
+	for (unsigned i = 0; i < 5; i++)
+		one.io.len_bytes += (uint32_t)iov[i].iov_len;
+	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+	assert_int_equal(fake.history_count, 3);
+	assert_int_equal(fake.history[0].iov_count, 2);
+	assert_int_equal(fake.history[1].len_bytes, 4096);
+	assert_int_equal(fake.history[2].iov_count, 2);
 }
 
 /* ---- Joining, continuing, trying again --------------------------------------------------------------------------------------- */
@@ -869,6 +900,7 @@ int main(void)
 		QUEUE_TEST(test_polled_transfers_are_never_split_by_the_kernel),
 		QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces),
 		QUEUE_TEST(test_vectors_are_cut_between_elements),
+		QUEUE_TEST(test_polled_vectors_are_cut_at_gaps),
 		QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes),
 		QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended),
 		QUEUE_TEST(test_trying_again_has_a_bound),
