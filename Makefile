@@ -22,6 +22,9 @@ warnings  := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-p
 cflags    := -std=gnu17 -D_GNU_SOURCE -Iinclude -I. -fPIC -fvisibility=hidden $(warnings) -MMD -MP $(sanitize)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
+# What the cache calls goes by way of tools/replay_drive.c, which may stand in for drives and time.
+wrapped_in_tool := spw_clock_ns pthread_cond_wait spw_store_chunk_bytes spw_store_put spw_store_get spw_store_free spw_store_alloc \
+                   spw_store_release spw_request_wait spw_request_cancel spw_request_raise
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine store tensor
@@ -67,7 +70,7 @@ $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
 
 $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(wrapped_in_tool:%=-Wl$(comma)--wrap=%) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util alloc */`, the objects of those folders only: so
@@ -151,6 +154,8 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 
 # The fio engine brings its own rules: make fio-engine.
 -include tools/fio_engine/fio.mk
+# And the simulated drives: make sim.
+-include tests/sim/sim.mk
 
 # ---- Install ----------------------------------------------------------------------------------------------------------------------
 

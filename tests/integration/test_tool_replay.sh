@@ -1,0 +1,154 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_tool_replay.sh - spillway replay: traces, drives simulated and real, reports, pictures, wrong usage
+. "$(dirname "$0")/../lib.sh"
+need python3
+
+trace=$TEST_TMP/small.jsonl
+nan=(--bandwidth nan)
+
+# A step of four layers with four tensors of 1 MB each, twice; half of the memory at least must leave.
+python3 - "$trace" <<'END'
+import json, sys
+lines, ns, tensor = [{"format": "spillway-trace", "version": 1, "model": "four <layers> & \"quotes\""}], 0, 0
+for step in range(2):
+    lines.append({"event": "step", "ns": ns})
+    saved = []
+    for layer in range(4):
+        lines.append({"event": "scope_enter", "ns": ns, "scope": layer + 1})
+        for _ in range(4):
+            ns, tensor = ns + 2000000, tensor + 1
+            saved.append(tensor)
+            lines.append({"event": "offer", "ns": ns, "tensor": tensor, "storage": tensor, "version": 0, "storage_bytes": 1000001,
+                          "offset": 0, "bytes": 1000001, "result": "keep"})
+        lines.append({"event": "scope_leave", "ns": ns})
+    lines.append({"event": "stage", "ns": ns, "micro_batch": 0, "stage": "backward", "next_micro_batch": 0, "next_stage": "forward"})
+    for number in reversed(saved):
+        lines.append({"event": "take", "ns": ns, "tensor": number, "offset": 3, "bytes": 999998, "wait_ns": 0})
+        ns += 4000000
+        lines.append({"event": "release", "ns": ns, "tensor": number})
+open(sys.argv[1], "w").write("".join(json.dumps(line) + "\n" for line in lines))
+END
+
+# json EXPRESSION: true of the document that the last expect_exit printed on standard output, as d.
+json() {
+    python3 -c "
+import json, sys
+text = open(sys.argv[1]).read()
+d, end = json.JSONDecoder().raw_decode(text[text.index('{'):])
+assert $1, d" "$OUTPUT" || fail "JSON: $1"
+}
+
+# pictures KIND...: both are well-formed, and show compute, memory, and at least these transfers.
+pictures() {
+    expect_true "pictures are well-formed" python3 - "$TEST_TMP/step.json" "$TEST_TMP/step.svg" "$@" <<'END'
+import json, sys, xml.etree.ElementTree as tree
+events = json.load(open(sys.argv[1]))["traceEvents"]
+kinds = {event["ph"] for event in events}
+assert kinds >= {"M", "X", "C"}, kinds
+assert {event["name"] for event in events if event["ph"] == "b"} >= set(sys.argv[3:])
+assert all(event["ts"] >= 0 and event.get("dur", 0) >= 0 for event in events if "ts" in event)
+assert max(event["args"]["bytes"] for event in events if event["ph"] == "C") > 1000000
+root = tree.parse(sys.argv[2]).getroot()
+words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+assert {"compute", "writes", "reads", "memory"} <= words, words
+assert "nan" not in open(sys.argv[2]).read()
+END
+}
+
+begin "help teaches"
+expect_exit 0 "$SPILLWAY" replay --help
+expect_output "Examples:" "usage: spillway replay TRACE" --bandwidth --devices --mode --chrome --svg
+expect_exit 0 "$SPILLWAY" help
+expect_output replay
+
+begin "wrong usage exits with 2"
+expect_exit 2 "$SPILLWAY" replay
+expect_output TRACE
+expect_exit 2 "$SPILLWAY" replay "$trace"
+expect_output --bandwidth
+expect_exit 2 "$SPILLWAY" replay "$trace" "$trace" --bandwidth 1GB
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --devices "$trace"
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --mode slowest
+expect_output "fastest, budget"
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --mode budget
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --budget 1m
+for wrong in 0 fast 1GB, 1GB,2GB,3GB,4GB -1; do
+    expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth "$wrong"
+done
+expect_exit 2 "$SPILLWAY" replay "$trace" "${nan[@]}"
+for wrong in 0 nan 1x 1e9 -1; do
+    expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --speed "$wrong"
+    expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --scale "$wrong"
+done
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --steps 0
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --dip 3
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --dip 4-3
+
+begin "a bad trace exits with 1 and names the line"
+expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/missing" --bandwidth 1GB
+expect_output "$TEST_TMP/missing"
+{ head -n 7 "$trace" && echo '{"event":"offer","ns":1}' && tail -n 3 "$trace"; } >"$TEST_TMP/bad.jsonl"
+expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/bad.jsonl" --bandwidth 1GB --json
+expect_output "bad.jsonl, line 8"
+json "d['errno'] == 74"
+head -c 3000 "$trace" | gzip >"$TEST_TMP/cut.jsonl.gz"
+expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/cut.jsonl.gz" --bandwidth 1GB
+expect_output "the file ends within the line"
+expect_exit 1 "$SPILLWAY" replay "$trace" --bandwidth 1GB --step 3
+expect_output "no step 3"
+
+begin "a simulated drive: the report"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --mode spill --chrome "$TEST_TMP/step.json" --svg "$TEST_TMP/step.svg"
+expect_output "OVER IDEAL" "lower bound" "four <layers>" "simulated: 4GB"
+pictures write read
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --mode spill --json
+json "{'step_seconds', 'ideal_seconds', 'stall_seconds', 'activation_peak_bytes', 'bytes_written', 'bytes_read', 'bytes_forwarded'} <= set(d)"
+json "len(d['steps']) == 6 and all('plan' in s for s in d['steps'])"
+json "abs(d['ideal_seconds'] - 0.096) < 1e-9 and d['step_seconds'] >= d['ideal_seconds']"
+json "d['keep_all_bytes'] == 16000016 and d['activation_peak_bytes'] <= d['keep_all_bytes'] / 2"
+json "d['bytes_written'] == d['bytes_read'] + d['bytes_forwarded'] > 0"
+
+begin "simulated time: the same result every time, whatever the machine does"
+"$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/first"
+"$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/second"
+expect_true "equal" cmp "$TEST_TMP/first" "$TEST_TMP/second"
+
+begin "compressed, scaled, faster: the same step"
+gzip -k "$trace"
+expect_exit 0 "$SPILLWAY" replay "$trace.gz" --bandwidth 4GB --mode spill --scale 0.25 --speed 2 --json
+json "abs(d['ideal_seconds'] - 0.048) < 1e-9 and abs(d['keep_all_bytes'] - 16000016) < 100"
+
+begin "a slow drive stalls the fixed rule, and keeping all never"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 50MB --mode spill --json
+json "d['stall_seconds'] > 0.01 and d['step_seconds'] > 1.1 * d['ideal_seconds']"
+json "abs(d['step_seconds'] - d['ideal_seconds'] - d['stall_seconds']) < 1e-6"
+expect_exit 0 "$SPILLWAY" replay "$trace" --mode keep --steps 1 --json
+json "d['bytes_written'] == 0 and d['stall_seconds'] == 0 and d['activation_peak_bytes'] == d['keep_all_bytes']"
+
+begin "a drive that is half as fast for a while"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 100MB,4GB,4GB --mode spill --dip 3-4 --steps 6 --json
+json "d['steps'][2]['bytes_written'] < d['steps'][1]['bytes_written'] == d['steps'][5]['bytes_written']"
+
+begin "drives: must hold a store, and are handed back as they were"
+make_file plain 64M
+unchanged "$plain" expect_exit 1 "$SPILLWAY" replay "$trace" --devices "$plain"
+expect_output "$plain"
+
+begin "drives: the step comes back right, and every number is there"
+if is_root; then
+    make_loop one 64M
+    make_loop two 64M
+else
+    make_file one 64M
+    make_file two 64M
+fi
+expect_exit 0 "$SPILLWAY" format --devices "$one,$two"
+expect_exit 0 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --speed 0.5 --steps 3 --chrome "$TEST_TMP/step.json" \
+    --svg "$TEST_TMP/step.svg" --json
+# How much comes back from them depends on how busy the machine is.
+json "sum(s['bytes_written'] for s in d['steps']) > 0 and d['step_seconds'] >= d['ideal_seconds'] and len(d['steps']) == 3"
+pictures
+expect_exit 0 "$SPILLWAY" check --devices "$one,$two"
+expect_exit 1 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --svg "$TEST_TMP/missing/step.svg"
+expect_output "$TEST_TMP/missing/step.svg"

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_replay.c - spillway replay: a recorded training step, on these drives */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/replay_drive.h"
+#include "tools/replay_report.h"
+#include "util/util.h"
+
+#define SIM_CHUNK_BYTES  (1u << 20)
+#define SIM_LATENCY_NS   100000u
+#define CHUNKS_PER_DRIVE 2u
+#define RATE_MAX         (UINT64_C(1) << 50)
+
+static struct tool_devices traces, devices;
+static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text, *dip_text, *chrome, *svg;
+static uint64_t budget;
+static uint32_t steps = 6, step_number;
+static bool json, verbose;
+
+static const struct tool_option options[] = {
+	{"trace", TOOL_DEVICES, &traces, "FILE", "what to replay; --trace may be left out"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", "all drives of a store; what is on them stays a store"},
+	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
+	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both together (default: the "
+	 "lower)"},
+	{"dip", TOOL_TEXT, &dip_text, "N-M", "half of that bandwidth in replays N to M"},
+	{"mode", TOOL_TEXT, &mode, "MODE", "fastest, budget, positional, spill or keep (default fastest)"},
+	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
+	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
+	{"step", TOOL_COUNT, &step_number, "N", "which step of the trace (default: the last)"},
+	{"speed", TOOL_TEXT, &speed_text, "X", "compute is X times faster (default 1)"},
+	{"scale", TOOL_TEXT, &scale_text, "X",
+	 "tensors, and a simulated drive's bandwidth, are X times as large (default 1); the report is in sizes of the "
+	 "trace"},
+	{"chrome", TOOL_TEXT, &chrome, "FILE", "write the last replay there as a Chrome trace, for Perfetto"},
+	{"svg", TOOL_TEXT, &svg, "FILE", "the same as a picture: compute, writes, reads, memory"},
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+static const struct {
+	const char *name;
+	enum spw_cache_mode mode;
+} modes[] = {
+	{"fastest", SPW_CACHE_FASTEST},       {"budget", SPW_CACHE_BUDGET}, {"spill", SPW_CACHE_SPILL},
+	{"positional", SPW_CACHE_POSITIONAL}, {"keep", SPW_CACHE_OBSERVE},
+};
+
+/* All that the options say. */
+struct wanted {
+	enum spw_cache_mode mode;
+	double speed, scale;
+	struct spw_plan_drives drives; /* simulated; scaled */
+	uint32_t dip_first, dip_last;  /* from 1 on; 0: none */
+	char drives_text[512];
+};
+
+/* ---- Options ---- */
+
+static int parse_factor(const struct tool_command *command, const char *name, const char *text, double *value)
+{
+	char *end;
+
+	*value = strtod(text, &end);
+	if (end != text && *end == '\0' && isfinite(*value) && *value >= 1e-6 && *value <= 1e6)
+		return 0;
+	(void)tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name, text);
+	return -EINVAL;
+}
+
+static int parse_mode(const struct tool_command *command, struct wanted *wanted)
+{
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(modes); i++)
+		if (strcmp(mode, modes[i].name) == 0) {
+			wanted->mode = modes[i].mode;
+			if ((wanted->mode == SPW_CACHE_BUDGET) == (budget > 0))
+				return 0;
+			(void)tool_usage_error(command, "--mode=budget and --budget=SIZE go together");
+			return -EINVAL;
+		}
+	(void)tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep", mode);
+	return -EINVAL;
+}
+
+static int parse_rates(const struct tool_command *command, struct wanted *wanted)
+{
+	uint64_t rates[3] = {0};
+	unsigned count = 0;
+	bool good = true;
+	char text[128], *rest = text, *rate;
+
+	if ((size_t)snprintf(text, sizeof(text), "%s", bandwidth_text) >= sizeof(text))
+		rest = NULL;
+	while (good && rest && count < SPW_ARRAY_LEN(rates)) {
+		rate = strsep(&rest, ",");
+		good = spw_size_parse(rate, &rates[count]) == 0 && rates[count] > 0 && rates[count] <= RATE_MAX;
+		count++;
+	}
+	if (!good || rest || count == 0) {
+		(void)tool_usage_error(command,
+				       "--bandwidth=%s: one to three sizes above 0, such as 2GB or 2GB,3GB,3GB",
+				       bandwidth_text);
+		return -EINVAL;
+	}
+	wanted->drives = (struct spw_plan_drives){
+		.write_bytes_per_second = replay_scaled(rates[0], wanted->scale),
+		.read_bytes_per_second = replay_scaled(rates[count > 1 ? 1 : 0], wanted->scale),
+		.mixed_bytes_per_second = replay_scaled(rates[2], wanted->scale),
+		.latency_ns = SIM_LATENCY_NS,
+		.chunk_bytes = replay_scaled(SIM_CHUNK_BYTES, wanted->scale),
+	};
+	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "simulated: %s", bandwidth_text);
+	return 0;
+}
+
+static int parse_dip(const struct tool_command *command, struct wanted *wanted)
+{
+	char *end;
+	unsigned long first, last;
+
+	if (!dip_text)
+		return 0;
+	first = strtoul(dip_text, &end, 10);
+	last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
+	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX && bandwidth_text) {
+		wanted->dip_first = (uint32_t)first;
+		wanted->dip_last = (uint32_t)last;
+		return 0;
+	}
+	(void)tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive", dip_text);
+	return -EINVAL;
+}
+
+static int parse(const struct tool_command *command, struct wanted *wanted)
+{
+	if (traces.count != 1)
+		(void)tool_usage_error(command, "one trace is replayed: TRACE");
+	else if ((devices.count > 0) + (bandwidth_text != NULL) + (strcmp(mode, "keep") == 0) != 1)
+		(void)tool_usage_error(command,
+				       "on what: --devices=A,B,... or --bandwidth=RATE; --mode=keep needs none");
+	else if (steps == 0 || steps > REPLAY_STEPS_MAX)
+		(void)tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
+	else if (parse_factor(command, "speed", speed_text, &wanted->speed) == 0 &&
+		 parse_factor(command, "scale", scale_text, &wanted->scale) == 0 && parse_mode(command, wanted) == 0 &&
+		 (!bandwidth_text || parse_rates(command, wanted) == 0))
+		return parse_dip(command, wanted);
+	return -EINVAL;
+}
+
+/* ---- The replay ---- */
+
+static void before_step(void *context, uint32_t number)
+{
+	const struct wanted *wanted = context;
+	struct spw_plan_drives drives = wanted->drives;
+
+	if (wanted->dip_first == 0)
+		return;
+	if (number + 1 >= wanted->dip_first && number + 1 <= wanted->dip_last) {
+		drives.write_bytes_per_second /= 2;
+		drives.read_bytes_per_second /= 2;
+		drives.mixed_bytes_per_second /= 2;
+	}
+	replay_drive_change(&drives);
+}
+
+static int open_cache(const struct wanted *wanted, const struct replay_step *step, struct spw_store *store,
+		      struct spw_cache **cache)
+{
+	struct spw_cache_opts opts;
+
+	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.mode = wanted->mode;
+	opts.min_bytes = replay_scaled(opts.min_bytes, wanted->scale);
+	opts.staging_bytes = replay_scaled(opts.staging_bytes, wanted->scale);
+	opts.memory_bytes = replay_scaled(budget, wanted->scale);
+	if (opts.tensors_max < 2 * step->tensors_count)
+		opts.tensors_max = 2 * step->tensors_count;
+	opts.log = tool_log(verbose);
+	return spw_cache_open(store, &opts, cache);
+}
+
+static int open_store(struct wanted *wanted, struct spw_store **store)
+{
+	struct spw_store_opts opts;
+	int rc;
+
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.log = tool_log(verbose);
+	rc = spw_store_open(devices.paths, devices.count, &opts, store);
+	if (rc == 0)
+		(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "%u: %s", devices.count,
+			       spw_store_description(*store));
+	return rc;
+}
+
+static int report(const struct tool_command *command, const struct replay_report *report)
+{
+	int rc = chrome ? replay_chrome_write(report, chrome) : 0;
+
+	if (rc == 0 && svg)
+		rc = replay_svg_write(report, svg);
+	if (rc)
+		return tool_fail(command, rc, json);
+	if (json)
+		return tool_print_json(replay_report_json(report));
+	replay_report_print(report, stdout);
+	return TOOL_DONE;
+}
+
+static int replay(const struct tool_command *command, struct wanted *wanted, const struct spw_trace *trace,
+		  const struct replay_step *step)
+{
+	struct replay_run run = {.step = step, .steps = steps, .before_step = before_step, .context = wanted};
+	struct spw_store *store = NULL;
+	uint64_t chunk_bytes = wanted->drives.chunk_bytes;
+	int rc = 0, code;
+
+	if (bandwidth_text) {
+		replay_drive_begin(&wanted->drives, chunk_bytes);
+		store = replay_drive_store();
+	} else if (devices.count > 0) {
+		rc = open_store(wanted, &store);
+		if (rc)
+			return tool_fail(command, rc, json);
+		chunk_bytes = spw_store_chunk_bytes(store) * devices.count;
+	} else {
+		(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "none");
+	}
+	rc = open_cache(wanted, step, store, &run.cache);
+	if (rc == 0)
+		rc = replay_run(&run);
+	if (bandwidth_text)
+		replay_drive_end();
+	else
+		spw_store_close(store);
+	code = rc ? tool_fail(command, rc, json)
+		  : report(command, &(struct replay_report){
+					    .trace = trace,
+					    .trace_path = traces.paths[0],
+					    .mode = mode,
+					    .step = step,
+					    .run = &run,
+					    .scale = wanted->scale,
+					    .speed = wanted->speed,
+					    .drives_text = wanted->drives_text,
+					    .lower_bound_bytes = step->scope_bytes + CHUNKS_PER_DRIVE * chunk_bytes,
+				    });
+	replay_run_free(&run);
+	replay_drive_forget();
+	return code;
+}
+
+static int run_parsed(const struct tool_command *command)
+{
+	struct wanted wanted = {0};
+	struct spw_cache_opts defaults;
+	struct replay_step_opts opts;
+	struct replay_step step;
+	struct spw_trace *trace;
+	int rc, code;
+
+	if (parse(command, &wanted) != 0)
+		return TOOL_USAGE;
+	spw_cache_opts_init(&defaults, sizeof(defaults));
+	opts = (struct replay_step_opts){
+		.number = step_number, .speed = wanted.speed, .scale = wanted.scale, .min_bytes = defaults.min_bytes};
+	/* Memory that was given back is used again as it is: fresh pages would cost more than what is measured. */
+	(void)mallopt(M_MMAP_MAX, 0);
+	(void)mallopt(M_TRIM_THRESHOLD, INT32_MAX);
+	rc = spw_trace_read(traces.paths[0], &trace);
+	if (rc)
+		return tool_fail(command, rc, json);
+	rc = replay_step_make(trace, &opts, &step);
+	code = rc ? tool_fail(command, rc, json) : replay(command, &wanted, trace, &step);
+	if (rc == 0)
+		replay_step_free(&step);
+	spw_trace_free(trace);
+	return code;
+}
+
+static int run_replay(const struct tool_command *command, int argc, char **argv)
+{
+	int result = tool_options_parse(command, argc, argv);
+	int code = result ? tool_usage_exit(result) : run_parsed(command);
+
+	tool_devices_free(&traces);
+	tool_devices_free(&devices);
+	return code;
+}
+
+const struct tool_command command_replay = {
+	.name = "replay",
+	.summary = "replay a recorded training step on drives, and see what it costs",
+	.synopsis = "TRACE (--devices A,B,... | --bandwidth RATE) [OPTION...]",
+	.description = "Takes a step from a trace that the tensor cache has recorded and repeats it through the cache: "
+		       "compute is\n"
+		       "waiting, tensors are real memory, and every byte that comes back is compared. Shows the step's "
+		       "time against\n"
+		       "the same without I/O, how long it stalled, the peak of the activations, and what was written "
+		       "and read.\n"
+		       "With --bandwidth the drive is simulated, and so is the time: the result is the same on any "
+		       "machine, at once.\n"
+		       "The drives must hold a store (spillway format) that no other process has open.\n",
+	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
+		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
+		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB --svg step.svg "
+		    "--chrome step.json\n"
+		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
+	.run = run_replay,
+	.options = options,
+};
