@@ -73,7 +73,7 @@ expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --mode slowest
 expect_output "fastest, budget"
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --mode budget
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --budget 1m
-for wrong in 0 fast 1GB, 1GB,2GB,3GB,4GB -1; do
+for wrong in 0 fast "1GB," 1GB,2GB,3GB,4GB -1; do
     expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth "$wrong"
 done
 expect_exit 2 "$SPILLWAY" replay "$trace" "${nan[@]}"
