@@ -2,7 +2,8 @@
 /*
  * tests/integration/engine_common.h - drives, queues and patterns for the tests of the engine
  *
- * The drives come from SPW_TEST_DEVICES, the backend from SPW_TEST_BACKEND, the seed from SPW_SEED.
+ * The drives come from SPW_TEST_DEVICES, the backend from SPW_TEST_BACKEND, the way to wait from SPW_TEST_WAIT (interrupt, poll or
+ * sqpoll), the seed from SPW_SEED.
  */
 #ifndef SPW_TESTS_ENGINE_COMMON_H
 #define SPW_TESTS_ENGINE_COMMON_H
@@ -27,6 +28,7 @@ struct rig {
 	struct spw_device *devices[RIG_DEVICES_MAX];
 	unsigned count;
 	enum spw_backend backend;
+	enum spw_wait wait;
 	struct spw_arena *arena;
 	struct spw_queue *queue;
 };
@@ -76,6 +78,15 @@ static inline void rig_start_seed(void)
 	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)rig_seed);
 }
 
+static inline enum spw_wait rig_wait(void)
+{
+	const char *wait = getenv("SPW_TEST_WAIT");
+
+	if (wait && strcmp(wait, "poll") == 0)
+		return SPW_WAIT_POLL;
+	return wait && strcmp(wait, "sqpoll") == 0 ? SPW_WAIT_SQPOLL : SPW_WAIT_INTERRUPT;
+}
+
 /* The drives of SPW_TEST_DEVICES; false (and a note) without any. */
 static inline bool rig_open_devices(struct rig *rig)
 {
@@ -90,6 +101,9 @@ static inline bool rig_open_devices(struct rig *rig)
 		rig->backend = SPW_BACKEND_IO_URING;
 	else if (backend && strcmp(backend, "libaio") == 0)
 		rig->backend = SPW_BACKEND_LIBAIO;
+	else if (backend && strcmp(backend, "nvme") == 0)
+		rig->backend = SPW_BACKEND_NVME;
+	rig->wait = rig_wait();
 	if (!list || !*list) {
 		fprintf(stderr, "# SPW_TEST_DEVICES names no drives\n");
 		return false;
@@ -119,6 +133,7 @@ static inline void rig_open_queue(struct rig *rig, uint32_t depth)
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = rig->backend;
+	opts.wait = rig->wait;
 	opts.depth = depth;
 	opts.arena = rig->arena;
 	opts.log.write = rig_print;

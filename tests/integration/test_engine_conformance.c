@@ -433,6 +433,25 @@ static void test_close_with_ios_in_flight(void **state)
 	}
 }
 
+/* ---- The way to wait that was asked for --------------------------------------------------------------------------------------- */
+
+static void test_waits_as_asked(void **state)
+{
+	static const char *const names[] = {
+		[SPW_WAIT_INTERRUPT] = " interrupt",
+		[SPW_WAIT_POLL] = " poll",
+		[SPW_WAIT_SQPOLL] = " sqpoll",
+	};
+
+	(void)state;
+	if (spw_queue_backend(rig.queue) != SPW_BACKEND_IO_URING) {
+		printf("only io_uring has several ways to wait\n");
+		skip();
+	}
+	if (!strstr(spw_queue_description(rig.queue), names[rig.wait]))
+		fail_msg("not%s: %s", names[rig.wait], spw_queue_description(rig.queue));
+}
+
 /* ---- Opened by one thread, used by another -------------------------------------------------------------------------------------- */
 
 static void *use_queue(void *context)
@@ -482,6 +501,7 @@ int main(void)
 		QUEUE_TEST(test_timeout),
 		QUEUE_TEST(test_cancel_ends_each_io_once),
 		QUEUE_TEST(test_close_with_ios_in_flight),
+		QUEUE_TEST(test_waits_as_asked),
 		QUEUE_TEST(test_used_by_another_thread_than_its_opener),
 	};
 	void *memory = NULL;
