@@ -107,6 +107,17 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 	return 0;
 }
 
+static void set_drives(struct spw_cache *cache)
+{
+	struct spw_store_stats stats = {0};
+
+	if (!cache->store)
+		return;
+	spw_store_stats(cache->store, &stats, sizeof(stats));
+	cache->chunk_bytes = spw_store_chunk_bytes(cache->store);
+	cache->drives = stats.drives;
+}
+
 int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *user_opts, struct spw_cache **out)
 {
 	struct spw_cache_opts opts;
@@ -127,10 +138,14 @@ int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *user_op
 		return spw_error(-ENOMEM, "no memory for a cache");
 	cache->store = store;
 	cache->opts = opts;
-	cache->chunk_bytes = store ? spw_store_chunk_bytes(store) : 0;
+	set_drives(cache);
 	cache->cursor = &cache->order;
+	cache->clock_ns = spw_clock_ns;
 	rc = spw_entries_open(cache);
+	if (rc == 0)
+		rc = spw_record_open(cache);
 	if (rc) {
+		spw_record_close(cache);
 		spw_entries_close(cache);
 		free(cache);
 		return rc;
@@ -150,6 +165,7 @@ void spw_cache_close(struct spw_cache *cache)
 	while (cache->io_in_flight > 0)
 		spw_cache_wait_io(cache);
 	spw_cache_unlock_and_tell(cache);
+	spw_record_close(cache);
 	spw_entries_close(cache);
 	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);
 	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
@@ -191,6 +207,7 @@ void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, siz
 	spw_cache_lock(cache);
 	now = cache->count;
 	stats_kept(cache, &now);
+	spw_adapt_stats(cache, &now);
 	spw_cache_unlock(cache);
 	memset(stats, 0, size);
 	spw_opts_merge(stats, size, &now, sizeof(now));

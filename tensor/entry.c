@@ -142,13 +142,16 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 		.users = 1,
 		.step = cache->step,
 		.micro_batch = cache->micro_batch,
+		.recorded = NO_TENSOR,
+		.recorded_step = cache->step,
+		.matched = NO_TENSOR,
 		.state = ENTRY_FREE,
 	};
 	*bucket = entry;
 	link_append(&cache->order, &entry->order);
 	link_begin(&entry->drain);
 	cache->count.entries++;
-	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, len_bytes);
+	memory_add(entry);
 	return entry;
 }
 
@@ -306,7 +309,7 @@ void spw_entry_drained(struct entry *entry)
 	spw_entry_not_drainable(entry);
 	entry->owner_held = false;
 	entry->bytes = NULL;
-	gauge_sub(&entry->cache->count.activation_bytes, entry->len_bytes);
+	memory_sub(entry);
 	if (entry->state == ENTRY_DEAD)
 		spw_entry_settle(entry);
 	else
@@ -345,7 +348,7 @@ int spw_entry_get_memory(struct entry *entry)
 		return rc;
 	}
 	entry->memory = memory;
-	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, entry->len_bytes);
+	memory_add(entry);
 	return 0;
 }
 
@@ -354,7 +357,7 @@ void spw_entry_put_memory(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 
 	SPW_ASSERT(entry->memory && entry->leases == 0 && !entry->read_in_flight); /* CACHE-5 */
-	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
+	memory_sub(entry);
 	if (entry->memory_in_arena) {
 		spw_store_release(cache->store, entry->memory);
 	} else {

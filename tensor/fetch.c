@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/fetch.c - takes, reads and how they end, what is read ahead, leases */
+/* tensor/fetch.c - takes, reads and how they end, leases */
 #include <errno.h>
 #include <time.h>
 
@@ -17,6 +17,7 @@ static void read_ended(struct entry *entry, int res)
 
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
+	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0, cache->clock_ns());
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -61,6 +62,7 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify, stru
 		return rc;
 	}
 	spw_cache_io_began(cache);
+	spw_measure_began(&cache->measure, DIRECTION_READ, entry->len_bytes, cache->clock_ns());
 	spw_entry_begin_read(entry);
 	return 0;
 }
@@ -86,61 +88,7 @@ static int read_urgently(struct entry *entry)
 	return rc;
 }
 
-/* ---- The window ---- */
-
-static void window_enter(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-
-	SPW_ASSERT(!entry->in_window);
-	entry->in_window = true;
-	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max, entry->len_bytes);
-}
-
-void spw_window_leave(struct entry *entry)
-{
-	if (!entry->in_window)
-		return;
-	entry->in_window = false;
-	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
-}
-
-/* Go on to the backward stage that comes next, if it is known. Return: whether. */
-static bool window_go_on(struct spw_cache *cache)
-{
-	if (cache->window_next || !cache->next_backward)
-		return false;
-	cache->window_next = true;
-	cache->window_micro_batch = cache->next_micro_batch;
-	cache->cursor = cache->order.previous;
-	return true;
-}
-
-void spw_window_begin(struct spw_cache *cache)
-{
-	cache->window_next = false;
-	cache->window_micro_batch = cache->micro_batch;
-	cache->cursor = &cache->order;
-	if (cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
-		cache->cursor = cache->order.previous;
-	} else if (window_go_on(cache)) {
-		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
-	}
-	spw_window_fill(cache);
-}
-
-static bool window_wants(const struct spw_cache *cache, const struct entry *entry)
-{
-	if (entry->step != cache->step || entry->micro_batch != cache->window_micro_batch)
-		return false;
-	/* Too large for the budget at any time; or a take is at it already. */
-	if (entry->len_bytes > cache->count.prefetch_budget_bytes || entry->waiters > 0)
-		return false;
-	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
-}
-
-static int window_read(struct entry *entry)
+int spw_fetch_ahead(struct entry *entry)
 {
 	const struct spw_notify notify = {.done = prefetch_done, .context = entry};
 	int rc = read_begin(entry, &notify, &entry->read_request);
@@ -148,31 +96,6 @@ static int window_read(struct entry *entry)
 	if (rc == 0)
 		entry->cache->count.prefetches++;
 	return rc;
-}
-
-/*
- * What is still in memory is not given back only to be read again: its write is cancelled if it can be, and it counts
- * against the budget like what is read. So the window is always what comes next, wherever it is.
- */
-void spw_window_fill(struct spw_cache *cache)
-{
-	while (cache->cursor != &cache->order || window_go_on(cache)) {
-		struct entry *entry = ENTRY_OF(cache->cursor, order);
-
-		if (window_wants(cache, entry)) {
-			if (cache->count.prefetched_bytes + entry->len_bytes > cache->count.prefetch_budget_bytes)
-				return;
-			/* Out of requests or memory: again when something has ended. */
-			if (entry->state != ENTRY_STORED)
-				spw_spill_forward(entry);
-			else if (window_read(entry))
-				return;
-			window_enter(entry);
-			if (cache->window_next)
-				cache->count.prefetches_across++;
-		}
-		cache->cursor = cache->cursor->previous;
-	}
 }
 
 /* ---- Takes ---- */
@@ -275,20 +198,37 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 	return 0;
 }
 
-static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
+/* take_fetch(), and the time that it takes. Return: as take_fetch(). */
+static int take_wait(struct entry *entry, uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
-	bool stalls = entry->state == ENTRY_STORED || entry->state == ENTRY_READING;
-	uint64_t began_ns = stalls ? spw_clock_ns() : 0;
+	uint64_t began_ns = cache->clock_ns(), ended_ns;
+	int rc;
+
+	spw_record_wait_began(cache, began_ns);
+	rc = take_fetch(entry);
+	ended_ns = cache->clock_ns();
+	spw_record_wait_ended(cache, ended_ns);
+	spw_adapt_waited(cache);
+	*wait_ns = ended_ns - began_ns;
+	cache->count.stall_ns += *wait_ns;
+	return rc;
+}
+
+static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken, uint64_t *wait_ns)
+{
+	struct spw_cache *cache = entry->cache;
 	int rc;
 
 	take_count(entry);
 	entry->waiters++;
 	spw_rule_taken(cache);
-	rc = take_fetch(entry);
+	spw_record_take(entry);
+	if (entry->state == ENTRY_STORED || entry->state == ENTRY_READING)
+		rc = take_wait(entry, wait_ns);
+	else
+		rc = take_fetch(entry);
 	entry->waiters--;
-	if (stalls)
-		cache->count.stall_ns += spw_clock_ns() - began_ns;
 	if (entry->state == ENTRY_DEAD) {
 		spw_entry_settle(entry);
 		return spw_error(-ENOENT, "the tensor was released while it was read");
@@ -306,6 +246,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes, uint64_t len_bytes,
 		   struct spw_taken *taken)
 {
+	uint64_t wait_ns = 0;
 	struct entry *entry;
 	int rc;
 
@@ -316,7 +257,13 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	entry = spw_entry_of_id(cache, tensor.value);
 	rc = take_check(entry, offset_bytes, len_bytes);
 	if (rc == 0)
-		rc = take_locked(entry, offset_bytes, taken);
+		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
+	if (rc == 0 && cache->opts.trace)
+		spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_TAKE,
+									     .tensor = tensor.value,
+									     .offset_bytes = offset_bytes,
+									     .len_bytes = len_bytes,
+									     .wait_ns = wait_ns});
 	spw_cache_unlock_and_tell(cache);
 	return rc;
 }
@@ -329,6 +276,11 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 	entry = spw_entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
 		entry->leases--;
+		if (cache->opts.trace)
+			spw_trace_write(cache->opts.trace,
+					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN, .tensor = lease});
+		if (entry->users == 0 && entry->leases == 0)
+			spw_record_release(entry);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		spw_window_fill(cache);
@@ -348,8 +300,13 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
 		entry->users--;
-		if (entry->users == 0)
+		if (cache->opts.trace)
+			spw_trace_write(cache->opts.trace,
+					&(struct spw_trace_event){.kind = SPW_TRACE_RELEASE, .tensor = tensor.value});
+		if (entry->users == 0) {
+			spw_record_release(entry);
 			spw_entry_die(entry);
+		}
 		spw_window_fill(cache);
 	} else {
 		rc = spw_error(-ENOENT, "no such tensor: it was released before, or never was");

@@ -44,7 +44,10 @@
 
 #include <spillway/cache.h>
 #include <spillway/store.h>
+#include <spillway/trace.h>
 
+#include "tensor/adapt.h"
+#include "tensor/measure.h"
 #include "util/util.h"
 
 #define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */
@@ -88,6 +91,9 @@ enum notice {
 	NOTICE_ENTRIES,
 	NOTICE_MEMORY,
 	NOTICE_LEASE,
+	NOTICE_SHAPE,
+	NOTICE_SHORT,
+	NOTICE_PLAN,
 	NOTICES,
 };
 
@@ -114,6 +120,8 @@ struct entry {
 	uint32_t leases;
 	uint32_t waiters; /* threads inside take */
 	uint32_t step, micro_batch;
+	uint32_t recorded, recorded_step; /* its record in that step, or NO_TENSOR */
+	uint32_t matched;                 /* its tensor of the basis in that step, or NO_TENSOR */
 	uint8_t state;
 	bool owner_held; /* the caller holds the token */
 	bool drainable;  /* in the drain list */
@@ -132,6 +140,7 @@ struct scope {
 	uint32_t ordinal; /* of the scopes entered in this stage */
 	bool has_scopes;  /* not a leaf */
 	bool has_tensors;
+	uint32_t recorded; /* its number in the recording, or NO_SCOPE */
 };
 
 /* Where in a stage the last leaf scope began. */
@@ -147,6 +156,8 @@ struct spw_cache {
 	struct spw_store *store;
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
+	uint32_t drives;
+	uint64_t (*clock_ns)(void);
 
 	/* entries */
 	struct entry *entries;
@@ -180,6 +191,9 @@ struct spw_cache {
 	bool window_next;   /* it has come to next_micro_batch, whose backward stage has not begun */
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
+
+	struct adapt adapt;
+	struct measure measure;
 
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
@@ -246,6 +260,11 @@ void spw_spill_forward(struct entry *entry);
 
 /* ---- fetch.c ---- */
 
+/* Read it ahead of its use. Return: 0; or a negative errno: not now. */
+int spw_fetch_ahead(struct entry *entry);
+
+/* ---- window.c ---- */
+
 void spw_window_leave(struct entry *entry);
 /* A stage begins, and maybe it is said which comes next: start at the last offer of a backward one. */
 void spw_window_begin(struct spw_cache *cache);
@@ -254,7 +273,7 @@ void spw_window_fill(struct spw_cache *cache);
 
 /* ---- rules.c ---- */
 
-enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes, enum spw_cache_hint hint);
+enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
 /* Which part of a storage is stored for an offer. */
 void spw_rule_range(const struct spw_offer *offer, uint64_t *offset_bytes, uint64_t *len_bytes);
 uint64_t spw_rule_window_bytes(const struct spw_cache *cache);
@@ -303,6 +322,27 @@ static inline void gauge_sub(uint64_t *now, uint64_t amount)
 {
 	SPW_ASSERT(*now >= amount);
 	*now -= amount;
+}
+
+/* The entry's bytes are in memory once more, or once less. */
+static inline void memory_add(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, entry->len_bytes);
+	if (cache->count.activation_bytes > cache->adapt.peak_bytes)
+		cache->adapt.peak_bytes = cache->count.activation_bytes;
+	if (entry->recorded_step != cache->step)
+		cache->adapt.old_bytes += entry->len_bytes;
+}
+
+static inline void memory_sub(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
+	if (entry->recorded_step != cache->step)
+		gauge_sub(&cache->adapt.old_bytes, entry->len_bytes);
 }
 
 #endif

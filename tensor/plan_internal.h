@@ -116,6 +116,18 @@ struct plan_profile {
 void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, struct plan_profile *profile,
 		   struct plan_outcome *outcome);
 
+/* ---- plan_reads.c ---- */
+
+struct plan_schedule {
+	uint64_t *from_ns; /* of each tensor, compute time; 0: at any time, or it stays in memory until its use */
+	uint32_t *order;   /* of those that are spilled and used, by use */
+	uint32_t count;
+};
+
+/* The caller's arrays are of as many elements as the step has tensors. */
+int plan_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives, uint64_t memory_bytes,
+		    const enum spw_plan_choice choices[], struct plan_schedule *schedule);
+
 /* ---- plan_choose.c ---- */
 
 struct plan_found {

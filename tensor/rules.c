@@ -16,13 +16,20 @@
 /* ---- What is kept ---- */
 
 /* What the caller's hint says, or the plan, or else the fixed rule. */
-static enum keep_reason rule_wish(const struct spw_cache *cache, uint64_t len_bytes, enum spw_cache_hint hint)
+static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint hint)
 {
+	const struct spw_cache *cache = entry->cache;
+	enum spw_plan_choice choice;
+
 	if (hint == SPW_HINT_SPILL && cache->stage == SPW_STAGE_FORWARD)
 		return KEEP_NOT;
-	if (len_bytes < cache->opts.min_bytes)
+	if (entry->len_bytes < cache->opts.min_bytes)
 		return KEEP_SMALL;
-	if (hint == SPW_HINT_KEEP || hint == SPW_HINT_PIN)
+	if (hint == SPW_HINT_PIN)
+		return KEEP_HINT;
+	if (spw_adapt_choice(entry, &choice))
+		return choice == SPW_PLAN_SPILL ? KEEP_NOT : hint == SPW_HINT_KEEP ? KEEP_HINT : KEEP_PLANNED;
+	if (hint == SPW_HINT_KEEP)
 		return KEEP_HINT;
 	if (cache->stage == SPW_STAGE_BACKWARD)
 		return KEEP_BACKWARD;
@@ -31,9 +38,11 @@ static enum keep_reason rule_wish(const struct spw_cache *cache, uint64_t len_by
 	return KEEP_NOT;
 }
 
-enum keep_reason spw_rule_keep(const struct spw_cache *cache, uint64_t len_bytes, enum spw_cache_hint hint)
+enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint)
 {
-	enum keep_reason reason = rule_wish(cache, len_bytes, hint);
+	const struct spw_cache *cache = entry->cache;
+	enum keep_reason reason = rule_wish(entry, hint);
+	uint64_t len_bytes = entry->len_bytes;
 
 	if (cache->opts.mode == SPW_CACHE_OBSERVE)
 		return reason == KEEP_SMALL ? KEEP_SMALL : KEEP_OBSERVED;
@@ -112,6 +121,7 @@ static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->scopes_entered = 0;
 	cache->in_last_scope = false;
 	cache->last_scope.valid = false;
+	spw_record_stage(cache);
 	spw_window_begin(cache);
 }
 
@@ -134,6 +144,7 @@ static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
 	}
 	cache->stage = SPW_STAGE_BACKWARD;
 	cache->micro_batch = micro_batch;
+	spw_record_stage(cache);
 	spw_window_begin(cache);
 }
 
@@ -141,6 +152,20 @@ void spw_rule_taken(struct spw_cache *cache)
 {
 	if (cache->stage == SPW_STAGE_FORWARD && !cache->backward_told)
 		stage_begin_backward(cache, cache->micro_batch);
+}
+
+static void stage_trace(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
+			const enum spw_stage *next_stage)
+{
+	if (!cache->opts.trace)
+		return;
+	spw_trace_write(cache->opts.trace,
+			&(struct spw_trace_event){.kind = SPW_TRACE_STAGE,
+						  .micro_batch = micro_batch,
+						  .backward = stage == SPW_STAGE_BACKWARD,
+						  .has_next = next_stage != NULL,
+						  .next_micro_batch = next_stage ? cache->next_micro_batch : 0,
+						  .next_backward = next_stage && *next_stage == SPW_STAGE_BACKWARD});
 }
 
 static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
@@ -154,9 +179,30 @@ static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_
 	cache->stage_ordinal++;
 }
 
+/* Planning takes milliseconds: without the lock. Nothing is recorded meanwhile, and no plan is in force. */
+static void step_plan(struct spw_cache *cache, enum plan_reason reason)
+{
+	uint64_t began_ns;
+	int rc;
+
+	cache->adapt.planned = false;
+	spw_cache_unlock_and_tell(cache);
+	began_ns = spw_clock_ns();
+	rc = spw_adapt_plan(cache);
+	spw_cache_lock(cache);
+	spw_adapt_planned(cache, reason, rc, spw_clock_ns() - began_ns);
+}
+
 void spw_cache_step(struct spw_cache *cache)
 {
+	enum plan_reason reason;
+
 	spw_cache_lock(cache);
+	if (cache->opts.trace)
+		spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_STEP});
+	reason = spw_adapt_step_ended(cache);
+	if (reason != PLAN_REASON_NONE)
+		step_plan(cache, reason);
 	cache->count.steps++;
 	cache->step++;
 	cache->stage_ordinal = 0;
@@ -165,6 +211,8 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->tensor_spilled_bytes_max = 0;
 	cache->told = 0;
 	cache->next_backward = false;
+	spw_record_begin(cache);
+	spw_adapt_step_began(cache);
 	stage_begin_forward(cache, 0);
 	spw_cache_unlock_and_tell(cache);
 }
@@ -172,6 +220,7 @@ void spw_cache_step(struct spw_cache *cache)
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
 	spw_cache_lock(cache);
+	stage_trace(cache, micro_batch, stage, NULL);
 	cache->next_backward = false;
 	stage_begin(cache, micro_batch, stage);
 	spw_cache_unlock_and_tell(cache);
@@ -183,6 +232,7 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 	spw_cache_lock(cache);
 	cache->next_backward = next_stage == SPW_STAGE_BACKWARD;
 	cache->next_micro_batch = next_micro_batch;
+	stage_trace(cache, micro_batch, stage, &next_stage);
 	stage_begin(cache, micro_batch, stage);
 	spw_cache_unlock_and_tell(cache);
 }
@@ -198,14 +248,19 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 		scope->has_scopes = true;
 	cache->depth++;
 	if (cache->depth <= SCOPE_DEPTH_MAX)
-		*scope_innermost(cache) = (struct scope){.key = scope_key, .ordinal = cache->scopes_entered};
+		*scope_innermost(cache) = (struct scope){.key = scope_key,
+							 .ordinal = cache->scopes_entered,
+							 .recorded = spw_record_scope_enter(cache, scope_key)};
 	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {
 		record = &cache->records[cache->stage_ordinal];
 		if (record->valid && record->ordinal == cache->scopes_entered && record->key == scope_key)
 			cache->in_last_scope = true;
 		cache->scopes_entered++;
 	}
-	spw_cache_unlock(cache);
+	if (cache->opts.trace)
+		spw_trace_write(cache->opts.trace,
+				&(struct spw_trace_event){.kind = SPW_TRACE_SCOPE_ENTER, .scope_key = scope_key});
+	spw_cache_unlock_and_tell(cache);
 }
 
 void spw_cache_scope_leave(struct spw_cache *cache)
@@ -215,6 +270,10 @@ void spw_cache_scope_leave(struct spw_cache *cache)
 		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
 			scope_remember(cache, scope_innermost(cache));
 		cache->depth--;
+		if (cache->depth < SCOPE_DEPTH_MAX)
+			spw_record_scope_leave(cache, cache->depth > 0 ? scope_innermost(cache)->recorded : NO_SCOPE);
 	}
-	spw_cache_unlock(cache);
+	if (cache->opts.trace)
+		spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_SCOPE_LEAVE});
+	spw_cache_unlock_and_tell(cache);
 }

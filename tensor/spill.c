@@ -66,6 +66,7 @@ static void write_done(void *context, int res)
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0, cache->clock_ns());
 	write_ended(entry, res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_window_fill(cache);
@@ -85,6 +86,7 @@ static int write_begin(struct entry *entry)
 	entry->write_in_flight = true;
 	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	spw_cache_io_began(cache);
+	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, cache->clock_ns());
 	spw_entry_queue(entry);
 	return 0;
 }
@@ -132,10 +134,11 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint, 
 	return 0;
 }
 
-static int offer_duplicate(struct entry *entry, const struct spw_offer *offer)
+static int offer_duplicate(struct entry *entry, const struct spw_offer *offer, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
 
+	spw_record_hint(entry, hint);
 	entry->users++;
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
@@ -148,9 +151,11 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer)
 static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
-	enum keep_reason reason = spw_rule_keep(cache, entry->len_bytes, hint);
+	enum keep_reason reason;
 	int rc;
 
+	spw_record_offer(entry, hint);
+	reason = spw_rule_keep(entry, hint);
 	if (reason == KEEP_NOT) {
 		rc = write_begin(entry);
 		if (rc == 0) {
@@ -177,6 +182,22 @@ int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_
 	return spw_cache_offer_hint(cache, offer, SPW_HINT_NONE, tensor);
 }
 
+static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
+			spw_tensor tensor, int result)
+{
+	if (!cache->opts.trace)
+		return;
+	spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_OFFER,
+								     .tensor = tensor.value,
+								     .storage_key = offer->storage_key,
+								     .storage_version = offer->storage_version,
+								     .storage_len_bytes = offer->storage_len_bytes,
+								     .hint = (enum spw_trace_hint)hint,
+								     .result = (enum spw_trace_result)result,
+								     .offset_bytes = offer->offset_bytes,
+								     .len_bytes = offer->len_bytes});
+}
+
 int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
 			 spw_tensor *tensor)
 {
@@ -194,7 +215,7 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 	entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version, offer->offset_bytes,
 				   offer->len_bytes);
 	if (entry) {
-		rc = offer_duplicate(entry, offer);
+		rc = offer_duplicate(entry, offer, hint);
 	} else {
 		entry = spw_entry_begin(cache, offer, offset_bytes, len_bytes);
 		if (entry) {
@@ -207,8 +228,11 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 			rc = -ENOBUFS;
 		}
 	}
-	if (entry)
+	if (entry) {
 		*tensor = spw_entry_id(entry);
+		offer_trace(cache, offer, hint, *tensor, rc);
+		spw_window_fill(cache);
+	}
 	spw_cache_unlock_and_tell(cache);
 	if (rc == -ENOBUFS)
 		(void)spw_error(rc, "all %u entries are in use: raise tensors_max", cache->opts.tensors_max);

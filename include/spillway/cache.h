@@ -249,8 +249,8 @@ struct spw_cache_stats {
 	uint64_t plan_mismatches;  /* steps that left the plan: other scopes or other tensors */
 	uint64_t plan_probes;      /* tensors spilled only to measure the drives */
 	uint64_t recordings_short; /* steps of more tensors or scopes than there is room to record */
-	uint64_t steps_hurried; /* that stalled, and then read ahead with all the memory that keeping all would take */
-	uint64_t plan_cost_ns;  /* that the last planning took */
+	uint64_t steps_hurried;    /* that stalled, and then read further ahead than planned */
+	uint64_t plan_cost_ns;     /* that the last planning took */
 
 	/* The plan in force; 0: there is none. */
 	uint64_t plan_tensors, plan_tensors_spilled;

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/measure.c - bandwidths and latency of the drives from the ends of transfers */
+#include "tensor/measure.h"
+
+#include <string.h>
+
+#include "util/util.h"
+
+#define SAMPLES_MIN 2u /* fewer say nothing */
+
+/* A line needs samples enough of sizes that differ; and cannot be far from what they say without the latency. */
+#define SLOPE_SAMPLES_MIN  8u
+#define SLOPE_VARIANCE_MIN 0.05
+#define SLOPE_RATE_MAX     4
+
+/* A figure that has changed by more than this is a change, not noise: the old one is forgotten. */
+#define CHANGE_RATIO 1.2
+
+/* Of a transfer's time: less shared than this is alone, more than the other is mixed, between says nothing. */
+#define ALONE_SHARE 0.1
+#define MIXED_SHARE 0.9
+
+static uint64_t busy_until(const struct flow *flow, uint64_t now_ns)
+{
+	return flow->busy_ns + (flow->in_flight > 0 ? now_ns - flow->busy_since_ns : 0);
+}
+
+static void serve_next(struct measure *measure, enum direction direction, uint64_t now_ns)
+{
+	struct flow *flow = &measure->flows[direction];
+
+	flow->since_ns = now_ns;
+	flow->other_busy_ns = busy_until(&measure->flows[!direction], now_ns);
+}
+
+void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes, uint64_t now_ns)
+{
+	struct flow *flow = &measure->flows[direction];
+
+	if (flow->in_flight == 0) {
+		flow->busy_since_ns = now_ns;
+		flow->fresh = true;
+		serve_next(measure, direction, now_ns);
+	}
+	flow->in_flight++;
+	flow->bytes_in_flight += bytes;
+}
+
+static void add_service(struct service *service, uint64_t bytes, uint64_t ns)
+{
+	service->bytes += (double)bytes;
+	service->ns += (double)ns;
+	service->count++;
+}
+
+static void add_first(struct line *line, uint64_t bytes, uint64_t ns)
+{
+	add_service(&line->sum, bytes, ns);
+	line->bytes_square += (double)bytes * (double)bytes;
+	line->bytes_ns += (double)bytes * (double)ns;
+}
+
+void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes, bool served, uint64_t now_ns)
+{
+	struct flow *flow = &measure->flows[direction];
+	uint64_t ns = now_ns - flow->since_ns;
+	uint64_t shared_ns = busy_until(&measure->flows[!direction], now_ns) - flow->other_busy_ns;
+
+	SPW_ASSERT(flow->in_flight > 0 && flow->bytes_in_flight >= bytes);
+	if (served) {
+		if ((double)shared_ns <= ALONE_SHARE * (double)ns && flow->fresh)
+			add_first(&flow->first, bytes, ns);
+		else if ((double)shared_ns <= ALONE_SHARE * (double)ns)
+			add_service(&flow->alone, bytes, ns);
+		else if ((double)shared_ns >= MIXED_SHARE * (double)ns && !flow->fresh)
+			add_service(&flow->mixed, bytes, ns);
+		flow->fresh = false;
+		serve_next(measure, direction, now_ns);
+	}
+	flow->in_flight--;
+	flow->bytes_in_flight -= bytes;
+	if (flow->in_flight == 0)
+		flow->busy_ns += now_ns - flow->busy_since_ns;
+}
+
+/* ---- Figures ---- */
+
+static double rate_of(const struct service *service)
+{
+	if (service->count < SAMPLES_MIN || service->ns <= 0)
+		return 0;
+	return service->bytes / service->ns * 1e9;
+}
+
+/* By the slope of the line; 0: the sizes hardly differ, or what was measured makes no sense. */
+static double slope_of(const struct line *line)
+{
+	double count = line->sum.count, mean = line->sum.bytes / count;
+	double variance = line->bytes_square / count - mean * mean;
+	double covariance = line->bytes_ns / count - mean * (line->sum.ns / count);
+
+	if (line->sum.count < SLOPE_SAMPLES_MIN || variance < SLOPE_VARIANCE_MIN * mean * mean || covariance <= 0)
+		return 0;
+	return variance / covariance * 1e9;
+}
+
+/* Where transfers follow each other, they tell; else those that came alone do, less the latency. */
+static double bandwidth_of(const struct flow *flow, uint64_t latency_ns)
+{
+	struct service all = flow->first.sum;
+	double waited_ns = (double)latency_ns * all.count, slope;
+
+	if (flow->alone.count >= SAMPLES_MIN && flow->alone.bytes >= all.bytes / 4)
+		return rate_of(&flow->alone);
+	slope = slope_of(&flow->first);
+	if (slope > 0 && slope < SLOPE_RATE_MAX * rate_of(&all))
+		return slope;
+	all.ns -= waited_ns < all.ns / 2 ? waited_ns : all.ns / 2;
+	all.bytes += flow->alone.bytes;
+	all.ns += flow->alone.ns;
+	all.count += flow->alone.count;
+	return rate_of(&all);
+}
+
+static void smooth(uint64_t *figure, double now)
+{
+	double old = (double)*figure;
+
+	if (now < 1)
+		return;
+	if (old > 0 && now < old * CHANGE_RATIO && now > old / CHANGE_RATIO)
+		now = (old + now) / 2;
+	*figure = (uint64_t)now;
+}
+
+static void smooth_latency(struct measure *measure)
+{
+	double ns = 0;
+	uint32_t count = 0;
+
+	for (unsigned i = 0; i < DIRECTIONS; i++) {
+		const struct flow *flow = &measure->flows[i];
+		const struct service *first = &flow->first.sum;
+		double rate = flow->alone.count >= SAMPLES_MIN ? rate_of(&flow->alone) : slope_of(&flow->first);
+		double late_ns = rate > 0 ? first->ns - first->bytes / rate * 1e9 : -1;
+
+		if (first->count == 0 || late_ns < 0)
+			continue;
+		ns += late_ns;
+		count += first->count;
+	}
+	if (count > 0)
+		measure->drives.latency_ns = (measure->drives.latency_ns + (uint64_t)(ns / count)) / 2;
+}
+
+void spw_measure_step(struct measure *measure)
+{
+	struct flow *write = &measure->flows[DIRECTION_WRITE], *read = &measure->flows[DIRECTION_READ];
+	struct spw_plan_drives *drives = &measure->drives;
+	double mixed_write = rate_of(&write->mixed), mixed_read = rate_of(&read->mixed);
+
+	smooth_latency(measure);
+	smooth(&drives->write_bytes_per_second, bandwidth_of(write, drives->latency_ns));
+	smooth(&drives->read_bytes_per_second, bandwidth_of(read, drives->latency_ns));
+	if (mixed_write > 0 && mixed_read > 0)
+		smooth(&drives->mixed_bytes_per_second, mixed_write + mixed_read);
+	for (unsigned i = 0; i < DIRECTIONS; i++) {
+		struct flow *flow = &measure->flows[i];
+
+		memset(&flow->alone, 0, sizeof(flow->alone));
+		memset(&flow->mixed, 0, sizeof(flow->mixed));
+		memset(&flow->first, 0, sizeof(flow->first));
+	}
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/window.c - what is read ahead, in which order and how far
+ *
+ * By a plan: strictly in the order in which the last step used what is spilled, over all stages; each as soon as the
+ * planner's rule for reading ahead (tensor/plan_reads.c) and the memory in use now allow. Without one: the backward
+ * stage's tensors in the reverse order of their last offers, then those of the backward stage that the caller says
+ * comes next, within a fixed budget.
+ *
+ * What is still in memory when its turn comes is not given back only to be read again: its write is cancelled if it can
+ * be. So the window is always what comes next, wherever it is.
+ */
+#include <errno.h>
+
+#include "tensor/internal.h"
+
+/* Enough in flight that no drive is idle between two requests; what is begun later takes memory later. */
+#define CHUNKS_IN_FLIGHT 4u /* of each drive */
+#define READS_IN_FLIGHT  2u
+
+static void window_enter(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	SPW_ASSERT(!entry->in_window);
+	entry->in_window = true;
+	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max, entry->len_bytes);
+	if (cache->stage != SPW_STAGE_BACKWARD || entry->micro_batch != cache->micro_batch)
+		cache->count.prefetches_across++;
+}
+
+void spw_window_leave(struct entry *entry)
+{
+	if (!entry->in_window)
+		return;
+	entry->in_window = false;
+	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
+}
+
+/* Return: 0; or why not now: again when something has ended. */
+static int window_take_in(struct entry *entry)
+{
+	int rc = 0;
+
+	if (entry->state != ENTRY_STORED)
+		spw_spill_forward(entry);
+	else
+		rc = spw_fetch_ahead(entry);
+	if (rc == 0)
+		window_enter(entry);
+	return rc;
+}
+
+/* ---- Without a plan ---- */
+
+/* Go on to the backward stage that comes next, if it is known. Return: whether. */
+static bool window_go_on(struct spw_cache *cache)
+{
+	if (cache->window_next || !cache->next_backward)
+		return false;
+	cache->window_next = true;
+	cache->window_micro_batch = cache->next_micro_batch;
+	cache->cursor = cache->order.previous;
+	return true;
+}
+
+static bool window_wants(const struct spw_cache *cache, const struct entry *entry)
+{
+	if (entry->step != cache->step || entry->micro_batch != cache->window_micro_batch)
+		return false;
+	/* Too large for the budget at any time; or a take is at it already. */
+	if (entry->len_bytes > cache->count.prefetch_budget_bytes || entry->waiters > 0)
+		return false;
+	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
+}
+
+static void fill_in_reverse(struct spw_cache *cache)
+{
+	while (cache->cursor != &cache->order || window_go_on(cache)) {
+		struct entry *entry = ENTRY_OF(cache->cursor, order);
+
+		if (cache->cursor == &cache->order)
+			return;
+		if (window_wants(cache, entry)) {
+			if (cache->count.prefetched_bytes + entry->len_bytes > cache->count.prefetch_budget_bytes)
+				return;
+			if (window_take_in(entry))
+				return;
+		}
+		cache->cursor = cache->cursor->previous;
+	}
+}
+
+/* ---- By the plan ---- */
+
+static bool room_now(const struct spw_cache *cache, const struct entry *entry)
+{
+	const struct flow *reads = &cache->measure.flows[DIRECTION_READ];
+	uint64_t held_bytes = cache->count.activation_bytes - cache->adapt.old_bytes;
+
+	if (held_bytes + entry->len_bytes > spw_adapt_memory_bytes(cache))
+		return false;
+	return reads->in_flight < READS_IN_FLIGHT ||
+	       reads->bytes_in_flight < CHUNKS_IN_FLIGHT * cache->chunk_bytes * cache->drives;
+}
+
+/* The turn of one tensor. Return: whether that of the next has come. */
+static bool fill_one(struct spw_cache *cache, uint32_t which, uint64_t now_ns)
+{
+	struct adapt *adapt = &cache->adapt;
+	struct entry *entry;
+
+	if (adapt->gone[which])
+		return true;
+	if (adapt->slots[which] == NO_TENSOR) /* not offered: it comes yet, or it should have by now */
+		return adapt->progress_ns > adapt->basis.tensors[which].pack_ns;
+	entry = &cache->entries[adapt->slots[which]];
+	if (entry->waiters > 0 ||
+	    (entry->state != ENTRY_STORED && entry->state != ENTRY_QUEUED && entry->state != ENTRY_WRITING))
+		return true;
+	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->hurried)
+		return false;
+	if (entry->state == ENTRY_STORED && !room_now(cache, entry))
+		return false;
+	return window_take_in(entry) == 0;
+}
+
+static void fill_by_plan(struct spw_cache *cache)
+{
+	struct adapt *adapt = &cache->adapt;
+	uint64_t now_ns;
+
+	if (adapt->use_next == adapt->use_count)
+		return;
+	now_ns = spw_adapt_now_ns(cache);
+	while (adapt->use_next < adapt->use_count && fill_one(cache, adapt->use_order[adapt->use_next], now_ns))
+		adapt->use_next++;
+}
+
+/* ---- Both ---- */
+
+void spw_window_begin(struct spw_cache *cache)
+{
+	bool planned = spw_adapt_in_force(cache);
+
+	cache->window_next = false;
+	cache->window_micro_batch = cache->micro_batch;
+	cache->cursor = &cache->order;
+	if (planned && cache->stage == SPW_STAGE_BACKWARD) {
+		cache->count.prefetch_budget_bytes = spw_adapt_memory_bytes(cache);
+	} else if (!planned && cache->stage == SPW_STAGE_BACKWARD) {
+		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+		cache->cursor = cache->order.previous;
+	} else if (!planned && window_go_on(cache)) {
+		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+	}
+	spw_window_fill(cache);
+}
+
+void spw_window_fill(struct spw_cache *cache)
+{
+	if (spw_adapt_in_force(cache))
+		fill_by_plan(cache);
+	else
+		fill_in_reverse(cache);
+}
