@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "engine/device.h"
+#include "engine/sanitize.h"
 #include "engine/wake.h"
 
 struct spw_queue;
@@ -25,7 +26,13 @@ struct spw_queue;
 /* A backend is never asked to wait for more completions than this at once. */
 #define SPW_WANT_MAX 64u
 
-/* One request in flight, one cache line. */
+/* Of an io, see transfer.c. */
+enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE };
+
+/*
+ * One request in flight, one cache line. While its io is IO_WHOLE, only io, next and device hold: the rest is what the io says, and is
+ * filled in by spw_part_unfold() when it does not end in one go.
+ */
 struct spw_part {
 	struct spw_io *io;       /* NULL: the slot is free */
 	struct spw_part *next;   /* among the free slots, or among those to be issued again */
@@ -81,22 +88,26 @@ struct spw_queue_device {
 	uint32_t align_mask;     /* of buffers */
 	uint32_t part_bytes_max; /* a part is never longer, */
 	uint32_t segments_max;   /* nor has it more pages */
-	uint32_t uncut_bytes;    /* this much is one part, wherever the memory is */
+	uint32_t uncut_bytes;    /* this much is one part, wherever the memory is, */
+	uint32_t whole_bytes;    /* and this much in registered memory, */
+	uint32_t whole_mask;     /* where address, offset and length are multiples of this + 1 */
 	bool is_file;
 	uint64_t size_bytes;
 	const struct spw_device *device;
-};
+} __attribute__((aligned(128))); /* an index becomes an address by a shift */
 
 struct spw_queue {
+	/* spw_queue_prepare_any(), unless the backend has a shorter way for plain transfers and sets it when it is opened. */
+	int (*prepare)(struct spw_queue *queue, struct spw_io *io);
 	const struct spw_backend_ops *ops;
 	void *state; /* the backend's */
 
 	uint64_t waiting_mask; /* devices with waiting ios */
+	uint32_t ios;          /* prepared and not ended */
 	uint32_t depth;
 	uint32_t device_count;
 	uint32_t in_flight; /* slots in use, all devices */
-	uint32_t ios;       /* prepared and not ended */
-	uint32_t ended;     /* by the reap under way */
+	uint32_t ended;     /* by the reap under way, and not in stats yet; else 0 */
 	bool reaping;
 	bool issuing; /* an io that ends now is ended by the reap, not inside the loop that issues */
 	bool closing;
@@ -106,6 +117,11 @@ struct spw_queue {
 	uint64_t arena_len_bytes;   /* 0: no arena */
 	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
 	unsigned pieces;            /* registered; 0: none */
+	uint64_t registered_bytes;  /* from the arena's base */
+	uint64_t whole_issued;      /* ios that are or were IO_WHOLE, each in one part with registered memory, */
+	uint64_t whole_ended;       /* how many of them have ended, */
+	uint64_t whole_reaped; /* and had when the last reap returned; what of them is counted elsewhere comes on top */
+	uint64_t whole_bytes[2]; /* transferred by them: SPW_READ, SPW_WRITE */
 	unsigned
 		piece_shift; /* a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the backend takes less */
 	uintptr_t page_bytes;
@@ -124,8 +140,17 @@ struct spw_queue {
 	char description[512];
 };
 
-/* A backend's only way to say that a part has ended. @res: bytes, or a negative errno. */
+/*
+ * How a backend says that a part has ended, from wait, from cancel, or from issue when it cannot be issued.
+ * @res: bytes, or a negative errno.
+ */
 void spw_part_completed(struct spw_queue *queue, struct spw_part *part, int64_t res);
+
+/* spw_queue_prepare() for every io: it is issued by the next submit or wait. */
+int spw_queue_prepare_any(struct spw_queue *queue, struct spw_io *io);
+
+/* Fill in a part whose io is IO_WHOLE from that io, which is IO_ISSUED from then on. */
+void spw_part_unfold(struct spw_queue *queue, struct spw_part *part);
 
 /* spw_queue_open() with the backends to try, in order. */
 int spw_queue_open_with(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
@@ -134,6 +159,24 @@ int spw_queue_open_with(struct spw_device *const devices[], unsigned count, cons
 
 /* Append to spw_queue_description(). */
 void spw_queue_describe(struct spw_queue *queue, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Slots in use, of all devices. */
+static inline uint32_t spw_queue_in_flight(const struct spw_queue *queue)
+{
+	return queue->in_flight + (uint32_t)(queue->whole_issued - queue->whole_ended);
+}
+
+/* Prepared and not ended. */
+static inline uint32_t spw_queue_ios(const struct spw_queue *queue)
+{
+	return queue->ios + (uint32_t)(queue->whole_issued - queue->whole_ended);
+}
+
+/* By the reap under way. */
+static inline uint32_t spw_queue_ended(const struct spw_queue *queue)
+{
+	return queue->ended + (uint32_t)(queue->whole_ended - queue->whole_reaped);
+}
 
 static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const void *memory)
 {
@@ -149,6 +192,62 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
 		return -1;
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
+}
+
+/*
+ * The slot for an io that goes to the drive in one piece from registered memory, which is nearly all of them: the checks of
+ * spw_queue_prepare_any() in few instructions. @piece: where the memory lies.
+ * Return: NULL when there is anything that takes a closer look; nothing was done then.
+ */
+static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue, const struct spw_io *io,
+					      unsigned piece_shift, struct spw_queue_device **device, uint64_t *piece)
+{
+	struct spw_queue_device *dev = &queue->devices[io->device];
+	uint64_t first = (uintptr_t)io->buf - queue->arena_base;
+	uint64_t end_bytes;
+
+	*device = dev;
+	*piece = first >> piece_shift;
+	if (io->device >= queue->device_count || (unsigned)io->op > SPW_WRITE ||
+	    io->len_bytes - 1 >= dev->whole_bytes ||
+	    __builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) || end_bytes > dev->size_bytes ||
+	    ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) != 0 ||
+	    first >= queue->registered_bytes || (first + io->len_bytes - 1) >> piece_shift != *piece ||
+	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
+		return NULL;
+	return dev->free;
+}
+
+/* The backend has issued @io in the slot that spw_whole_slot() gave. */
+static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part,
+				    struct spw_io *io)
+{
+	part->io = io;
+	io->engine_state = IO_WHOLE;
+	dev->free = part->next;
+	dev->in_flight++;
+	queue->whole_issued++;
+}
+
+/* As spw_part_completed(), from wait, for what was issued whole and has ended whole. Return: false: nothing was done. */
+static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part *part, int64_t res)
+{
+	struct spw_io *io = part->io;
+	struct spw_queue_device *dev;
+
+	if (io->engine_state != IO_WHOLE || res != (int64_t)io->len_bytes)
+		return false;
+	dev = &queue->devices[part->device];
+	part->io = NULL;
+	part->next = dev->free;
+	dev->free = part;
+	dev->in_flight--;
+	queue->whole_ended++;
+	queue->whole_bytes[io->op] += io->len_bytes;
+	io->engine_state = IO_ENDED;
+	io->res = (int32_t)io->len_bytes;
+	io->done(io);
+	return true;
 }
 
 #endif

@@ -183,6 +183,7 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 		return;
 	}
 	q->pieces = (unsigned)count;
+	q->registered_bytes = count * piece_bytes < q->arena_len_bytes ? count * piece_bytes : q->arena_len_bytes;
 	spw_queue_describe(q, " memory");
 }
 
@@ -201,6 +202,8 @@ int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], 
 	return 0;
 }
 
+static int uring_prepare(struct spw_queue *q, struct spw_io *io);
+
 static int uring_open(struct spw_queue *q)
 {
 	struct spw_uring *u = calloc(1, sizeof(*u));
@@ -212,11 +215,16 @@ static int uring_open(struct spw_queue *q)
 	for (unsigned i = 0; i < q->device_count; i++)
 		fds[i] = q->devices[i].fd;
 	ret = spw_uring_set_up(q, u, fds, INT16_MAX);
-	if (ret)
+	if (ret) {
 		free(u);
-	else
-		q->state = u;
-	return ret;
+		return ret;
+	}
+	u->entries = u->ring.sq.sqes;
+	u->entries_mask = *u->ring.sq.kring_mask;
+	if (u->fixed_files && q->piece_shift == SPW_PIECE_SHIFT)
+		q->prepare = uring_prepare;
+	q->state = u;
+	return 0;
 }
 
 /* By the thread that uses the queue first: it owns the ring from here on. */
@@ -268,6 +276,40 @@ static void uring_close(struct spw_queue *q)
 
 /* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
 
+/* An entry as the words that hold its fields, see uring_prepare(). */
+union entry {
+	struct io_uring_sqe sqe;
+	uint64_t words[8];
+};
+
+_Static_assert(IORING_OP_WRITE_FIXED == IORING_OP_READ_FIXED + (SPW_WRITE - SPW_READ), "an opcode is a sum");
+_Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 && offsetof(struct io_uring_sqe, flags) == 1 &&
+		       offsetof(struct io_uring_sqe, fd) == 4 && offsetof(struct io_uring_sqe, off) == 8 &&
+		       offsetof(struct io_uring_sqe, addr) == 16 && offsetof(struct io_uring_sqe, len) == 24 &&
+		       offsetof(struct io_uring_sqe, user_data) == 32 &&
+		       offsetof(struct io_uring_sqe, buf_index) == 40 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "words of an entry");
+
+#define PLAIN_ENTRY (IORING_OP_READ_FIXED + (IOSQE_FIXED_FILE << 8))
+
+/* Look how far the kernel has come. Return: whether there are free entries. */
+__attribute__((cold, noinline)) static bool find_room(struct spw_uring *u)
+{
+	const struct io_uring_sq *sq = &u->ring.sq;
+
+	u->tail_limit = io_uring_smp_load_acquire(sq->khead) + *sq->kring_entries;
+	return u->tail_limit != sq->sqe_tail;
+}
+
+/* An entry for what is rare. Return: NULL when the ring is full. */
+static struct io_uring_sqe *next_entry(struct spw_uring *u)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+
+	(void)find_room(u);
+	return sqe;
+}
+
 static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int fd, const void *address, uint32_t len,
 				 uint64_t offset, uint64_t tag)
 {
@@ -299,7 +341,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 
 	if (q->polls && part->op == SPW_FLUSH)
 		return flush_now(q, part);
-	sqe = io_uring_get_sqe(&u->ring);
+	sqe = next_entry(u);
 	if (!sqe)
 		return -EAGAIN;
 	if (part->piece >= 0) {
@@ -320,15 +362,72 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
+__attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q, struct spw_io *io)
+{
+	return find_room(q->state) ? uring_prepare(q, io) : spw_queue_prepare_any(q, io);
+}
+
+/*
+ * A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. An entry is written in words:
+ * all that prepare_entry() ever sets, while nobody sets what lies behind, which stays 0.
+ */
+static int uring_prepare(struct spw_queue *q, struct spw_io *io)
+{
+	struct spw_uring *u = q->state;
+	struct spw_queue_device *dev;
+	uint64_t piece;
+	struct spw_part *part = spw_whole_slot(q, io, SPW_PIECE_SHIFT, &dev, &piece);
+	union entry *entry;
+	unsigned tail;
+
+	if (__builtin_expect(!part, 0))
+		return spw_queue_prepare_any(q, io);
+	tail = u->ring.sq.sqe_tail;
+	if (__builtin_expect(tail == u->tail_limit, 0))
+		return prepare_into_full(q, io);
+	/* What was looked at above is read again, which costs less than to save the registers that would hold it. */
+	__asm__ volatile("" ::: "memory");
+	spw_whole_issued(q, dev, part, io);
+	u->ring.sq.sqe_tail = tail + 1;
+	entry = (union entry *)&u->entries[tail & u->entries_mask];
+	entry->words[0] = PLAIN_ENTRY + (unsigned)io->op + ((uint64_t)io->device << 32);
+	entry->words[1] = io->offset_bytes;
+	entry->words[2] = (uintptr_t)io->buf;
+	entry->words[3] = io->len_bytes;
+	entry->words[4] = (uintptr_t)part;
+	entry->words[5] = piece;
+	return 0;
+}
+
+/* What was not published yet: the kernel never sees it. Return: false: it did, or will. */
+static bool take_back(struct spw_uring *u, const struct spw_part *part)
+{
+	const struct io_uring_sq *sq = &u->ring.sq;
+
+	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
+		struct io_uring_sqe *sqe = &u->entries[at & u->entries_mask];
+
+		if (sqe->user_data == (uintptr_t)part) {
+			prepare_entry(sqe, IORING_OP_NOP, -1, NULL, 0, 0, SPW_URING_TAG_CANCEL);
+			return true;
+		}
+	}
+	return false;
+}
+
 static void uring_cancel(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_uring *u = q->state;
 	struct io_uring_sqe *sqe;
 
+	if (take_back(u, part)) {
+		spw_part_completed(q, part, -ECANCELED);
+		return;
+	}
 	/* Polled requests end by themselves, and a polled ring does not know the operation. A full ring: the part ends by itself. */
 	if (q->polls)
 		return;
-	sqe = io_uring_get_sqe(&u->ring);
+	sqe = next_entry(u);
 	if (!sqe)
 		return;
 	prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, SPW_URING_TAG_CANCEL);
@@ -346,7 +445,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned wan
 	}
 	/* After a wake the rest of the polls end on their own. */
 	while (u->wakes_armed < want && !u->wake_fired) {
-		struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+		struct io_uring_sqe *sqe = next_entry(u);
 
 		if (!sqe)
 			break;
@@ -453,7 +552,10 @@ static void take_completions(struct spw_queue *q, struct spw_uring *u)
 
 		head++;
 		if (__builtin_expect(tag > SPW_URING_TAG_CANCEL, 1)) {
-			spw_part_completed(q, (struct spw_part *)(uintptr_t)tag, res);
+			struct spw_part *part = (struct spw_part *)(uintptr_t)tag;
+
+			if (__builtin_expect(!spw_whole_completed(q, part, res), 0))
+				spw_part_completed(q, part, res);
 		} else if (tag == SPW_URING_TAG_WAKE) {
 			spw_uring_wake_completed(u);
 		}
@@ -468,7 +570,7 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	int ret;
 
-	if (want > 0 && q->in_flight == 0) {
+	if (want > 0 && spw_queue_in_flight(q) == 0) {
 		/* Nothing to poll: sleep for a wake. */
 		struct pollfd event = {.fd = q->wake.eventfd, .events = POLLIN};
 		int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
@@ -481,7 +583,7 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 		return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
 	}
 	do {
-		ret = enter(q, u, 0, q->in_flight > 0, -1);
+		ret = enter(q, u, 0, spw_queue_in_flight(q) > 0, -1);
 		if (ret || want == 0 || completions_ready(u) >= want)
 			break;
 		if (atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
@@ -511,7 +613,7 @@ int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	if (completions_ready(u) >= (want > 0 ? want : 1))
 		ret = enter(q, u, 0, false, -1);
 	else
-		ret = enter(q, u, want, want > 0 || q->in_flight > 0, timeout_ns);
+		ret = enter(q, u, want, want > 0 || spw_queue_in_flight(q) > 0, timeout_ns);
 	take_completions(q, u);
 	return ret;
 }

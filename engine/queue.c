@@ -43,6 +43,7 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 {
 	const struct spw_geometry *g = &dev->device->geometry;
 	uint32_t block_pages = (uint32_t)(g->logical_block_bytes / q->page_bytes);
+	uint64_t whole;
 
 	dev->part_bytes_max = PART_BYTES_MAX;
 	dev->segments_max = PART_SEGMENTS_MAX;
@@ -56,6 +57,9 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
 	if (dev->uncut_bytes > dev->part_bytes_max)
 		dev->uncut_bytes = dev->part_bytes_max;
+	whole = (uint64_t)(dev->segments_max - 1) * q->arena_page_bytes;
+	dev->whole_mask = dev->block_mask | dev->align_mask;
+	dev->whole_bytes = whole < dev->part_bytes_max ? (uint32_t)whole : dev->part_bytes_max;
 }
 
 static void set_up_device(struct spw_queue *q, unsigned index, const struct spw_device *device)
@@ -104,10 +108,11 @@ static int make_queue(struct spw_device *const devices[], unsigned count, const 
 		q->arena_base = (uintptr_t)opts->arena->base;
 		q->arena_len_bytes = opts->arena->len_bytes;
 	}
-	q->devices = calloc(count, sizeof(*q->devices));
+	q->devices = aligned_alloc(_Alignof(struct spw_queue_device), count * sizeof(*q->devices));
 	q->parts = aligned_alloc(sizeof(*q->parts), (size_t)count * q->depth * sizeof(*q->parts));
 	if (!q->devices || !q->parts)
 		return spw_error(-ENOMEM, "no memory for a queue of %u slots", count * q->depth);
+	memset(q->devices, 0, count * sizeof(*q->devices));
 	memset(q->parts, 0, (size_t)count * q->depth * sizeof(*q->parts));
 	for (unsigned i = 0; i < count; i++)
 		set_up_device(q, i, devices[i]);
@@ -149,6 +154,8 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		q->ops = candidates[i];
 		q->pieces = 0;
 		q->piece_shift = SPW_PIECE_SHIFT;
+		q->registered_bytes = 0;
+		q->prepare = spw_queue_prepare_any;
 		q->polls = false;
 		ret = q->ops->open(q);
 		if (ret == 0) {
@@ -221,6 +228,7 @@ void spw_queue_close(struct spw_queue *q)
 	if (!q)
 		return;
 	q->closing = true;
+	q->prepare = spw_queue_prepare_any;
 	for (unsigned i = 0; i < q->device_count; i++) {
 		struct spw_queue_device *dev = &q->devices[i];
 
@@ -230,14 +238,14 @@ void spw_queue_close(struct spw_queue *q)
 			if (part->io)
 				(void)spw_queue_cancel(q, part->io);
 	}
-	while (q->ios > 0) {
-		int ret = spw_queue_reap(q, q->ios, -1);
+	while (spw_queue_ios(q) > 0) {
+		int ret = spw_queue_reap(q, spw_queue_ios(q), -1);
 
 		/* A drive may still write to a buffer: to return, and have the caller free it, would be worse than to stop here. */
 		if (ret < 0)
-			spw_log(&q->log, SPW_LOG_ERROR, "closing a queue with %u requests in flight: %s", q->in_flight,
-				spw_strerror(ret));
-		SPW_ASSERT(ret >= 0 || q->in_flight == 0);
+			spw_log(&q->log, SPW_LOG_ERROR, "closing a queue with %u requests in flight: %s",
+				spw_queue_in_flight(q), spw_strerror(ret));
+		SPW_ASSERT(ret >= 0 || spw_queue_in_flight(q) == 0);
 	}
 	q->ops->close(q);
 	free_queue(q);
@@ -280,6 +288,13 @@ static uint32_t count_kernel_workers(void)
 
 void spw_queue_stats(struct spw_queue *q, struct spw_queue_stats *stats, size_t size)
 {
-	q->stats.kernel_workers = count_kernel_workers();
-	spw_opts_merge(stats, size, &q->stats, sizeof(q->stats));
+	struct spw_queue_stats now = q->stats;
+
+	now.ios += spw_queue_ended(q);
+	now.parts += q->whole_issued;
+	now.parts_fixed += q->whole_issued;
+	now.bytes_read += q->whole_bytes[SPW_READ];
+	now.bytes_written += q->whole_bytes[SPW_WRITE];
+	now.kernel_workers = count_kernel_workers();
+	spw_opts_merge(stats, size, &now, sizeof(now));
 }

@@ -4,14 +4,16 @@
  *
  *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only the head is cut in part.
  *   ISSUED     all its bytes are in parts, or what was not was dropped after a failure
+ *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in
  *   CANCELLED  as ISSUED; parts that stop half-way are not continued
  *   ENDED      done was called or will be by the next reap
  *
  * Invariants
  *   INV-1  An io is between head and tail if and only if its state is WAITING.
- *   INV-2  engine_parts is the number of slots whose io it is. An io ends when it is 0 and the state is not WAITING.
+ *   INV-2  engine_parts is the number of slots whose io it is, unless it is WHOLE. An io ends when it is 0 and the state is not
+ *          WAITING.
  *   INV-3  A slot in use is either with the backend or among those to be issued again, never both.
- *   INV-4  An io counts in queue->ios from prepare until done is about to be called.
+ *   INV-4  An io counts in spw_queue_ios() from prepare until done is about to be called.
  */
 #include <errno.h>
 #include <string.h>
@@ -29,8 +31,6 @@
 
 /* How often one part is tried again after -EAGAIN or -EINTR. */
 #define RETRIES_MAX 256
-
-enum io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED };
 
 static const char *const op_names[] = {
 	[SPW_READ] = "read",
@@ -78,7 +78,6 @@ COLD static void end_later(struct spw_queue *q, struct spw_io *io)
 HOT void end_io(struct spw_queue *q, struct spw_io *io)
 {
 	io->engine_state = IO_ENDED;
-	q->stats.ios++;
 	if (unlikely(io->engine_error)) {
 		report_failure(q, io);
 		io->res = io->engine_error;
@@ -201,8 +200,33 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 	return false;
 }
 
+COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
+{
+	struct spw_io *io = part->io;
+
+	q->whole_issued--;
+	q->in_flight++;
+	q->ios++;
+	q->stats.parts++;
+	q->stats.parts_fixed++;
+	io->engine_state = IO_ISSUED;
+	io->engine_parts = 1;
+	io->engine_issued_bytes = io->len_bytes;
+	io->engine_error = 0;
+	part->offset_bytes = io->offset_bytes;
+	part->buf = io->buf;
+	part->iov = NULL;
+	part->iov_count = 0;
+	part->len_bytes = part->rest_bytes = io->len_bytes;
+	part->piece = spw_queue_piece(q, io->buf, io->len_bytes);
+	part->retries = 0;
+	part->op = (uint8_t)io->op;
+}
+
 void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
+	if (part->io->engine_state == IO_WHOLE)
+		spw_part_unfold(q, part);
 	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) && go_on(q, part, res))
 		issue_again(q, part);
 	else
@@ -420,8 +444,8 @@ static void issue_all(struct spw_queue *q)
 		issue_those_again(q);
 	for (uint64_t mask = q->waiting_mask; mask; mask &= mask - 1)
 		issue_device(q, &q->devices[__builtin_ctzll(mask)]);
-	if (q->in_flight > q->stats.in_flight_max)
-		q->stats.in_flight_max = q->in_flight;
+	if (spw_queue_in_flight(q) > q->stats.in_flight_max)
+		q->stats.in_flight_max = spw_queue_in_flight(q);
 	q->issuing = was_issuing;
 }
 
@@ -502,6 +526,11 @@ HOT bool is_plain(const struct spw_queue *q, const struct spw_io *io)
 
 int spw_queue_prepare(struct spw_queue *q, struct spw_io *io)
 {
+	return q->prepare(q, io);
+}
+
+int spw_queue_prepare_any(struct spw_queue *q, struct spw_io *io)
+{
 	struct spw_queue_device *dev;
 
 	if (unlikely(!is_plain(q, io))) {
@@ -550,16 +579,18 @@ int spw_queue_submit(struct spw_queue *q)
 /* How many completions to sleep for. No more than a quarter of the depth may fall idle while ios wait for room. */
 static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 {
-	unsigned want = min - q->ended;
+	unsigned want = min - spw_queue_ended(q);
+	uint32_t ios = spw_queue_ios(q);
+	uint32_t in_flight = spw_queue_in_flight(q);
 
-	if (q->ios == 0)
+	if (ios == 0)
 		return 1; /* only a wake can end this */
-	if (want > q->ios)
-		want = q->ios;
+	if (want > ios)
+		want = ios;
 	if (q->waiting_mask && want > q->depth / 4)
 		want = q->depth >= 4 ? q->depth / 4 : 1;
-	if (want > q->in_flight - q->again)
-		want = q->in_flight - q->again;
+	if (want > in_flight - q->again)
+		want = in_flight - q->again;
 	return want < SPW_WANT_MAX ? want : SPW_WANT_MAX;
 }
 
@@ -577,7 +608,9 @@ static int wait_once(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 
 static bool reaped_enough(const struct spw_queue *q, unsigned min)
 {
-	return q->ended >= min || (q->ended > 0 && q->ios == 0);
+	uint32_t ended = spw_queue_ended(q);
+
+	return ended >= min || (ended > 0 && spw_queue_ios(q) == 0);
 }
 
 static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
@@ -610,15 +643,19 @@ static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 
 int spw_queue_reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 {
+	uint32_t ended;
 	int ret;
 
 	if (q->reaping)
 		return spw_error(-EDEADLK, "spw_queue_reap() called from inside a done function");
 	q->reaping = true;
-	q->ended = 0;
 	ret = reap(q, min, timeout_ns);
+	ended = spw_queue_ended(q);
+	q->stats.ios += ended;
+	q->ended = 0;
+	q->whole_reaped = q->whole_ended;
 	q->reaping = false;
-	return q->ended > 0 ? (int)q->ended : ret;
+	return ended > 0 ? (int)ended : ret;
 }
 
 void spw_queue_wake(struct spw_queue *q)
@@ -664,13 +701,15 @@ int spw_queue_cancel(struct spw_queue *q, struct spw_io *io)
 	/* done is called later, never from here. */
 	q->issuing = true;
 	found = cancel_waiting(q, dev, io);
-	q->issuing = was_issuing;
 	for (struct spw_part *part = dev->parts; part < dev->parts + q->depth; part++) {
 		if (part->io != io)
 			continue;
 		found = true;
+		if (io->engine_state == IO_WHOLE)
+			spw_part_unfold(q, part);
 		io->engine_state = IO_CANCELLED;
 		q->ops->cancel(q, part);
 	}
+	q->issuing = was_issuing;
 	return found ? 0 : spw_error(-ENOENT, "cancel: the io is not in the queue");
 }

@@ -30,6 +30,11 @@ struct spw_uring {
 	int enter_fd;
 	unsigned wakes_armed; /* polls of the eventfd under way: as many as completions were ever waited for at once */
 	bool wake_fired;
+
+	/* Of entries of the usual size, to take the next one in few instructions. */
+	struct io_uring_sqe *entries;
+	unsigned entries_mask;
+	unsigned tail_limit; /* the kernel has taken so many less the ring's entries, and may have taken more */
 };
 
 /*

@@ -298,6 +298,120 @@ static void test_a_signal_ends_the_wait(void **state)
 	assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
 }
 
+/* An io in the arena's first bytes, 4096 bytes at block @block of the drive. */
+static struct spw_io small_io(enum spw_op op, char *memory, unsigned block, unsigned *done)
+{
+	return (struct spw_io){
+		.op = op,
+		.buf = memory,
+		.len_bytes = 4096,
+		.offset_bytes = (uint64_t)block * 4096,
+		.done = count_done,
+		.context = done,
+	};
+}
+
+static void test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive(void **state)
+{
+	enum { IOS = 6 };
+	struct spw_queue_stats stats;
+	struct spw_io ios[IOS];
+	unsigned done = 0;
+	void *memory;
+	char *bytes;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	pass_over_drive();
+	assert_int_equal(spw_arena_alloc(drive_arena, IOS * 4096, &memory), 0);
+	bytes = memory;
+	for (unsigned round = 0; round < 2; round++) {
+		/* First all are written; then the odd ones would be written again, and are not. */
+		memset(bytes, round ? 0xee : 0x11, IOS * 4096);
+		for (unsigned i = 0; i < IOS; i++) {
+			ios[i] = small_io(SPW_WRITE, bytes + i * 4096, i, &done);
+			assert_int_equal(spw_queue_prepare(drive_queue, &ios[i]), 0);
+		}
+		for (unsigned i = 1; round && i < IOS; i += 2)
+			assert_int_equal(spw_queue_cancel(drive_queue, &ios[i]), 0);
+		assert_int_equal(spw_queue_room(drive_queue, 0), round ? 8 - IOS / 2 : 8 - IOS);
+		while (done < IOS)
+			assert_true(spw_queue_reap(drive_queue, IOS, -1) >= 0);
+		for (unsigned i = 0; i < IOS; i++)
+			assert_int_equal(ios[i].res, round && i % 2 ? -ECANCELED : 4096);
+		done = 0;
+	}
+	assert_int_equal(spw_queue_cancel(drive_queue, &ios[0]), -ENOENT);
+	assert_int_equal(spw_device_pread(drive, bytes, IOS * 4096, 0), 0);
+	for (unsigned i = 0; i < IOS; i++)
+		assert_int_equal((unsigned char)bytes[i * 4096 + 7], i % 2 ? 0x11 : 0xee);
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.errors, 0);
+	assert_int_equal(stats.bytes_written, DRIVE_BYTES + (IOS + IOS / 2) * 4096);
+	spw_arena_free(drive_arena, memory);
+}
+
+/* Everything that a transfer from registered memory may get wrong, one at a time; done is never called. */
+static void test_the_short_way_refuses_what_the_long_way_does(void **state)
+{
+	unsigned done = 0;
+	struct spw_io good, bad[10];
+	void *memory;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
+	good = small_io(SPW_READ, memory, DRIVE_BYTES / 4096 - 1, &done);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
+		bad[i] = good;
+	bad[0].offset_bytes += 4096;
+	bad[1].offset_bytes = UINT64_MAX - 4095; /* the sum is 0 */
+	bad[2].len_bytes = 8192;
+	bad[3].len_bytes = 0;
+	bad[4].len_bytes = 100;
+	bad[5].offset_bytes -= 4095;
+	bad[6].buf = (char *)memory + 1;
+	bad[7].op = (enum spw_op)9;
+	bad[8].device = 1;
+	bad[9].buf = NULL;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
+		assert_int_equal(spw_queue_prepare(drive_queue, &bad[i]), -EINVAL);
+	assert_int_equal(spw_queue_prepare(drive_queue, &good), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 1);
+	assert_int_equal(good.res, 4096);
+	assert_int_equal(done, 1);
+	spw_arena_free(drive_arena, memory);
+}
+
+static void test_a_file_that_became_shorter(void **state)
+{
+	struct spw_queue_stats stats;
+	unsigned done = 0;
+	struct spw_io io;
+	void *memory;
+	int ret;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
+	io = small_io(SPW_READ, memory, DRIVE_BYTES / 2 / 4096 - 8, &done);
+	io.len_bytes = 65536;
+	assert_int_equal(truncate(drive_path, DRIVE_BYTES / 2), 0);
+	ret = spw_queue_prepare(drive_queue, &io);
+	while (ret >= 0 && done == 0)
+		ret = spw_queue_reap(drive_queue, 1, -1);
+	assert_int_equal(truncate(drive_path, DRIVE_BYTES), 0);
+	assert_true(ret >= 0);
+	assert_int_equal(io.res, -EIO);
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.short_transfers, 2);
+	assert_int_equal(stats.parts, 2);
+	assert_int_equal(stats.errors, 1);
+	assert_int_equal(spw_queue_room(drive_queue, 0), 8);
+	spw_arena_free(drive_arena, memory);
+	pass_over_drive();
+}
+
 #define RING_TEST(function) cmocka_unit_test_setup_teardown(function, reset, close_queue)
 
 int main(void)
@@ -316,6 +430,9 @@ int main(void)
 		RING_TEST(test_a_second_thread_is_refused),
 		RING_TEST(test_wakes_lose_no_io),
 		RING_TEST(test_a_signal_ends_the_wait),
+		RING_TEST(test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive),
+		RING_TEST(test_the_short_way_refuses_what_the_long_way_does),
+		RING_TEST(test_a_file_that_became_shorter),
 	};
 	struct io_uring_params params = {0};
 	struct io_uring ring;
