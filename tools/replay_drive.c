@@ -20,6 +20,7 @@
 uint64_t __real_spw_clock_ns(void);
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 uint64_t __real_spw_store_chunk_bytes(const struct spw_store *store);
+void __real_spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size);
 int __real_spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
 			 spw_object *object, struct spw_request **request);
 int __real_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
@@ -34,6 +35,7 @@ void __real_spw_request_raise(struct spw_request *request, enum spw_class cls);
 uint64_t __wrap_spw_clock_ns(void);
 int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 uint64_t __wrap_spw_store_chunk_bytes(const struct spw_store *store);
+void __wrap_spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size);
 int __wrap_spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
 			 spw_object *object, struct spw_request **request);
 int __wrap_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
@@ -448,6 +450,17 @@ int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
 uint64_t __wrap_spw_store_chunk_bytes(const struct spw_store *store)
 {
 	return sim.on ? sim.chunk_bytes : __real_spw_store_chunk_bytes(store);
+}
+
+/* One drive, and nothing that it could count better than the cache does. */
+void __wrap_spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
+{
+	const struct spw_store_stats simulated = {.size = size, .drives = 1};
+
+	if (sim.on)
+		spw_opts_merge(stats, size, &simulated, sizeof(simulated));
+	else
+		__real_spw_store_stats(store, stats, size);
 }
 
 int __wrap_spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
