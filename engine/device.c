@@ -194,7 +194,7 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 	int ret;
 
 	if (!device->geometry.discards)
-		return -EOPNOTSUPP;
+		return spw_error(-EOPNOTSUPP, "%s cannot discard", device->path);
 	do {
 		if (device->geometry.kind == SPW_DEVICE_FILE)
 			ret = fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset_bytes,
@@ -202,7 +202,10 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 		else
 			ret = ioctl(device->fd, BLKDISCARD, range);
 	} while (ret && errno == EINTR);
-	return ret ? spw_device_translate_error(device, -errno) : 0;
+	return ret ? spw_error_errno(spw_device_translate_error(device, -errno),
+				     "%s: discard of %llu bytes at byte %llu failed", device->path,
+				     (unsigned long long)len_bytes, (unsigned long long)offset_bytes)
+		   : 0;
 }
 
 static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes, uint64_t len_bytes)

@@ -292,12 +292,27 @@ static bool has_ended(const struct spw_request *request)
 	return atomic_load_explicit(&request->ended, memory_order_acquire) == ENDED;
 }
 
+/*
+ * Inline mode: one turn for whoever waits. A queue that fails for a moment ends no request: its buffer may still be a drive's, and only
+ * its own end gives it back. So the caller goes on waiting, as the I/O thread would.
+ *
+ * Return: 0; -EEXIST the store belongs to another thread, whose turns end the request.
+ */
+static int turn_inline(struct spw_store *store, bool wait)
+{
+	int rc = spw_store_poll(store, wait);
+
+	if (rc < 0 && rc != -EEXIST)
+		spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
+	return rc == -EEXIST ? rc : 0;
+}
+
 int spw_request_test(struct spw_request *request)
 {
 	if (request->store->opts.inline_mode && !has_ended(request)) {
-		int rc = spw_store_poll(request->store, false);
+		int rc = turn_inline(request->store, false);
 
-		if (rc < 0)
+		if (rc)
 			return rc;
 	}
 	if (!has_ended(request))
@@ -311,9 +326,9 @@ int spw_request_wait(struct spw_request *request)
 		uint32_t not_ended = ENDED_NOT;
 
 		if (request->store->opts.inline_mode) {
-			int rc = spw_store_poll(request->store, true);
+			int rc = turn_inline(request->store, true);
 
-			if (rc < 0)
+			if (rc)
 				return rc;
 			continue;
 		}
@@ -333,11 +348,8 @@ static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_
 
 	if (left_ns == 0)
 		return -ETIMEDOUT;
-	if (store->opts.inline_mode) {
-		int rc = spw_store_poll(store, deadline_ns == UINT64_MAX);
-
-		return rc < 0 ? rc : 0;
-	}
+	if (store->opts.inline_mode)
+		return turn_inline(store, deadline_ns == UINT64_MAX);
 	atomic_fetch_add(&store->any_waiters, 1);
 	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
 	atomic_fetch_sub(&store->any_waiters, 1);

@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/integration/test_sweep.c - the Nth allocation, the Nth system call fails: for N = 1, 2, 3 ... until the operation passes untouched
+ *
+ * For every operation, once and for a whole burst. Afterwards: an error has words, what was opened is closed, nothing is left over (heap,
+ * mappings, descriptors, threads), no wrong byte came back, no drive that is not free was written, and the same operation works.
+ */
+/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __getdelim free mmap munmap stat fstat statx access pread pwrite */
+/* wrap: fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir getrandom realpath pthread_create pthread_join */
+/* wrap: open fcntl ioctl io_setup io_submit io_getevents io_uring_queue_init_params io_uring_register_buffers io_uring_register_files */
+/* wrap: io_uring_register_ring_fd io_uring_register io_uring_enter2 blkid_new_probe blkid_probe_set_device blkid_do_probe */
+#include "tests/integration/test_store.h"
+
+#include <limits.h>
+
+#include "tests/sweep/faults.h"
+#include "util/util.h"
+
+#define DRIVES       2
+#define CHUNK_BYTES  SPW_CHUNK_BYTES_MIN
+#define OBJECT_BYTES (5 * CHUNK_BYTES + 777)
+#define POINTS_MAX   3000 /* no operation makes so many calls */
+#define FOR_EVER     LONG_MAX
+#define A_WHILE      40 /* of what a store in use must come back from: the kernel takes nothing at all */
+#define MARK         "nothing was said"
+
+static uint8_t *bytes, *back;
+static struct spw_store *subject;
+static bool inline_mode;
+static unsigned made =
+	DRIVES; /* drives that are formatted and wiped: one is quicker where there are hundreds of formats */
+
+struct operation {
+	const char *name;
+	int (*prepare)(void); /* no fault here; NULL: nothing to prepare */
+	int (*run)(void);
+	void (*finish)(void); /* no fault here */
+	long burst;           /* how long a sticky fault lasts */
+};
+
+/*
+ * Hundreds of opens and formats take long on loop devices: what does not depend on the backend is swept on plain files, and sampled
+ * elsewhere.
+ */
+static bool is_whole_sweep(void)
+{
+	const char *config = getenv("SPW_TEST_CONFIG");
+
+	return !config || strcmp(config, "files-io_uring") == 0;
+}
+
+/* ---- One sweep ---- */
+
+static void check_balance(const struct operation *op, const struct fault_balance *before, long nth)
+{
+	struct fault_balance after = fault_balance_now();
+
+	if (memcmp(before, &after, sizeof(after)) != 0)
+		fail_msg("%s, fault %ld (%s): %ld allocations, %lld mapped bytes, %ld descriptors, %ld threads left "
+			 "over",
+			 op->name, nth, atomic_load(&faults.name), after.allocations - before->allocations,
+			 after.mapped - before->mapped, after.descriptors - before->descriptors,
+			 after.threads - before->threads);
+}
+
+static void prepare(const struct operation *op)
+{
+	if (op->prepare)
+		assert_ok(op->prepare());
+	(void)spw_error(-EIO, MARK);
+}
+
+/* Return: whether anything failed on purpose. */
+static bool sweep_point(const struct operation *op, enum fault_class cls, long nth, long burst)
+{
+	struct fault_balance before = fault_balance_now();
+	unsigned hits;
+	int rc;
+
+	prepare(op);
+	fault_arm(cls, nth, burst);
+	rc = op->run();
+	hits = fault_disarm();
+	if (rc < 0 && hits == 0)
+		fail_msg("%s without a fault: %s", op->name, spw_last_error());
+	if (rc < 0 && (strcmp(spw_last_error(), MARK) == 0 || spw_last_error()[0] == '\0'))
+		fail_msg("%s, fault %ld (%s): %s without a word of explanation", op->name, nth,
+			 atomic_load(&faults.name), spw_strerror(rc));
+	if (op->finish)
+		op->finish();
+	check_balance(op, &before, nth);
+	return hits > 0;
+}
+
+/* Every @stride th point. */
+static void sweep_some(const struct operation *op, long stride)
+{
+	long points = 0;
+
+	for (unsigned kind = 0; kind < 4; kind++) {
+		enum fault_class cls = kind % 2 ? FAULT_CALL : FAULT_MEMORY;
+		long nth = 1;
+
+		while (sweep_point(op, cls, nth, kind < 2 ? 1 : op->burst)) {
+			assert_true(nth < POINTS_MAX);
+			nth += stride;
+			points++;
+		}
+	}
+	print_message("%s: %ld faults\n", op->name, points);
+}
+
+static void sweep(const struct operation *op)
+{
+	sweep_some(op, 1);
+}
+
+/* ---- Opening and closing ---- */
+
+static struct spw_store_opts small_opts(void)
+{
+	struct spw_store_opts opts = default_opts();
+
+	opts.inline_mode = inline_mode;
+	opts.arena_bytes = 4 * MIB;
+	opts.requests_max = 16;
+	opts.objects_max = 16;
+	opts.queue_depth = 4;
+	return opts;
+}
+
+static int open_subject(void)
+{
+	struct spw_store_opts opts = small_opts();
+
+	return spw_store_open(drive_paths, DRIVES, &opts, &subject);
+}
+
+static void close_subject(void)
+{
+	spw_store_close(subject);
+	subject = NULL;
+}
+
+static int open_or_nothing(void)
+{
+	int rc = open_subject();
+
+	assert_true((rc == 0) == (subject != NULL));
+	return rc;
+}
+
+/* A store that opened in spite of a fault has to work as any other. */
+static void use_and_close(void)
+{
+	spw_object object;
+
+	if (!subject)
+		return;
+	object = put_wait(subject, bytes, OBJECT_BYTES);
+	memset(back, 0xA5, OBJECT_BYTES);
+	assert_ok(get_wait(subject, object, 0, back, OBJECT_BYTES));
+	assert_memory_equal(back, bytes, OBJECT_BYTES);
+	assert_ok(spw_store_free(subject, object));
+	close_subject();
+}
+
+static void test_open(void **state)
+{
+	static const struct operation op = {"open", NULL, open_or_nothing, use_and_close, FOR_EVER};
+
+	(void)state;
+	sweep_some(&op, is_whole_sweep() ? 1 : 17);
+	inline_mode = is_whole_sweep();
+	if (inline_mode)
+		sweep(&op);
+	inline_mode = false;
+	assert_ok(open_subject());
+	use_and_close();
+}
+
+static int run_close(void)
+{
+	close_subject();
+	return 0;
+}
+
+static int open_with_traffic(void)
+{
+	spw_object object;
+	int rc = open_subject();
+
+	for (unsigned i = 0; rc == 0 && i < 3; i++)
+		rc = spw_store_put(subject, bytes, OBJECT_BYTES, &(struct spw_notify){0}, &object, NULL);
+	return rc;
+}
+
+static void test_close(void **state)
+{
+	static const struct operation idle = {"close", open_subject, run_close, NULL, A_WHILE},
+				      busy = {"close with requests", open_with_traffic, run_close, NULL, A_WHILE};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		inline_mode = i == 1;
+		sweep(&idle);
+		sweep(&busy);
+	}
+	inline_mode = false;
+}
+
+/* ---- Objects ---- */
+
+/* An error is an answer, other bytes are not. The object exists from the put on, also when the put has failed. */
+static int round_trip(void)
+{
+	struct spw_request *request;
+	spw_object object;
+	int put, get, other, rc = spw_store_put(subject, bytes, OBJECT_BYTES, NULL, &object, &request);
+
+	if (rc)
+		return rc;
+	put = spw_request_wait(request);
+	memset(back, 0xA5, OBJECT_BYTES);
+	get = get_wait(subject, object, 0, back, OBJECT_BYTES);
+	assert_true(put == 0 || get != 0);
+	if (get == 0)
+		assert_memory_equal(back, bytes, OBJECT_BYTES);
+	other = spw_store_flush(subject, NULL, &request);
+	other = other ? other : spw_request_wait(request);
+	rc = spw_store_trim(subject, NULL, &request);
+	rc = rc ? rc : spw_request_wait(request);
+	assert_ok(spw_store_free(subject, object));
+	assert_true(spw_store_eventfd(subject) >= -EMFILE);
+	return put ? put : get ? get : other ? other : rc;
+}
+
+/* What the faults have retired serves again. */
+static void revive_and_close(void)
+{
+	for (unsigned i = 0; i < DRIVES; i++)
+		(void)spw_store_revive(subject, i);
+	use_and_close();
+}
+
+static void test_round_trip(void **state)
+{
+	static const struct operation op = {"put, get, flush, trim, free", open_subject, round_trip, revive_and_close,
+					    A_WHILE};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		inline_mode = i == 1;
+		sweep(&op);
+	}
+	inline_mode = false;
+}
+
+/* ---- The tensor cache ---- */
+
+#define TENSORS 4
+
+static struct spw_cache *cache;
+
+static int open_cache(void)
+{
+	struct spw_cache_opts opts;
+
+	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.min_bytes = 1;
+	opts.tensors_max = 16;
+	opts.spill_last_scope = true;
+	return spw_cache_open(subject, &opts, &cache);
+}
+
+static int take_back(spw_tensor tensor, unsigned index, int offered)
+{
+	const uint8_t *kept = bytes + index * CHUNK_BYTES;
+	struct spw_taken taken = {0};
+	int rc = spw_cache_take(cache, tensor, 0, CHUNK_BYTES, &taken);
+
+	if (rc == 0 && taken.bytes) {
+		assert_memory_equal(taken.bytes, kept, CHUNK_BYTES);
+		spw_cache_return(cache, taken.lease);
+	} else if (rc == 0) {
+		assert_int_equal(taken.owner, index + 1);
+	}
+	assert_true(offered >= 0 || rc == -ENOENT);
+	assert_ok(offered >= 0 ? spw_cache_release(cache, tensor) : 0);
+	return offered >= 0 ? rc : 0;
+}
+
+/* A step that would have succeeded without the cache does so with it: what is not taken was never offered, or its drive failed. */
+static int one_step(void)
+{
+	spw_tensor tensors[TENSORS];
+	uint64_t owners[2 * TENSORS];
+	int offered[TENSORS], rc = open_cache(), taken;
+
+	if (rc)
+		return rc;
+	spw_cache_step(cache);
+	for (unsigned i = 0; i < TENSORS; i++) {
+		struct spw_offer offer = {.storage_key = 100 + i,
+					  .storage_bytes = bytes + i * CHUNK_BYTES,
+					  .storage_len_bytes = CHUNK_BYTES,
+					  .len_bytes = CHUNK_BYTES,
+					  .owner = i + 1};
+
+		spw_cache_scope_enter(cache, i);
+		offered[i] = spw_cache_offer(cache, &offer, &tensors[i]);
+		spw_cache_scope_leave(cache);
+	}
+	spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
+	for (unsigned i = TENSORS; i-- > 0;) {
+		taken = take_back(tensors[i], i, offered[i]);
+		rc = rc ? rc : taken;
+	}
+	assert_true(spw_cache_drain(cache, owners, 2 * TENSORS) >= 0);
+	spw_cache_close(cache);
+	cache = NULL;
+	return rc;
+}
+
+static void test_step(void **state)
+{
+	static const struct operation op = {"a step of the cache", open_subject, one_step, revive_and_close, A_WHILE};
+
+	(void)state;
+	sweep(&op);
+}
+
+/* ---- Format, check, probe, wipe, status ---- */
+
+static int run_format(void)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+	struct spw_format_opts opts;
+
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.chunk_bytes = CHUNK_BYTES;
+	opts.force = true;
+	return spw_format(drive_paths, made, &opts, &info);
+}
+
+/* After a format that failed: the old store, the new one, or a refusal that says why. */
+static void check_and_format(void)
+{
+	int rc = spw_check(drive_paths, made, NULL, NULL);
+
+	if (rc != 0 && rc != -EUCLEAN && rc != -EMEDIUMTYPE)
+		fail_msg("a format that failed left %s (%s)", spw_strerror(rc), spw_last_error());
+	if (rc != 0)
+		assert_ok(run_format());
+	assert_ok(spw_check(drive_paths, made, NULL, NULL));
+}
+
+static int run_check(void)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+	struct spw_drive_info drives[DRIVES] = {{.size = sizeof(drives[0])}};
+
+	return spw_check(drive_paths, DRIVES, &info, drives);
+}
+
+static int run_wipe(void)
+{
+	return spw_wipe(drive_paths, made, NULL);
+}
+
+/* Wiped in part, whole, or not at all: the drives can be formatted. */
+static void format_again(void)
+{
+	assert_ok(run_format());
+}
+
+static int run_probe(void)
+{
+	struct spw_probe_info info = {.size = sizeof(info)};
+	char **paths = NULL;
+	int found, rc = spw_probe(drive_paths[0], &info);
+
+	/* A fault may hide why, but it cannot make a drive that carries a store a free one. */
+	assert_false(info.usable);
+	assert_true(info.reason[0] != '\0');
+	found = spw_probe_list(&paths);
+	if (found >= 0)
+		spw_probe_list_free(paths);
+	return rc ? rc : found < 0 ? found : 0;
+}
+
+static int run_status(void)
+{
+	static struct spw_status_name names[64];
+	static struct spw_status status;
+	int rc = spw_status_list(names, 64);
+
+	for (int i = 0; i < rc && i < 64; i++)
+		(void)spw_status_read(names[i].store_uuid, names[i].partition, &status, sizeof(status));
+	return rc < 0 ? rc : 0;
+}
+
+static void test_drives(void **state)
+{
+	static const struct operation format = {"format", NULL, run_format, check_and_format, FOR_EVER},
+				      check = {"check", NULL, run_check, NULL, FOR_EVER},
+				      probe = {"probe", NULL, run_probe, NULL, FOR_EVER},
+				      wipe = {"wipe", NULL, run_wipe, format_again, FOR_EVER},
+				      status = {"status", open_subject, run_status, use_and_close, FOR_EVER};
+
+	(void)state;
+	if (!is_whole_sweep())
+		return;
+	sweep(&check);
+	sweep(&probe);
+	sweep(&status);
+	made = 1;
+	assert_ok(run_format());
+	sweep(&format);
+	sweep(&wipe);
+	made = DRIVES;
+	assert_ok(run_format());
+}
+
+/* ---- What is not free is not written, whatever fails while that is found out ---- */
+
+static int format_foreign(void)
+{
+	struct spw_format_opts opts;
+
+	spw_format_opts_init(&opts, sizeof(opts));
+	return spw_format(drive_paths, DRIVES, &opts, NULL);
+}
+
+static int run_refused(int (*attempt)(void))
+{
+	int rc = attempt();
+
+	if (rc == 0 || atomic_load(&faults.writes) > 0)
+		fail_msg("fault %s: a drive that is not free was %s", atomic_load(&faults.name),
+			 rc == 0 ? "taken" : "written to");
+	return rc;
+}
+
+static int refused_foreign(void)
+{
+	return run_refused(format_foreign);
+}
+
+static int refused_format(void)
+{
+	return run_refused(run_format);
+}
+
+static int refused_wipe(void)
+{
+	return run_refused(run_wipe);
+}
+
+static void sweep_refusals(const char *name, int (*attempt)(void))
+{
+	for (unsigned kind = 0; kind < 4; kind++)
+		for (long nth = 1;; nth++) {
+			struct fault_balance before = fault_balance_now();
+			const struct operation op = {.name = name};
+
+			(void)spw_error(-EIO, MARK);
+			fault_arm(kind % 2 ? FAULT_CALL : FAULT_MEMORY, nth, kind < 2 ? 1 : FOR_EVER);
+			(void)attempt();
+			assert_string_not_equal(spw_last_error(), MARK);
+			if (fault_disarm() == 0)
+				break;
+			check_balance(&op, &before, nth);
+		}
+}
+
+static void put_foreign_signature(bool there)
+{
+	uint8_t *block = aligned_alloc(4096, 8192);
+	int fd = open(drive_paths[0], O_RDWR | O_DIRECT | O_CLOEXEC);
+
+	assert_true(block && fd >= 0);
+	memset(block, 0, 8192);
+	if (there)
+		memcpy(block + 4096 - 10, "SWAPSPACE2", 10);
+	if (there)
+		block[1024] = block[1028] = 1; /* version, last page */
+	assert_int_equal(pwrite(fd, block, 8192, 0), 8192);
+	assert_int_equal(fdatasync(fd), 0);
+	assert_int_equal(close(fd), 0);
+	free(block);
+}
+
+static void test_not_ours(void **state)
+{
+	(void)state;
+	if (!is_whole_sweep())
+		return;
+	assert_ok(run_wipe());
+	put_foreign_signature(true);
+	assert_int_equal(format_foreign(), -EEXIST);
+	sweep_refusals("format of a foreign drive", refused_foreign);
+	sweep_refusals("wipe of a foreign drive", refused_wipe);
+	put_foreign_signature(false);
+	assert_ok(run_format());
+	assert_ok(open_subject());
+	sweep_refusals("format of an open store", refused_format);
+	sweep_refusals("wipe of an open store", refused_wipe);
+	use_and_close();
+}
+
+static int setup(void **state)
+{
+	(void)drives_from_environment(state);
+	bytes = aligned_alloc(4096, 8 * (size_t)CHUNK_BYTES);
+	back = aligned_alloc(4096, 8 * (size_t)CHUNK_BYTES);
+	if (!bytes || !back)
+		quit("no memory for the test's buffers");
+	content_fill(bytes, 8 * (size_t)CHUNK_BYTES, 1);
+	return run_format();
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static int disarm(void **state)
+{
+	(void)state;
+	(void)fault_disarm();
+	inline_mode = false;
+	made = DRIVES;
+	if (subject)
+		close_subject();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_open, disarm),       cmocka_unit_test_teardown(test_close, disarm),
+		cmocka_unit_test_teardown(test_round_trip, disarm), cmocka_unit_test_teardown(test_step, disarm),
+		cmocka_unit_test_teardown(test_drives, disarm),     cmocka_unit_test_teardown(test_not_ours, disarm),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
