@@ -260,6 +260,11 @@ class Cache:
     def closed(self) -> bool:
         return self._handle is None
 
+    @property
+    def store(self) -> Optional[Store]:
+        """The store that it spills to."""
+        return self._store
+
     def stats(self) -> CacheStats:
         """Counters so far."""
         struct = _CacheStatsStruct()

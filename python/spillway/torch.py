@@ -28,18 +28,23 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import sys
 import threading
+import time
 import weakref
 from ctypes import byref, c_char, c_uint64
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TextIO, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 from . import _library
 from ._library import blocking, fast
+from ._steptrace import StepTrace
 from ._torch_compat import WeakStorage, register_forward_pre_hook, storage_of
-from .cache import OFFER_DEDUP, STAGE_FORWARD, Cache, CacheStats
+from .cache import HINT_PIN, OFFER_DEDUP, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
+from .report import table_of
 from .store import Path, Store
 
 __all__ = ["Offload", "offload"]
@@ -48,6 +53,10 @@ _log = logging.getLogger("spillway")
 _DRAIN_MAX = 64
 
 Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
+Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Module], bool]]
+Stage = Tuple[int, str]  # a micro-batch, and "forward" or "backward"
+
+_STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 
 class _Version:
@@ -213,6 +222,8 @@ class _Session:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.excluded: Set[int] = set()
+        self.excluding = 0  # modules that are excluded and run now
+        self.tracer: Optional[StepTrace] = None
         self.unpacked = False  # a backward pass has been seen since this was last cleared
         self._owners: Dict[int, _Owner] = {}
         self._storages: Dict[int, _StorageRecord] = {}
@@ -234,9 +245,17 @@ class _Session:
         storage = storage_of(tensor)
         if storage._cdata in self.excluded or tensor.is_quantized or (tensor.is_leaf and tensor.requires_grad):
             return _Kept(tensor)
+        began = time.perf_counter_ns() if self.tracer is not None else 0
         saved = self._offer(tensor, storage)
         self.drain()
+        if began:
+            self._trace("save", began, storage.nbytes() if saved is None else saved.length, saved)
         return _Kept(tensor) if saved is None else saved
+
+    def _trace(self, what: str, began: int, length: int, saved: Optional[_Saved]) -> None:
+        tracer, handle = self.tracer, self.cache._handle
+        if tracer is not None and handle is not None:
+            tracer.tensor(what, began, length, 0 if saved is None else saved.id, self.cache.stats())
 
     def _record(self, storage: Any) -> _StorageRecord:
         record = self._storages.get(storage._cdata)
@@ -276,7 +295,10 @@ class _Session:
         offer.owner = token
         # Before the call: another thread may drain the token before this one goes on.
         self._owners[token] = _Owner(held, version)
-        result = fast.spw_cache_offer(self.cache.handle, byref(offer), byref(number))
+        if self.excluding:
+            result = fast.spw_cache_offer_hint(self.cache.handle, byref(offer), HINT_PIN, byref(number))
+        else:
+            result = fast.spw_cache_offer(self.cache.handle, byref(offer), byref(number))
         if result < 0:
             del self._owners[token]
             return None
@@ -289,6 +311,7 @@ class _Session:
 
     def unpack(self, saved: _Saved) -> Tensor:
         self.unpacked = True
+        began = time.perf_counter_ns() if self.tracer is not None else 0
         taken = self._takes.pop() if self._takes else _library.Taken()
         tensor = None
         while tensor is None:
@@ -298,6 +321,8 @@ class _Session:
         # The token of memory that was modified during its write may only now come back.
         self.drain()
         saved.version.check()
+        if began:
+            self._trace("use", began, saved.length, saved)
         return tensor
 
     def _take(self, saved: _Saved, taken: Any) -> None:
@@ -444,6 +469,18 @@ def _scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
     return list(scopes)
 
 
+def _excluded_of(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
+    if exclude is None:
+        return []
+    if callable(exclude) and not isinstance(exclude, nn.Module):
+        return [module for name, module in model.named_modules() if exclude(name, module)]
+    things = [exclude] if isinstance(exclude, (nn.Module, Tensor)) else list(exclude)
+    for thing in things:
+        if not isinstance(thing, (nn.Module, Tensor)):
+            raise TypeError(f"exclude takes modules and tensors, not {type(thing).__name__}")
+    return things
+
+
 _active = threading.local()
 
 
@@ -456,16 +493,28 @@ class Offload:
     each.
     """
 
-    def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        cache: Cache,
+        scopes: List[nn.Module],
+        exclude: Sequence[Union[nn.Module, Tensor]] = (),
+        own_store: Optional[Store] = None,
+    ) -> None:
         self._model = model
         self._scopes = scopes
+        self._excluded_modules = [thing for thing in exclude if isinstance(thing, nn.Module)]
+        self._excluded_tensors = [thing for thing in exclude if isinstance(thing, Tensor)]
+        self._own_store = own_store
         self._session = _Session(cache)
         self._hooks: Optional[Any] = None
         self._handles: List[Any] = []
         self._depth = 0
         self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told
         self._explicit_steps = False
+        self._explicit_stages = False
         self._begun = False
+        self._trace_path: Optional[Path] = None
         self._micro_batch = 0
         self._troubles: Dict[str, int] = {}
 
@@ -496,12 +545,17 @@ class Offload:
         if hooks is not None:
             hooks.__exit__(*exc_info)
         self._session.drain()
+        self._write_trace()
 
     def close(self) -> None:
         """Close the cache. Tensors saved before can no longer be used for a backward pass."""
         if self._hooks is not None:
             raise RuntimeError("leave the offload context before closing it")
+        self._write_trace()
+        self._session.tracer = None
         self._session.close()
+        if self._own_store is not None:
+            self._own_store.close()
 
     def step(self) -> None:
         """A training step begins. Needed only when a step has several forward passes; from the first call on it must be
@@ -509,7 +563,33 @@ class Offload:
         self._explicit_steps = True
         self._begin_step()
 
+    def stage(self, micro_batch: int, phase: str, next: Optional[Stage] = None) -> None:
+        """The schedule of a pipeline goes on to the forward or backward pass of a micro-batch: call it before each.
+
+        From the first call on every pass must be told, and every step by step(): nothing is guessed any more.
+
+        :param micro_batch: counted from 0 in each step; several model chunks per rank give each pair of micro-batch and
+            chunk a number of its own
+        :param phase: "forward" or "backward"
+        :param next: the (micro_batch, phase) that comes after it, if that is known: reading ahead goes on into it
+        :raises ValueError: no such phase, or a micro-batch below 0
+        """
+        here = _stage_of(micro_batch, phase)
+        then = None if next is None else _stage_of(*next)
+        self._explicit_steps = self._explicit_stages = True
+        if not self._begun:
+            self._begin_step()
+        handle = self._session.cache.handle
+        if then is None:
+            fast.spw_cache_stage(handle, *here)
+        else:
+            fast.spw_cache_stage_next(handle, *here, *then)
+        if self._session.tracer is not None:
+            self._session.tracer.mark(f"{phase} {micro_batch}")
+        self._session.drain()
+
     def _begin_step(self) -> None:
+        self._next_trace()
         session = self._session
         fast.spw_cache_step(session.cache.handle)
         self._begun = True
@@ -520,7 +600,9 @@ class Offload:
 
     def _refresh_excluded(self) -> None:
         model = self._model
-        self._session.excluded = _identities(itertools.chain(model.parameters(), model.buffers()))
+        self._session.excluded = _identities(
+            itertools.chain(model.parameters(), model.buffers(), self._excluded_tensors)
+        )
 
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
@@ -541,9 +623,20 @@ class Offload:
         add = self._handles.append
         add(register_forward_pre_hook(self._model, self._model_enter))
         add(self._model.register_forward_hook(self._model_leave))
+        names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
-            add(module.register_forward_pre_hook(self._scope_enter_hook(key)))
+            name = names.get(id(module)) or type(module).__name__
+            add(module.register_forward_pre_hook(self._scope_enter_hook(key, name)))
             add(module.register_forward_hook(self._scope_leave))
+        for module in self._excluded_modules:
+            add(module.register_forward_pre_hook(self._excluded_enter))
+            add(module.register_forward_hook(self._excluded_leave))
+
+    def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
+        self._session.excluding += 1
+
+    def _excluded_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        self._session.excluding = max(0, self._session.excluding - 1)
 
     def _model_enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.is_grad_enabled():
@@ -553,13 +646,14 @@ class Offload:
         self._session.excluded |= _identities(_tensors_in((args, kwargs)))
         if not self._explicit_steps and (self._session.unpacked or not self._begun):
             self._begin_step()
-        fast.spw_cache_stage(self._session.cache.handle, self._micro_batch, STAGE_FORWARD)
-        self._micro_batch += 1
+        if not self._explicit_stages:
+            fast.spw_cache_stage(self._session.cache.handle, self._micro_batch, STAGE_FORWARD)
+            self._micro_batch += 1
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.drain()
 
-    def _scope_enter_hook(self, key: int) -> Callable[[nn.Module, Any], None]:
+    def _scope_enter_hook(self, key: int, name: str) -> Callable[[nn.Module, Any], None]:
         session = self._session
 
         def enter(_module: nn.Module, _args: Any) -> None:
@@ -567,6 +661,8 @@ class Offload:
             self._entered.append(told)
             if told:
                 fast.spw_cache_scope_enter(session.cache.handle, key)
+                if session.tracer is not None:
+                    session.tracer.begin(name)
                 session.drain()
 
         return enter
@@ -574,13 +670,18 @@ class Offload:
     def _scope_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         if self._entered and self._entered.pop():
             fast.spw_cache_scope_leave(self._session.cache.handle)
+            if self._session.tracer is not None:
+                self._session.tracer.end()
             self._session.drain()
 
     def _leave_all(self) -> None:
         handle = self._session.cache._handle
+        self._session.excluding = 0
         while self._entered:
             if self._entered.pop() and handle is not None:
                 fast.spw_cache_scope_leave(handle)
+                if self._session.tracer is not None:
+                    self._session.tracer.end()
 
     # ---- What it did -----------------------------------------------------------------------------------------------
 
@@ -594,14 +695,90 @@ class Offload:
         """The most bytes in memory at once that held activations: saved tensors, staging and prefetched memory."""
         return self.stats().activation_bytes_max
 
+    def report(self, file: Optional[TextIO] = None) -> None:
+        """Print a table of what the cache and the drives did since offload() was called, to standard output or a file."""
+        print(table_of(self.stats(), self._session.cache.store), file=file or sys.stdout)
+
+    def trace(self, path: Path) -> None:
+        """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+        The file shows layers, stages, each tensor saved and used, how long its use waited, and how much memory held
+        activations, waited to be written and was read ahead. It is complete when the step after begins, or at close();
+        and is written each time that the context is left meanwhile. Recording costs some microseconds per tensor.
+
+        :raises OSError: the file cannot be made
+        """
+        with open(path, "w", encoding="ascii"):  # told now, not after the step
+            pass
+        self._trace_path = path
+
+    def _next_trace(self) -> None:
+        self._write_trace()
+        self._session.tracer = None
+        if self._trace_path is not None:
+            self._session.tracer = StepTrace(self._trace_path, self.stats())
+            self._trace_path = None
+
+    def _write_trace(self) -> None:
+        """A trace that cannot be written is no reason to end the training."""
+        if self._session.tracer is not None:
+            try:
+                self._session.tracer.write()
+            except OSError as error:
+                _log.warning("the trace is not written: %s", error)
+
     def reset_peak(self) -> None:
         """Let activation_peak_bytes start anew."""
         self._session.cache.reset_peak()
 
 
+def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
+    if phase not in _STAGES:
+        raise ValueError(f'the phase must be "forward" or "backward", not {phase!r}')
+    if not 0 <= micro_batch < 1 << 32:
+        raise ValueError(f"micro-batches are counted from 0 in each step; {micro_batch} is none")
+    return micro_batch, _STAGES[phase]
+
+
+def rank_of_environment() -> Optional[int]:
+    """The number of this process on its machine, as torchrun, Open MPI, MVAPICH and Slurm give it; None: there is none."""
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "RANK"):
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return None
+
+
+def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[Store]]:
+    """(the store, the same if it was opened here)"""
+    if store is None:
+        return None, None
+    if isinstance(store, Store):
+        if rank is not None and store.stats().partition != rank:
+            raise ValueError(
+                f"the store is open on partition {store.stats().partition}, but rank is {rank}: open it with "
+                f"Store(drives, partition={rank}), or give offload() the drives and it does"
+            )
+        return store, None
+    drives = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else list(store)
+    if rank is None:
+        rank = rank_of_environment()
+    opened = Store(drives, partition=rank)
+    return opened, opened
+
+
+def _check_devices(model: nn.Module) -> None:
+    devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
+    if devices - {"cpu"}:
+        _log.warning(
+            "the model is on %s: only what is saved in host memory spills; tensors of other devices are kept",
+            " and ".join(sorted(devices)),
+        )
+
+
 def offload(
     model: nn.Module,
-    store: Optional[Store],
+    store: Union[None, Store, Path, Sequence[Path]],
     *,
     min_bytes: Optional[int] = None,
     staging_bytes: Optional[int] = None,
@@ -609,12 +786,15 @@ def offload(
     mode: str = "spill",
     budget_bytes: Optional[int] = None,
     scopes: Scopes = None,
+    exclude: Exclude = None,
+    rank: Optional[int] = None,
     record: Optional[Path] = None,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for use.
 
     :param model: used to know parameters, buffers and layers; not changed
-    :param store: an open store; may be None in mode "observe"
+    :param store: an open store; or the drives of one, which is then opened on the partition of this rank and closed by
+        close(); may be None in mode "observe"
     :param min_bytes: smaller tensors are kept (default 64 KiB)
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept (default 1 GiB)
     :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope spilled
@@ -622,6 +802,10 @@ def offload(
         "budget": plan the fewest bytes written such that activations fit budget_bytes; "spill": by a fixed rule, all but
         what the backward pass needs first; "observe": keep everything and count what plain training holds
     :param budget_bytes: with mode "budget": most bytes of activations in memory
+    :param exclude: what is never written: modules (all that is saved while one runs its forward) and tensors, or a
+        function of (name, module)
+    :param rank: the partition for this process, of a store formatted with as many as there are ranks on the machine;
+        default: LOCAL_RANK and the like from the environment, else any that is free
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param scopes: the modules after which the cache decides: a list, or a function of (name, module); default: the
         children of the outermost ModuleLists and Sequentials
@@ -631,14 +815,23 @@ def offload(
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
-    cache = Cache(
-        store,
-        mode=mode,
-        min_bytes=min_bytes,
-        staging_bytes=staging_bytes,
-        prefetch_bytes=prefetch_bytes,
-        memory_bytes=budget_bytes,
-        record=record,
-        record_model=type(model).__name__,
-    )
-    return Offload(model, cache, _scopes_of(model, scopes))
+    excluded = _excluded_of(model, exclude)
+    scope_modules = _scopes_of(model, scopes)
+    _check_devices(model)
+    opened, own = _opened(store, rank)
+    try:
+        cache = Cache(
+            opened,
+            mode=mode,
+            min_bytes=min_bytes,
+            staging_bytes=staging_bytes,
+            prefetch_bytes=prefetch_bytes,
+            memory_bytes=budget_bytes,
+            record=record,
+            record_model=type(model).__name__,
+        )
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+    return Offload(model, cache, scope_modules, excluded, own)

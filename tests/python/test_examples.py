@@ -48,7 +48,8 @@ def test_every_mode_trains_to_the_same_bits(run, drives, model, dropout):
     assert keep["gradients_sha256"] == recompute["gradients_sha256"] == spilled["gradients_sha256"]
     assert len(set(keep["losses_hex"])) == 3
     assert KEYS <= keep.keys() and KEYS | SPILL_KEYS <= spilled.keys()
-    assert spilled["bytes_spilled"] > 0 and spilled["cache"]["steps"] == 3
+    # On slow drives all may be asked for before it is written.
+    assert spilled["bytes_spilled"] + spilled["bytes_forwarded"] > 0 and spilled["cache"]["steps"] == 3
     assert keep["tokens_per_step"] == 2 * 2 * 64
     assert recompute["activation_peak_bytes"] < keep["activation_peak_bytes"]
 

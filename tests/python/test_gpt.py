@@ -56,7 +56,8 @@ def test_identical(store, plain, options):
     run = train(lambda model: spillway.torch.offload(model, store, **options))
     assert same(run, plain)
     stats = run[2].stats()
-    assert stats.bytes_spilled > 0 and stats.bytes_deduplicated > 0 and stats.steps == 3
+    # On slow drives all may be asked for before it is written.
+    assert stats.bytes_spilled + stats.bytes_forwarded > 0 and stats.bytes_deduplicated > 0 and stats.steps == 3
     assert left_in(run[2]) == (0, 0, 0)
 
 

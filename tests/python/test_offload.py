@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_offload.py - modes, what is excluded, stages of a schedule, report and trace, partitions, bad use
+import io
+import json
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import spillway
+import spillway.torch
+from offloading import Nothing, left_in
+
+
+class Layers(nn.Module):
+    def __init__(self, count=4):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def gradients(off=None, steps=3, micro_batches=1):
+    torch.manual_seed(1)
+    model = Layers()
+    off = off(model) if off else None
+    for _ in range(steps):
+        for _ in range(micro_batches):
+            model_step(model, off)
+    return [p.grad for p in model.parameters()], off
+
+
+def model_step(model, off):
+    x = torch.randn(256, 128)
+    if off is None:
+        model(x).pow(2).sum().backward()
+    else:
+        with off:
+            model(x).pow(2).sum().backward()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return gradients()[0]
+
+
+def equal(these, those):
+    return all(torch.equal(a, b) for a, b in zip(these, those))
+
+
+# ---- Modes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {"mode": "spill"}, {"mode": "fastest"}, {"mode": "positional"}, {"mode": "budget", "budget_bytes": 1 << 20},
+    {"mode": "budget", "budget_bytes": 1 << 30}, {"mode": "budget", "budget_bytes": 1},
+], ids=str)
+def test_every_mode_gives_the_same_gradients(store, plain, options):
+    got, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, **options))
+    assert equal(got, plain)
+    assert off.stats().steps == 3
+    assert left_in(off) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"mode": "budget"}, "belong together"),
+    ({"mode": "fastest", "budget_bytes": 1}, "belong together"),
+    ({"mode": "budget", "budget_bytes": -1}, "must not be negative"),
+])
+def test_a_budget_without_its_mode(store, options, words):
+    with pytest.raises(ValueError, match=words):
+        spillway.torch.offload(Layers(), store, **options)
+
+
+# ---- What is excluded ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exclude", [
+    lambda model: [model.layers[1]], lambda model: model.layers[1], lambda model: lambda name, module: name == "layers.1",
+], ids=["list", "module", "function"])
+def test_an_excluded_module_is_kept(store, plain, exclude):
+    got, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill", exclude=exclude(model)))
+    stats = off.stats()
+    assert equal(got, plain)
+    assert stats.bytes_kept_hint == 3 * 2 * 256 * 128 * 4  # the inputs of its two modules, three steps
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_an_excluded_tensor_is_not_offered(store):
+    kept, other = (torch.randn(1000, requires_grad=True) for _ in range(2))
+    kept_base, other_base = kept.exp(), other.exp()
+    off = spillway.torch.offload(Nothing(), store, min_bytes=1, exclude=[kept_base])
+    with off:
+        (kept_base.view(10, 100).sin().sum() + other_base.sin().sum()).backward()
+    assert off.stats().offers == 1
+
+
+def test_an_exception_in_an_excluded_module_excludes_no_more(store, plain):
+    torch.manual_seed(1)
+    model = Layers()
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill", exclude=model.layers[1])
+    fault = model.layers[1][0].register_forward_hook(lambda *_: 1 / 0)
+    with off, pytest.raises(ZeroDivisionError):
+        model(torch.randn(256, 128))
+    fault.remove()
+    before = off.stats().tensors_kept_hint
+    with off:
+        model(torch.randn(256, 128)).sum().backward()
+    assert off.stats().tensors_kept_hint - before == 2
+
+
+def test_wrong_things_to_exclude(store):
+    with pytest.raises(TypeError, match="modules and tensors, not str"):
+        spillway.torch.offload(Layers(), store, exclude=["layers.1"])
+
+
+# ---- A schedule's stages -------------------------------------------------------------------------------------------------
+
+
+def test_stages_of_1f1b(store):
+    """The schedule of the first of two pipeline stages, with four micro-batches."""
+    order = [(0, "forward"), (1, "forward"), (0, "backward"), (2, "forward"), (1, "backward"), (3, "forward"), (2, "backward"),
+             (3, "backward")]
+
+    def run(off_of):
+        torch.manual_seed(1)
+        model = Layers()
+        off = off_of(model) if off_of else None
+        for _ in range(3):
+            losses = {}
+            if off:
+                off.step()
+            for index, (micro_batch, phase) in enumerate(order):
+                if off:
+                    off.stage(micro_batch, phase, next=order[index + 1] if index + 1 < len(order) else None)
+                    off.__enter__()
+                if phase == "forward":
+                    losses[micro_batch] = model(torch.randn(256, 128)).pow(2).sum()
+                else:
+                    losses.pop(micro_batch).backward()
+                if off:
+                    off.__exit__(None, None, None)
+        return [p.grad for p in model.parameters()], off
+
+    expected, _ = run(None)
+    for mode in ("spill", "fastest"):
+        got, off = run(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode=mode))
+        assert equal(got, expected)
+        assert off.stats().steps == 3
+        assert left_in(off) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("stage, words", [
+    ((0, "sideways"), '"forward" or "backward", not'), ((-1, "forward"), "-1 is none"), ((0, "forward", (0, "back")), "not 'back'"),
+])
+def test_stages_that_do_not_exist(store, stage, words):
+    off = spillway.torch.offload(Layers(), store)
+    with pytest.raises(ValueError, match=words):
+        off.stage(*stage)
+    assert off.stats().steps == 0
+
+
+# ---- Seeing it -----------------------------------------------------------------------------------------------------------
+
+
+def test_report(store, capsys):
+    _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill"))
+    file = io.StringIO()
+    off.report(file)
+    off.report()
+    text = capsys.readouterr().out
+    assert text == file.getvalue()
+    rows = dict(line.split("  ", 1) for line in text.splitlines() if not line.startswith(" "))
+    assert rows["steps"].strip() == "3"
+    assert "kept: last layer" in text
+    assert all(drive.path in text for drive in store.drive_stats())
+
+
+def test_report_without_a_store(capsys):
+    _, off = gradients(lambda model: spillway.torch.offload(model, None, mode="observe"))
+    off.report()
+    assert "kept: only watching" in capsys.readouterr().out
+
+
+def test_trace(store, folder):
+    torch.manual_seed(1)
+    model = Layers()
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    model_step(model, off)
+    off.trace(folder / "step.json")
+    model_step(model, off)
+    events = json.loads((folder / "step.json").read_text())["traceEvents"]
+    offers = off.stats().offers
+    names = [event["name"] for event in events]
+    assert names.count("save") == offers // 2 and names.count("use") == offers // 2
+    assert [name for name in names if name.startswith("layer")] == [f"layers.{i}.{j}" for i in range(4) for j in range(2)]
+    assert [e["ph"] for e in events].count("B") == [e["ph"] for e in events].count("E") == 8
+    assert all(event["ts"] >= 0 for event in events)
+    peaks = [event["args"]["activation_bytes"] for event in events if event["ph"] == "C"]
+    assert max(peaks) > 0
+    model_step(model, off)  # is not in it
+    assert json.loads((folder / "step.json").read_text())["traceEvents"] == events
+
+
+def test_a_trace_that_cannot_be_made(store, folder):
+    off = spillway.torch.offload(Layers(), store)
+    with pytest.raises(FileNotFoundError):
+        off.trace(folder / "nowhere" / "step.json")
+
+
+# ---- Partitions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_rank(monkeypatch):
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def partition_of(off):
+    return off._session.cache.store.stats().partition
+
+
+def test_drives_are_opened_on_the_partition_of_the_rank(drives, without_rank, monkeypatch, plain):
+    spillway.format_store(drives, partitions=4)
+    offs = [spillway.torch.offload(Layers(), drives, rank=2)]
+    monkeypatch.setenv("RANK", "7")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    offs.append(spillway.torch.offload(Layers(), drives))
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.delenv("RANK")
+    offs.append(spillway.torch.offload(Layers(), drives))
+    assert [partition_of(off) for off in offs[:2]] == [2, 3]
+    assert partition_of(offs[2]) in (0, 1)
+    with pytest.raises(spillway.SpillwayError):
+        spillway.torch.offload(Layers(), drives, rank=2)
+    for off in offs:
+        off.close()
+    assert spillway.check_store(drives).partitions_in_use == 0
+
+
+def test_more_ranks_than_partitions(drives):
+    spillway.format_store(drives, partitions=2)
+    with pytest.raises(spillway.SpillwayError, match="partition"):
+        spillway.torch.offload(Layers(), drives, rank=2)
+
+
+def test_a_store_of_another_rank(store):
+    spillway.torch.offload(Layers(), store, rank=0)
+    with pytest.raises(ValueError, match="open on partition 0, but rank is 1"):
+        spillway.torch.offload(Layers(), store, rank=1)
+
+
+def test_what_was_opened_is_closed_when_the_options_are_wrong(drives):
+    spillway.format_store(drives)
+    with pytest.raises(ValueError):
+        spillway.torch.offload(Layers(), drives, min_bytes=-1)
+    assert spillway.check_store(drives).partitions_in_use == 0
+
+
+# ---- Bad use -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_on_two_devices_is_told_and_kept(store, caplog):
+    """The other device is one that needs no hardware."""
+    model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300, device="meta"))
+    with caplog.at_level(logging.WARNING, "spillway"):
+        off = spillway.torch.offload(model, store, min_bytes=1)
+    assert "the model is on cpu and meta: only what is saved in host memory spills" in caplog.text
+    with off:
+        loss = model[0](torch.randn(3, 300)).exp().sum()
+        model[1](torch.randn(3, 300, device="meta")).exp().sum().backward()
+        loss.backward()
+    assert model[1].weight.grad.device.type == "meta"
+    assert off.stats().offers == 2
+
+
+def test_a_store_that_is_closed(drives):
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    store.close()
+    with pytest.raises(spillway.SpillwayError, match="closed"):
+        spillway.torch.offload(Layers(), store)
+
+
+def test_closing_twice_is_nothing(store):
+    off = spillway.torch.offload(Layers(), store)
+    off.close()
+    off.close()
+    with pytest.raises(spillway.SpillwayError, match="closed"):
+        off.stage(0, "forward")
