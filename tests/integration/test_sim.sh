@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_sim.sh - the library over simulated drives: seeds that must pass, and errors put in on purpose that must not
+. "$(dirname "$0")/../lib.sh"
+
+sim=$SPW_BUILD/tests/sim/sim
+
+begin "every fault over 1500 seeds: no wrong byte, nothing lost, nothing left"
+expect_exit 0 "$sim" --seeds 1500 --out "$TEST_TMP"
+expect_output "1500 seeds from 1"
+
+begin "every kind of fault was injected"
+expect_equal 16 "$(grep -cE '^  [a-z]+ +[0-9]+  ' "$OUTPUT")" "kinds"
+expect_equal "" "$(awk '/^  [a-z]+ +0  / { print $1 }' "$OUTPUT")" "never injected"
+
+begin "without faults nothing fails"
+expect_exit 0 "$sim" --seeds 100 --faults none --out "$TEST_TMP"
+expect_equal "" "$(awk '/^  [a-z]+ +[1-9]/ { print $1 }' "$OUTPUT")" "injected all the same"
+
+begin "one kind alone"
+expect_exit 0 "$sim" --seeds 20 --faults torn,lost --out "$TEST_TMP"
+expect_equal "lost torn" "$(awk '/^  [a-z]+ +[1-9]/ { print $1 }' "$OUTPUT" | paste -sd' ')" "injected"
+
+begin "a seed is the same run each time"
+expect_exit 0 "$sim" --first 7 --seeds 20 --jobs 1 --out "$TEST_TMP"
+first=$(grep -oE '[0-9]+ operations, [0-9]+ s' "$OUTPUT")
+expect_exit 0 "$sim" --first 7 --seeds 20 --jobs 2 --out "$TEST_TMP"
+expect_output "$first"
+
+mapfile -t mutations < <("$sim" --list | awk '$1 == "mutation" { print $2 }')
+for mutation in "${mutations[@]}"; do
+    begin "an error put in on purpose is found: $mutation"
+    expect_exit 1 "$sim" --mutate "$mutation" --seeds 2000 --quiet
+    expect_output "seed "
+done
+
+begin "a failing seed is cut down to few steps, which replay"
+expect_exit 1 "$sim" --mutate wrong-drive --seed 2 --jobs 1 --out "$TEST_TMP"
+expect_output "steps are enough"
+expect_true "the steps are in a file" test -s "$TEST_TMP/sim-2.steps"
+expect_true "they are few" test "$(wc -l <"$TEST_TMP/sim-2.steps")" -lt 60
+expect_exit 1 "$sim" --mutate wrong-drive --steps "$TEST_TMP/sim-2.steps"
+expect_exit 0 "$sim" --steps "$TEST_TMP/sim-2.steps"
+
+begin "what cannot be run is refused"
+expect_exit 2 "$sim" --faults nonsense
+expect_exit 2 "$sim" --seed one
+expect_exit 2 "$sim" --steps "$TEST_TMP/none"

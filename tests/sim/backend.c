@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/sim/backend.c - the engine's backend over simulated drives, and its clock
+ *
+ * Nothing of this is in the library. A program that is linked with the flags of sim.mk gets this backend from spw_queue_open(), and
+ * simulated time from every clock; all that lies above the backend is the library's own.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/backend.h"
+#include "tests/sim/sim.h"
+#include "util/util.h"
+
+#define HUNG_NS_MAX UINT64_C(1000000000000) /* no drive hangs so long */
+#define CALL_NS     1000                    /* what a call costs that does not wait: so that polling gets anywhere */
+
+struct sim_backend {
+	struct sim_io *ios; /* one per slot, in the same order */
+	struct spw_part **pending;
+	unsigned pending_count, in_flight;
+	unsigned slots;
+	uint64_t last_ended_ns; /* or when nothing was in flight */
+};
+
+int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+			  struct spw_queue **queue);
+uint64_t __wrap_spw_clock_ns(void);
+int __wrap_nanosleep(const struct timespec *interval, struct timespec *rest);
+
+uint64_t __wrap_spw_clock_ns(void)
+{
+	return sim_now_ns;
+}
+
+int __wrap_nanosleep(const struct timespec *interval, struct timespec *rest)
+{
+	(void)rest;
+	sim_now_ns += (uint64_t)interval->tv_sec * 1000000000 + (uint64_t)interval->tv_nsec;
+	sim_others_run();
+	return 0;
+}
+
+static int backend_open(struct spw_queue *q)
+{
+	struct sim_backend *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return spw_error(-ENOMEM, "sim: no memory");
+	b->slots = q->depth * q->device_count;
+	b->ios = calloc(b->slots, sizeof(*b->ios));
+	b->pending = calloc(b->slots, sizeof(struct spw_part *));
+	if (!b->ios || !b->pending) {
+		free(b->ios);
+		free(b->pending);
+		free(b);
+		return spw_error(-ENOMEM, "sim: no memory");
+	}
+	q->wait_mode = SPW_WAIT_INTERRUPT;
+	spw_queue_describe(q, " %u simulated drives", q->device_count);
+	q->state = b;
+	return 0;
+}
+
+static void backend_close(struct spw_queue *q)
+{
+	struct sim_backend *b = q->state;
+
+	if (b->pending_count || b->in_flight)
+		sim_fail("the queue was closed with %u requests in flight", b->in_flight);
+	free(b->ios);
+	free(b->pending);
+	free(b);
+}
+
+static int backend_issue(struct spw_queue *q, struct spw_part *part)
+{
+	struct sim_backend *b = q->state;
+	struct sim_drive *drive = &sim_drives[q->devices[part->device].fd];
+
+	if (b->pending_count > 0 && drive->armed[SIM_FULL].times > 0) {
+		drive->armed[SIM_FULL].times--;
+		drive->injected[SIM_FULL]++;
+		return -EAGAIN;
+	}
+	if (b->pending_count == b->slots)
+		sim_fail("more requests were issued than there are slots");
+	b->pending[b->pending_count++] = part;
+	return 0;
+}
+
+static void begin(struct spw_queue *q, struct sim_backend *b, struct spw_part *part)
+{
+	struct sim_io *io = &b->ios[part - q->parts];
+
+	if (io->active)
+		sim_fail("a slot was issued twice");
+	*io = (struct sim_io){.drive = &sim_drives[q->devices[part->device].fd],
+			      .op = (enum spw_op)part->op,
+			      .offset_bytes = part->offset_bytes,
+			      .len_bytes = part->len_bytes,
+			      .vector = part->iov_count ? part->iov : &io->one,
+			      .one = {.iov_base = part->buf, .iov_len = part->len_bytes}};
+	sim_io_begin(io);
+	b->in_flight++;
+}
+
+static int backend_submit(struct spw_queue *q)
+{
+	struct sim_backend *b = q->state;
+
+	for (unsigned i = 0; i < b->pending_count; i++)
+		begin(q, b, b->pending[i]);
+	b->pending_count = 0;
+	return 0;
+}
+
+static struct sim_io *first_to_finish(struct sim_backend *b)
+{
+	struct sim_io *first = NULL;
+
+	for (unsigned i = 0; i < b->slots; i++) {
+		struct sim_io *io = &b->ios[i];
+
+		if (io->active && (!first || io->finish_ns < first->finish_ns ||
+				   (io->finish_ns == first->finish_ns && io->sequence < first->sequence)))
+			first = io;
+	}
+	return first;
+}
+
+static void complete(struct spw_queue *q, struct sim_backend *b, struct sim_io *io)
+{
+	struct spw_part *part = &q->parts[io - b->ios];
+	int64_t res = sim_io_end(io);
+
+	b->in_flight--;
+	if (sim_mutation == SIM_MUTATION_SHORT_IS_WHOLE && res > 0)
+		res = part->len_bytes;
+	if (sim_mutation == SIM_MUTATION_COMPLETION_IS_LOST && io->sequence % 50 == 49) {
+		b->in_flight++;
+		io->active = false;
+		return;
+	}
+	spw_part_completed(q, part, res);
+}
+
+static int backend_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+{
+	struct sim_backend *b = q->state;
+	uint64_t deadline_ns = timeout_ns < 0 ? UINT64_MAX : sim_now_ns + (uint64_t)timeout_ns;
+	unsigned completed = 0;
+	struct sim_io *io;
+
+	(void)backend_submit(q);
+	q->stats.system_calls++;
+	sim_now_ns += CALL_NS;
+	while ((io = first_to_finish(b)) != NULL && (io->finish_ns <= sim_now_ns || completed < want)) {
+		if (io->finish_ns > deadline_ns)
+			break;
+		if (io->finish_ns > sim_now_ns)
+			sim_now_ns = io->finish_ns;
+		complete(q, b, io);
+		completed++;
+	}
+	if (completed > 0 || b->in_flight == 0)
+		b->last_ended_ns = sim_now_ns;
+	if (sim_now_ns - b->last_ended_ns > HUNG_NS_MAX)
+		sim_fail("the worker waits for %u requests that do not end", b->in_flight);
+	if (completed >= want)
+		return 0;
+	if (timeout_ns < 0)
+		sim_fail("the worker sleeps for ever: nothing is in flight");
+	if (deadline_ns > sim_now_ns)
+		sim_now_ns = deadline_ns;
+	return -ETIME;
+}
+
+/* A drive that hears it ends the request at once. */
+static void backend_cancel(struct spw_queue *q, struct spw_part *part)
+{
+	struct sim_backend *b = q->state;
+	struct sim_io *io = &b->ios[part - q->parts];
+
+	if (!io->active || !io->drive->cancels)
+		return;
+	io->forced = -ECANCELED;
+	io->finish_ns = sim_now_ns;
+}
+
+static const struct spw_backend_ops sim_backend = {
+	.name = "sim",
+	.backend = SPW_BACKEND_IO_URING,
+	.open = backend_open,
+	.close = backend_close,
+	.issue = backend_issue,
+	.submit = backend_submit,
+	.wait = backend_wait,
+	.cancel = backend_cancel,
+};
+
+int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+			  struct spw_queue **queue)
+{
+	static const struct spw_backend_ops *const only[] = {&sim_backend};
+
+	return spw_queue_open_with(devices, count, opts, only, 1, queue);
+}

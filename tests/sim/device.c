@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/sim/device.c - the engine's device over simulated drives, whose paths are sim0, sim1 and so on; and the questions about what a
+ * device carries and who uses it, which for these have one answer
+ *
+ * A device's descriptor is the drive's number.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "engine/device.h"
+#include "store/safety.h"
+#include "store/status.h"
+#include "tests/sim/sim.h"
+#include "util/util.h"
+
+uint64_t sim_cut_at, sim_events;
+static uint64_t entropy;
+
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
+void __wrap_spw_device_close(struct spw_device *device);
+int __wrap_spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes);
+int __wrap_spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes);
+int __wrap_spw_device_sync(const struct spw_device *device);
+int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_device_translate_error(const struct spw_device *device, int error);
+int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures);
+unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len);
+int __wrap_spw_safety_in_use(const char *path);
+int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_safety_writable(const char *path);
+void __wrap_spw_status_sweep(void);
+ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
+time_t __wrap_time(time_t *now);
+int __wrap_shm_open(const char *name, int flags, mode_t mode);
+int __wrap_shm_unlink(const char *name);
+
+/* ---- The system ---- */
+
+/* UUIDs of a run follow from its seed, as far as the store sees: they only have to differ. */
+ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags)
+{
+	(void)flags;
+	entropy++;
+	sim_fill(buf, len, entropy);
+	return (ssize_t)len;
+}
+
+time_t __wrap_time(time_t *now)
+{
+	time_t seconds = (time_t)(1 + sim_now_ns / 1000000000);
+
+	if (now)
+		*now = seconds;
+	return seconds;
+}
+
+/* The shared page, without a name that could stay behind. */
+int __wrap_shm_open(const char *name, int flags, mode_t mode)
+{
+	(void)flags, (void)mode;
+	return memfd_create(name + 1, MFD_CLOEXEC);
+}
+
+int __wrap_shm_unlink(const char *name)
+{
+	(void)name;
+	return 0;
+}
+
+void __wrap_spw_status_sweep(void)
+{
+}
+
+/* ---- Safety: nobody else is there ---- */
+
+int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures)
+{
+	(void)path;
+	signatures->count = 0;
+	return 0;
+}
+
+unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len)
+{
+	(void)path;
+	if (len > 0)
+		names[0] = '\0';
+	return 0;
+}
+
+int __wrap_spw_safety_in_use(const char *path)
+{
+	(void)path;
+	return 0;
+}
+
+int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	(void)path, (void)offset_bytes, (void)len_bytes;
+	return 0;
+}
+
+int __wrap_spw_safety_writable(const char *path)
+{
+	(void)path;
+	return 0;
+}
+
+/* ---- Devices ---- */
+
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **out)
+{
+	struct spw_device *device;
+	unsigned index;
+
+	*out = NULL;
+	if (sscanf(path, "sim%u", &index) != 1 || index >= sim_drive_count)
+		return spw_error(-ENOENT, "%s cannot be opened: there is no such drive", path);
+	if (sim_drives[index].removed)
+		return spw_error(-ENXIO, "%s cannot be opened: it was removed", path);
+	device = calloc(1, sizeof(*device));
+	if (!device)
+		return spw_error(-ENOMEM, "%s: no memory for the device", path);
+	device->fd = (int)index;
+	device->read_only = opts && opts->read_only;
+	if (opts)
+		device->log = opts->log;
+	device->geometry = sim_drives[index].geometry;
+	device->geometry.size_bytes = sim_drives[index].size_now_bytes;
+	device->path = strdup(path);
+	SPW_ASSERT(device->path);
+	*out = device;
+	return 0;
+}
+
+void __wrap_spw_device_close(struct spw_device *device)
+{
+	if (!device)
+		return;
+	sim_drives[device->fd].locked.len_bytes = 0;
+	free(device->path);
+	free(device);
+}
+
+/* Power fails while the event of that number is under way. */
+static void event(void)
+{
+	if (++sim_events != sim_cut_at)
+		return;
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		sim_power_off(i);
+}
+
+static int transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len, uint64_t offset_bytes)
+{
+	struct sim_drive *drive = &sim_drives[device->fd];
+	uint8_t *at = buf;
+
+	do {
+		struct sim_io io = {.drive = drive, .op = op, .blocking = true, .offset_bytes = offset_bytes};
+		int64_t res;
+
+		io.len_bytes = (uint32_t)len;
+		io.one = (struct iovec){.iov_base = at, .iov_len = len};
+		io.vector = &io.one;
+		sim_io_begin(&io);
+		if (op != SPW_READ)
+			event();
+		if (io.finish_ns > sim_now_ns)
+			sim_now_ns = io.finish_ns;
+		res = sim_io_end(&io);
+		if (res == 0 && len > 0)
+			res = spw_device_no_progress_error(device);
+		if (res < 0)
+			return spw_error_errno((int)res, "%s: %s of %zu bytes at byte %llu failed", device->path,
+					       op == SPW_READ    ? "read"
+					       : op == SPW_WRITE ? "write"
+								 : "flush",
+					       len, (unsigned long long)offset_bytes);
+		/* Offsets stay multiples of the block. */
+		res = (int64_t)spw_round_down((uint64_t)res, drive->geometry.logical_block_bytes);
+		at += res;
+		offset_bytes += (uint64_t)res;
+		len -= (size_t)res;
+	} while (len > 0);
+	return 0;
+}
+
+int __wrap_spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
+{
+	int rc = spw_device_check_transfer(device, buf, len, offset_bytes);
+
+	return rc ? rc : transfer(device, SPW_READ, buf, len, offset_bytes);
+}
+
+int __wrap_spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+{
+	int rc = spw_device_check_transfer(device, buf, len, offset_bytes);
+
+	return rc ? rc : transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len, offset_bytes);
+}
+
+int __wrap_spw_device_sync(const struct spw_device *device)
+{
+	return transfer(device, SPW_FLUSH, NULL, 0, 0);
+}
+
+/* What was there is anything now. */
+int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct sim_drive *drive = &sim_drives[device->fd];
+
+	if (!drive->geometry.discards)
+		return spw_error(-EOPNOTSUPP, "%s: cannot discard", device->path);
+	if (sim_discard(drive, offset_bytes, len_bytes))
+		return spw_error(-EIO, "%s: discard failed", device->path);
+	return 0;
+}
+
+int __wrap_spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct sim_range *locked = &sim_drives[device->fd].locked;
+
+	if (locked->len_bytes)
+		return spw_error(-EBUSY, "%s: is locked", device->path);
+	*locked = (struct sim_range){.offset_bytes = offset_bytes, .len_bytes = len_bytes};
+	return 0;
+}
+
+int __wrap_spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	(void)offset_bytes, (void)len_bytes;
+	sim_drives[device->fd].locked.len_bytes = 0;
+	return 0;
+}
+
+int __wrap_spw_device_translate_error(const struct spw_device *device, int error)
+{
+	return sim_drives[device->fd].removed && (error == -ENOSPC || error == -EIO) ? -ENODEV : error;
+}

@@ -1,0 +1,726 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/sim/drive.c - what a simulated drive does with a request, and what can be done to it */
+#include "tests/sim/drive.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "util/util.h"
+
+#define TOUCH_SHIFT    16
+#define UNDO_MAX       512
+#define UNDO_BYTES_MAX (2u << 20) /* of cache; more is written through to the medium, oldest first */
+#define HANG_NS_MIN    UINT64_C(1000000000)
+#define HANG_NS_MAX    UINT64_C(120000000000)
+#define SLOW_NS        UINT64_C(20000000000)
+#define SLOW_FACTOR    1000
+#define SECTOR         512u
+#define SPARED_AROUND  (256u << 10) /* other parts of the same transfer: a chunk has no more */
+
+struct sim_drive sim_drives[SIM_DRIVES_MAX];
+unsigned sim_drive_count;
+bool sim_trace;
+uint64_t sim_now_ns, sim_ios_ended;
+
+const char *const sim_fault_names[SIM_FAULTS] = {
+#define SIM_FAULT_NAME(name, word, text) word,
+	SIM_FAULT_LIST(SIM_FAULT_NAME)
+#undef SIM_FAULT_NAME
+};
+
+const char *const sim_fault_texts[SIM_FAULTS] = {
+#define SIM_FAULT_TEXT(name, word, text) text,
+	SIM_FAULT_LIST(SIM_FAULT_TEXT)
+#undef SIM_FAULT_TEXT
+};
+
+static uint64_t sequence;
+
+static const char *const op_names[] = {
+	[SPW_READ] = "read",
+	[SPW_WRITE] = "write",
+	[SPW_FLUSH] = "flush",
+};
+
+/* ---- Making one ---- */
+
+static uint8_t *reserve(size_t len)
+{
+	void *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		abort();
+	return memory;
+}
+
+static void touch(struct sim_drive *drive, uint64_t offset, uint64_t len)
+{
+	for (uint64_t i = offset >> TOUCH_SHIFT; i <= (offset + len - 1) >> TOUCH_SHIFT; i++)
+		drive->touched[i] = 1;
+}
+
+/* Faster than new memory: only what the run before has written. */
+static void clear(struct sim_drive *drive)
+{
+	for (unsigned i = 0; i < SIM_DRIVE_BYTES_MAX >> TOUCH_SHIFT; i++)
+		if (drive->touched[i]) {
+			memset(drive->medium + ((size_t)i << TOUCH_SHIFT), 0, 1u << TOUCH_SHIFT);
+			memset(drive->truth + ((size_t)i << TOUCH_SHIFT), 0, 1u << TOUCH_SHIFT);
+			drive->touched[i] = 0;
+		}
+}
+
+static void forget_undo(struct sim_drive *drive)
+{
+	for (unsigned i = 0; i < drive->undo_count; i++)
+		free(drive->undo[i].before);
+	drive->undo_count = 0;
+	drive->undo_bytes = 0;
+}
+
+void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_bytes, uint64_t random)
+{
+	static const uint32_t units[] = {512, 4096, 0};
+	struct sim_drive *drive = &sim_drives[index];
+	uint8_t *medium = drive->medium, *truth = drive->truth, *touched = drive->touched;
+	struct sim_undo *undo = drive->undo;
+
+	if (medium) {
+		forget_undo(drive);
+		clear(drive);
+	} else {
+		medium = reserve(SIM_DRIVE_BYTES_MAX);
+		truth = reserve(SIM_DRIVE_BYTES_MAX);
+		touched = reserve(SIM_DRIVE_BYTES_MAX >> TOUCH_SHIFT);
+		undo = (struct sim_undo *)(void *)reserve(UNDO_MAX * sizeof(*undo));
+	}
+	SPW_ASSERT(size_bytes <= SIM_DRIVE_BYTES_MAX);
+	*drive = (struct sim_drive){.index = index,
+				    .medium = medium,
+				    .truth = truth,
+				    .touched = touched,
+				    .undo = undo,
+				    .size_now_bytes = size_bytes,
+				    .random = random};
+	(void)snprintf(drive->path, sizeof(drive->path), "sim%u", index);
+	drive->geometry = (struct spw_geometry){.kind = SPW_DEVICE_BLOCK,
+						.size_bytes = size_bytes,
+						.logical_block_bytes = logical_block_bytes,
+						.physical_block_bytes = 4096,
+						.memory_align_bytes = sim_below(&drive->random, 2) ? 512 : 4,
+						.transfer_bytes_max = 1u << 20,
+						.segments_max = 127,
+						.numa_node = -1,
+						.discards = sim_below(&drive->random, 2)};
+	drive->latency_ns = 10000 + sim_below(&drive->random, 200000);
+	drive->bytes_per_second = (100 + sim_below(&drive->random, 4000)) * 1000000;
+	drive->channels = 1 + (unsigned)sim_below(&drive->random, SPW_ARRAY_LEN(drive->channel_free_ns));
+	drive->cache_is_volatile = sim_below(&drive->random, 2);
+	drive->atomic_bytes = units[sim_below(&drive->random, SPW_ARRAY_LEN(units))];
+	drive->cancels = sim_below(&drive->random, 2);
+}
+
+void sim_drive_write(struct sim_drive *drive, uint64_t offset, const void *bytes, size_t len)
+{
+	touch(drive, offset, len);
+	memcpy(drive->medium + offset, bytes, len);
+	memcpy(drive->truth + offset, bytes, len);
+}
+
+/* ---- Bytes ---- */
+
+/* @len bytes from @from on in the request's memory: to or from @at. */
+static void move(const struct sim_io *io, uint32_t from, uint8_t *at, uint32_t len, bool to_drive)
+{
+	const struct iovec *vector = io->vector;
+
+	while (len > 0) {
+		uint32_t part;
+
+		if (from >= vector->iov_len) {
+			from -= (uint32_t)vector++->iov_len;
+			continue;
+		}
+		part = (uint32_t)vector->iov_len - from;
+		if (part > len)
+			part = len;
+		if (to_drive)
+			memcpy(at, (uint8_t *)vector->iov_base + from, part);
+		else
+			memcpy((uint8_t *)vector->iov_base + from, at, part);
+		at += part;
+		from += part;
+		len -= part;
+	}
+}
+
+static bool overlap(uint64_t a, uint64_t a_len, uint64_t b, uint64_t b_len)
+{
+	return a < b + b_len && b < a + a_len;
+}
+
+static void remember_before(struct sim_drive *drive, uint64_t offset, uint32_t len)
+{
+	struct sim_undo *undo;
+
+	while (drive->undo_count == UNDO_MAX || (drive->undo_count > 0 && drive->undo_bytes + len > UNDO_BYTES_MAX)) {
+		drive->undo_bytes -= drive->undo[0].len_bytes;
+		free(drive->undo[0].before);
+		memmove(drive->undo, drive->undo + 1, --drive->undo_count * sizeof(*drive->undo));
+	}
+	undo = &drive->undo[drive->undo_count++];
+	*undo = (struct sim_undo){
+		.offset_bytes = offset, .len_bytes = len, .write = drive->writes, .before = malloc(len)};
+	if (!undo->before)
+		abort();
+	memcpy(undo->before, drive->medium + offset, len);
+	drive->undo_bytes += len;
+}
+
+/* Bytes from @from on of a write arrive at @offset of the medium. */
+static void store(struct sim_drive *drive, const struct sim_io *io, uint32_t from, uint64_t offset, uint32_t len)
+{
+	if (len == 0)
+		return;
+	touch(drive, offset, len);
+	if (drive->cache_is_volatile)
+		remember_before(drive, offset, len);
+	move(io, from, drive->medium + offset, len, true);
+	for (unsigned i = 0; i < SIM_BAD_RANGES; i++)
+		if (overlap(drive->bad[i].offset_bytes, drive->bad[i].len_bytes, offset, len))
+			drive->bad[i].len_bytes = 0;
+}
+
+static uint32_t unit_of(const struct sim_drive *drive, uint32_t len)
+{
+	return drive->atomic_bytes ? drive->atomic_bytes : len;
+}
+
+/* Some of its units, at random; with whole writes as the unit: all or nothing. */
+static void store_in_part(struct sim_drive *drive, const struct sim_io *io)
+{
+	uint32_t unit = unit_of(drive, io->len_bytes);
+	uint64_t kept = sim_below(&drive->random, 4);
+
+	for (uint32_t from = 0; from < io->len_bytes; from += unit)
+		if (sim_below(&drive->random, 4) < kept)
+			store(drive, io, from, io->offset_bytes + from,
+			      io->len_bytes - from < unit ? io->len_bytes - from : unit);
+}
+
+/* What a write that was torn without notice leaves: the beginning, or the end. At least one sector is missing. */
+static void store_torn(struct sim_drive *drive, const struct sim_io *io)
+{
+	uint32_t sectors = io->len_bytes / SECTOR;
+	uint32_t kept = (uint32_t)sim_below(&drive->random, sectors) * SECTOR;
+
+	if (sim_below(&drive->random, 4))
+		store(drive, io, 0, io->offset_bytes, kept);
+	else
+		store(drive, io, io->len_bytes - kept, io->offset_bytes + io->len_bytes - kept, kept);
+}
+
+static void store_elsewhere(struct sim_drive *drive, const struct sim_io *io)
+{
+	uint64_t block = drive->geometry.logical_block_bytes;
+	struct sim_range range = drive->allowed;
+	uint64_t blocks;
+
+	if (range.len_bytes < io->len_bytes || sim_below(&drive->random, 8) == 0)
+		range = (struct sim_range){.len_bytes = drive->size_now_bytes};
+	if (range.offset_bytes + range.len_bytes > drive->size_now_bytes || range.len_bytes <= io->len_bytes)
+		return;
+	blocks = (range.len_bytes - io->len_bytes) / block;
+	store(drive, io, 0, range.offset_bytes + sim_below(&drive->random, blocks) * block, io->len_bytes);
+}
+
+/* ---- Faults ---- */
+
+static void count(struct sim_drive *drive, enum sim_fault fault)
+{
+	drive->injected[fault]++;
+}
+
+static void count_once(struct sim_drive *drive, enum sim_fault fault)
+{
+	if (!drive->told[fault])
+		count(drive, fault);
+	drive->told[fault] = true;
+}
+
+static bool is_spared(const struct sim_drive *drive, const struct sim_io *io)
+{
+	for (unsigned i = 0; i < SIM_SPARED; i++)
+		if (overlap(drive->spared[i].offset_bytes, drive->spared[i].len_bytes, io->offset_bytes, io->len_bytes))
+			return true;
+	return false;
+}
+
+static void spare(struct sim_drive *drive, const struct sim_io *io)
+{
+	uint64_t before = io->offset_bytes < SPARED_AROUND ? io->offset_bytes : SPARED_AROUND;
+
+	drive->spared[drive->spared_count++ % SIM_SPARED] = (struct sim_range){
+		.offset_bytes = io->offset_bytes - before, .len_bytes = before + io->len_bytes + SPARED_AROUND};
+}
+
+static bool meets(const struct sim_drive *drive, const struct sim_io *io, enum sim_fault fault)
+{
+	switch (fault) {
+	case SIM_SHORT: return io->op <= SPW_WRITE && io->len_bytes > drive->geometry.logical_block_bytes;
+	case SIM_AGAIN: return !io->blocking && drive->again_left == 0;
+	case SIM_EIO: return io->op == SPW_WRITE || (io->op == SPW_READ && !is_spared(drive, io));
+	case SIM_FLIP: return io->op == SPW_READ && !is_spared(drive, io);
+	case SIM_LOST:
+	case SIM_TORN:
+	case SIM_MISDIRECTED: return io->op == SPW_WRITE;
+	case SIM_HANG: return io->op <= SPW_WRITE;
+	default: return false;
+	}
+}
+
+static int draw_fault(struct sim_drive *drive, const struct sim_io *io)
+{
+	for (int fault = 0; fault < SIM_FAULTS; fault++) {
+		if (drive->armed[fault].times == 0 || !meets(drive, io, (enum sim_fault)fault))
+			continue;
+		if (drive->armed[fault].after > 0) {
+			drive->armed[fault].after--;
+			continue;
+		}
+		drive->armed[fault].times--;
+		return fault;
+	}
+	return -1;
+}
+
+static const struct sim_range *some_recent(struct sim_drive *drive)
+{
+	unsigned count = drive->recent_count < SIM_RECENT ? drive->recent_count : SIM_RECENT;
+
+	return count ? &drive->recent[sim_below(&drive->random, count)] : NULL;
+}
+
+static bool rot(struct sim_drive *drive)
+{
+	const struct sim_range *range = some_recent(drive);
+
+	if (!range)
+		return false;
+	drive->medium[range->offset_bytes + sim_below(&drive->random, range->len_bytes)] ^=
+		(uint8_t)(1u << sim_below(&drive->random, 8));
+	return true;
+}
+
+static bool make_unreadable(struct sim_drive *drive)
+{
+	const struct sim_range *range = some_recent(drive);
+
+	for (unsigned i = 0; range && i < SIM_BAD_RANGES; i++)
+		if (drive->bad[i].len_bytes == 0) {
+			drive->bad[i].len_bytes = SECTOR * (1 + sim_below(&drive->random, 8));
+			drive->bad[i].offset_bytes = range->offset_bytes + sim_below(&drive->random, range->len_bytes);
+			return true;
+		}
+	return false;
+}
+
+static bool shrink(struct sim_drive *drive)
+{
+	const struct sim_range *range = some_recent(drive);
+
+	if (!range || drive->size_now_bytes != drive->geometry.size_bytes)
+		return false;
+	drive->size_now_bytes = range->offset_bytes + spw_round_down(sim_below(&drive->random, range->len_bytes),
+								     drive->geometry.logical_block_bytes);
+	return true;
+}
+
+bool sim_fault(unsigned index, enum sim_fault fault, uint32_t after, uint32_t times)
+{
+	struct sim_drive *drive = &sim_drives[index];
+	bool done = true;
+
+	switch (fault) {
+	case SIM_ROT:
+		done = rot(drive);
+		drive->injected[fault] += done;
+		break;
+	case SIM_STICKY: drive->dead = true; break;
+	case SIM_LATENT: done = make_unreadable(drive); break;
+	case SIM_SLOW: drive->slow_until_ns = sim_now_ns + SLOW_NS; break;
+	case SIM_REMOVAL: drive->removed = true; break;
+	case SIM_SHRINK: done = shrink(drive); break;
+	case SIM_POWER:
+		sim_power_off(index);
+		sim_power_on(index);
+		count(drive, fault);
+		break;
+	default: drive->armed[fault].after = after; drive->armed[fault].times = times;
+	}
+	return done;
+}
+
+void sim_disarm(unsigned index)
+{
+	memset(sim_drives[index].armed, 0, sizeof(sim_drives[index].armed));
+	sim_drives[index].again_left = 0;
+}
+
+bool sim_reads_may_fail(const struct sim_drive *drive)
+{
+	return drive->injected[SIM_STICKY] || drive->injected[SIM_LATENT] || drive->injected[SIM_REMOVAL] ||
+	       drive->injected[SIM_SHRINK] || drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
+	       drive->injected[SIM_SLOW] || drive->off;
+}
+
+bool sim_writes_may_fail(const struct sim_drive *drive)
+{
+	return drive->injected[SIM_EIO] || drive->injected[SIM_STICKY] || drive->injected[SIM_REMOVAL] ||
+	       drive->injected[SIM_SHRINK] || drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
+	       drive->injected[SIM_SLOW] || drive->off;
+}
+
+bool sim_range_is_true(const struct sim_drive *drive, uint64_t offset, uint64_t len)
+{
+	return memcmp(drive->medium + offset, drive->truth + offset, len) == 0;
+}
+
+bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset, uint64_t len)
+{
+	for (unsigned i = 0; i < SIM_WRONG_READS && i < drive->wrong_count; i++)
+		if (overlap(drive->wrong[i].offset_bytes, drive->wrong[i].len_bytes, offset, len))
+			return true;
+	return false;
+}
+
+/* ---- Power ---- */
+
+/* Newest first: where a newer write has stayed, an older one does not show. */
+static void lose_cache(struct sim_drive *drive)
+{
+	uint64_t kept = sim_below(&drive->random, 5);
+	uint8_t *settled = calloc(drive->geometry.size_bytes / SECTOR, 1);
+
+	if (!settled)
+		abort();
+	for (unsigned i = drive->undo_count; i-- > 0;) {
+		const struct sim_undo *undo = &drive->undo[i];
+		uint32_t unit = unit_of(drive, undo->len_bytes);
+		/* Units lie at multiples of their length on the drive. */
+		uint64_t at = drive->atomic_bytes ? spw_round_down(undo->offset_bytes, unit) : undo->offset_bytes;
+
+		for (; at < undo->offset_bytes + undo->len_bytes; at += unit) {
+			bool stays = sim_below(&drive->random, 4) < kept;
+
+			for (uint64_t sector = at; sector < at + unit; sector += SECTOR) {
+				if (sector < undo->offset_bytes || sector >= undo->offset_bytes + undo->len_bytes ||
+				    settled[sector / SECTOR])
+					continue;
+				settled[sector / SECTOR] = stays;
+				if (!stays)
+					memcpy(drive->medium + sector, undo->before + (sector - undo->offset_bytes),
+					       SECTOR);
+			}
+		}
+	}
+	free(settled);
+	forget_undo(drive);
+}
+
+void sim_power_off(unsigned index)
+{
+	struct sim_drive *drive = &sim_drives[index];
+
+	drive->off = true;
+	for (struct sim_io *io = drive->active_first; io; io = io->next) {
+		io->forced = -EIO;
+		io->finish_ns = sim_now_ns;
+	}
+}
+
+void sim_power_on(unsigned index)
+{
+	struct sim_drive *drive = &sim_drives[index];
+
+	if (drive->cache_is_volatile)
+		lose_cache(drive);
+	drive->off = false;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(drive->channel_free_ns); i++)
+		drive->channel_free_ns[i] = 0;
+	drive->bus_free_ns = 0;
+}
+
+/* ---- A request ---- */
+
+static uint64_t service_ns(struct sim_drive *drive, const struct sim_io *io)
+{
+	/* Most are quick, few are not: the sum of three, the third rarely. */
+	uint64_t ns = drive->latency_ns / 2 + sim_below(&drive->random, drive->latency_ns);
+
+	if (sim_below(&drive->random, 32) == 0)
+		ns += sim_below(&drive->random, 20 * drive->latency_ns);
+	if (io->op == SPW_FLUSH)
+		ns *= 4;
+	if (sim_now_ns < drive->slow_until_ns) {
+		count_once(drive, SIM_SLOW);
+		ns *= SLOW_FACTOR;
+	}
+	return ns;
+}
+
+static uint64_t finish_time(struct sim_drive *drive, const struct sim_io *io)
+{
+	unsigned channel = 0;
+	uint64_t at;
+
+	for (unsigned i = 1; i < drive->channels; i++)
+		if (drive->channel_free_ns[i] < drive->channel_free_ns[channel])
+			channel = i;
+	at = drive->channel_free_ns[channel] > sim_now_ns ? drive->channel_free_ns[channel] : sim_now_ns;
+	at += service_ns(drive, io);
+	if (at < drive->bus_free_ns)
+		at = drive->bus_free_ns;
+	at += io->len_bytes * UINT64_C(1000000000) / drive->bytes_per_second;
+	drive->bus_free_ns = at;
+	drive->channel_free_ns[channel] = at;
+	return at;
+}
+
+static void note_recent(struct sim_drive *drive, const struct sim_io *io)
+{
+	drive->recent[drive->recent_count++ % SIM_RECENT] =
+		(struct sim_range){.offset_bytes = io->offset_bytes, .len_bytes = io->len_bytes};
+}
+
+static void check_place(const struct sim_drive *drive, const struct sim_io *io)
+{
+	const struct sim_range *allowed = &drive->allowed;
+
+	if (io->op > SPW_WRITE)
+		return;
+	if (io->len_bytes == 0 || (io->offset_bytes | io->len_bytes) % drive->geometry.logical_block_bytes ||
+	    io->offset_bytes + io->len_bytes > drive->geometry.size_bytes)
+		sim_fail("%s: a transfer of %u bytes at %llu is not one of whole blocks inside the drive", drive->path,
+			 io->len_bytes, (unsigned long long)io->offset_bytes);
+	if (io->op == SPW_WRITE && allowed->len_bytes > 0 &&
+	    (io->offset_bytes < allowed->offset_bytes ||
+	     io->offset_bytes + io->len_bytes > allowed->offset_bytes + allowed->len_bytes))
+		sim_fail("%s: a write of %u bytes at %llu outside the partition", drive->path, io->len_bytes,
+			 (unsigned long long)io->offset_bytes);
+}
+
+/* Blocks that are written belong to one request: whatever else touches them was given them too early. */
+static void check_alone(const struct sim_drive *drive, const struct sim_io *io)
+{
+	for (const struct sim_io *other = drive->active_first; other; other = other->next)
+		if ((io->op == SPW_WRITE || other->op == SPW_WRITE) &&
+		    overlap(io->offset_bytes, io->len_bytes, other->offset_bytes, other->len_bytes))
+			sim_fail("%s: the %u bytes at %llu are %s while those at %llu are %s", drive->path,
+				 io->len_bytes, (unsigned long long)io->offset_bytes,
+				 io->op == SPW_WRITE ? "written" : "read", (unsigned long long)other->offset_bytes,
+				 other->op == SPW_WRITE ? "written" : "read");
+}
+
+static void make_active(struct sim_drive *drive, struct sim_io *io)
+{
+	io->active = true;
+	io->previous = NULL;
+	io->next = drive->active_first;
+	if (io->next)
+		io->next->previous = io;
+	drive->active_first = io;
+}
+
+static void make_idle(struct sim_drive *drive, struct sim_io *io)
+{
+	io->active = false;
+	*(io->previous ? &io->previous->next : &drive->active_first) = io->next;
+	if (io->next)
+		io->next->previous = io->previous;
+}
+
+void sim_io_begin(struct sim_io *io)
+{
+	struct sim_drive *drive = io->drive;
+
+	check_place(drive, io);
+	check_alone(drive, io);
+	make_active(drive, io);
+	io->sequence = sequence++;
+	io->forced = 0;
+	io->again = 0;
+	io->finish_ns = finish_time(drive, io);
+	io->fault = draw_fault(drive, io);
+	if (io->fault == SIM_HANG) {
+		count(drive, SIM_HANG);
+		io->finish_ns = sim_now_ns + HANG_NS_MIN + sim_below(&drive->random, HANG_NS_MAX - HANG_NS_MIN);
+	}
+	if (io->fault == SIM_AGAIN) {
+		count(drive, SIM_AGAIN);
+		drive->again_left = 1 + (uint32_t)sim_below(&drive->random, 20);
+	}
+}
+
+/* The part of a request that lies before the end of what is left of the drive. */
+static int64_t beyond_end(struct sim_drive *drive, const struct sim_io *io)
+{
+	count_once(drive, SIM_SHRINK);
+	if (io->offset_bytes >= drive->size_now_bytes)
+		return io->op == SPW_READ ? 0 : -ENOSPC;
+	return (int64_t)(drive->size_now_bytes - io->offset_bytes);
+}
+
+static bool is_unreadable(struct sim_drive *drive, const struct sim_io *io)
+{
+	for (unsigned i = 0; i < SIM_BAD_RANGES; i++)
+		if (overlap(drive->bad[i].offset_bytes, drive->bad[i].len_bytes, io->offset_bytes, io->len_bytes))
+			return true;
+	return false;
+}
+
+/* What the drive as it is answers before it looks at the bytes: bytes that it would transfer, or an error. */
+static int64_t answer(struct sim_drive *drive, const struct sim_io *io)
+{
+	if (drive->removed) {
+		count_once(drive, SIM_REMOVAL);
+		return io->op == SPW_READ ? 0 : io->op == SPW_WRITE ? -ENOSPC : -EIO;
+	}
+	if (drive->off)
+		return -EIO;
+	if (drive->dead) {
+		count_once(drive, SIM_STICKY);
+		return -EIO;
+	}
+	if (io->fault == SIM_EIO) {
+		count(drive, SIM_EIO);
+		return -EIO;
+	}
+	if (drive->again_left > 0 && !io->blocking) {
+		drive->again_left--;
+		return sim_below(&drive->random, 2) ? -EAGAIN : -EINTR;
+	}
+	if (io->op == SPW_FLUSH)
+		return 0;
+	if (io->offset_bytes + io->len_bytes > drive->size_now_bytes)
+		return beyond_end(drive, io);
+	if (io->op == SPW_READ && is_unreadable(drive, io)) {
+		count(drive, SIM_LATENT);
+		return -EIO;
+	}
+	if (io->fault == SIM_SHORT) {
+		/* At least a block: less, like nothing, is the answer of a drive that is gone. */
+		uint32_t least = drive->geometry.logical_block_bytes;
+
+		count(drive, SIM_SHORT);
+		return least + (int64_t)sim_below(&drive->random, io->len_bytes - least);
+	}
+	return io->len_bytes;
+}
+
+static void end_write(struct sim_drive *drive, struct sim_io *io, uint32_t bytes)
+{
+	drive->writes++;
+	note_recent(drive, io);
+	switch (io->fault) {
+	case SIM_LOST: break;
+	case SIM_TORN: store_torn(drive, io); break;
+	case SIM_MISDIRECTED: store_elsewhere(drive, io); break;
+	default: store(drive, io, 0, io->offset_bytes, bytes);
+	}
+	touch(drive, io->offset_bytes, io->len_bytes);
+	move(io, 0, drive->truth + io->offset_bytes, bytes, true);
+	if (io->fault == SIM_LOST || io->fault == SIM_TORN || io->fault == SIM_MISDIRECTED)
+		count(drive, (enum sim_fault)io->fault);
+}
+
+static void end_read(struct sim_drive *drive, struct sim_io *io, uint32_t bytes)
+{
+	uint64_t bit;
+
+	move(io, 0, drive->medium + io->offset_bytes, bytes, false);
+	if (!sim_range_is_true(drive, io->offset_bytes, bytes)) {
+		spare(drive, io);
+		drive->wrong[drive->wrong_count++ % SIM_WRONG_READS] =
+			(struct sim_range){.offset_bytes = io->offset_bytes, .len_bytes = bytes};
+	}
+	if (io->fault != SIM_FLIP || bytes == 0)
+		return;
+	count(drive, SIM_FLIP);
+	spare(drive, io);
+	bit = sim_below(&drive->random, 8ull * bytes);
+	for (const struct iovec *vector = io->vector;; bit -= 8 * vector++->iov_len)
+		if (bit < 8 * vector->iov_len) {
+			((uint8_t *)vector->iov_base)[bit / 8] ^= (uint8_t)(1u << bit % 8);
+			return;
+		}
+}
+
+/* A write that failed has left anything; nobody may count on it. */
+static void fail_write(struct sim_drive *drive, struct sim_io *io)
+{
+	if (drive->removed || io->offset_bytes + io->len_bytes > drive->size_now_bytes)
+		return;
+	drive->writes++;
+	touch(drive, io->offset_bytes, io->len_bytes);
+	store_in_part(drive, io);
+	memcpy(drive->truth + io->offset_bytes, drive->medium + io->offset_bytes, io->len_bytes);
+}
+
+int64_t sim_io_end(struct sim_io *io)
+{
+	struct sim_drive *drive = io->drive;
+	int64_t res = io->forced ? io->forced : answer(drive, io);
+
+	make_idle(drive, io);
+	sim_ios_ended++;
+	if (sim_trace)
+		(void)fprintf(stderr, "%12.6f s  %s: %s of %u bytes at %llu: %lld%s%s\n", (double)sim_now_ns * 1e-9,
+			      drive->path, op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes,
+			      (long long)res, io->fault >= 0 ? ", fault " : "",
+			      io->fault >= 0 ? sim_fault_names[io->fault] : "");
+	if (res < 0 && io->op == SPW_WRITE && res != -EAGAIN && res != -EINTR)
+		fail_write(drive, io);
+	if (res <= 0) {
+		/* What is tried again after this goes well, unless the drive is to blame. */
+		if (io->op == SPW_READ && res != -EAGAIN && res != -EINTR)
+			spare(drive, io);
+		if (res == 0 && io->op == SPW_FLUSH)
+			forget_undo(drive);
+		return res;
+	}
+	if (io->op == SPW_WRITE)
+		end_write(drive, io, (uint32_t)res);
+	else
+		end_read(drive, io, (uint32_t)res);
+	return res;
+}
+
+/* What a read of the range gives then is undefined: something that was never there. Where nothing ever was, zeros do. */
+int sim_discard(struct sim_drive *drive, uint64_t offset, uint64_t len)
+{
+	struct sim_io write = {.drive = drive, .op = SPW_WRITE, .offset_bytes = offset, .len_bytes = (uint32_t)len};
+	uint64_t end = offset + len;
+
+	check_place(drive, &write);
+	check_alone(drive, &write);
+	if (answer(drive, &(struct sim_io){.op = SPW_FLUSH, .blocking = true, .fault = -1}))
+		return -EIO;
+	for (uint64_t next; offset < end; offset = next) {
+		next = ((offset >> TOUCH_SHIFT) + 1) << TOUCH_SHIFT;
+		if (next > end)
+			next = end;
+		if (!drive->touched[offset >> TOUCH_SHIFT])
+			continue;
+		memset(drive->medium + offset, 0xdd, next - offset);
+		memset(drive->truth + offset, 0xdd, next - offset);
+	}
+	/* What was in the cache of it does not come back. */
+	for (unsigned i = 0; i < drive->undo_count; i++)
+		if (overlap(drive->undo[i].offset_bytes, drive->undo[i].len_bytes, write.offset_bytes, len))
+			memset(drive->undo[i].before, 0xdd, drive->undo[i].len_bytes);
+	return 0;
+}

@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/sim/objects.c - puts, gets and frees, and the model in plain memory that knows what each must give */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/sim/sim.h"
+#include "util/util.h"
+
+#define OBJECTS      96
+#define REQUESTS     160
+#define GUARD        64
+#define GUARD_BYTE   0x6b
+#define VECTOR_MAX   8
+#define STARVED_NS   UINT64_C(60000000000)    /* of time in which the store could work, when nothing is slow or hangs */
+#define STARVED_NS_2 UINT64_C(14400000000000) /* when something is or does */
+
+struct model_object {
+	bool used, alive;
+	spw_object id;
+	uint8_t *expected;
+	uint64_t len;
+	bool put_ended, put_cancelled;
+	int put_res;
+	uint8_t *source;
+	bool in_arena;
+	unsigned references; /* requests that have not ended */
+	struct iovec vector[VECTOR_MAX];
+};
+
+enum model_kind { MODEL_PUT, MODEL_GET, MODEL_UPKEEP };
+
+struct model_request {
+	bool used, notified, cancelled;
+	enum model_kind kind;
+	struct spw_request *handle;
+	struct model_object *object;
+	uint8_t *memory, *to;
+	bool in_arena;
+	uint64_t offset, len;
+	uint64_t begun_ns;
+	int res;
+};
+
+static struct model_object objects[OBJECTS];
+static struct model_request requests[REQUESTS];
+static bool closing;
+static uint64_t content_seed;
+
+void sim_objects_begin(void)
+{
+	memset(objects, 0, sizeof(objects));
+	memset(requests, 0, sizeof(requests));
+	closing = false;
+	content_seed = 0;
+}
+
+/* ---- How requests end ---- */
+
+static void object_let_go(struct model_object *object)
+{
+	object->used = object->alive || object->references > 0;
+}
+
+static bool any_writes_may_fail(void)
+{
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		if (sim_writes_may_fail(&sim_drives[i]))
+			return true;
+	return false;
+}
+
+static void judge_put(const struct model_request *request, int res, const char *words)
+{
+	if (res == 0 && request->cancelled)
+		sim_fail("a put that was cancelled has ended well");
+	if (res == 0 || (res == -ECANCELED && (request->cancelled || closing)))
+		return;
+	if ((res == -EIO || res == -ENOSPC) && any_writes_may_fail() && words[0])
+		return;
+	sim_fail("a put of %llu bytes failed although no drive has: %d, %s", (unsigned long long)request->len, res,
+		 words);
+}
+
+static void put_ended(struct model_request *request, int res, const char *words)
+{
+	struct model_object *object = request->object;
+
+	judge_put(request, res, words);
+	object->put_ended = true;
+	object->put_res = res;
+	/* It is the caller's again. */
+	memset(object->source, 0xa5, object->len);
+	if (object->in_arena)
+		spw_store_release(sim_world.store, object->source);
+	object->source = NULL;
+}
+
+static void check_guards(const struct model_request *request)
+{
+	if (request->in_arena)
+		return;
+	for (unsigned i = 0; i < GUARD; i++)
+		if (request->to[-1 - (int)i] != GUARD_BYTE || request->to[request->len + i] != GUARD_BYTE)
+			sim_fail("a get of %llu bytes has written beside them", (unsigned long long)request->len);
+}
+
+static void judge_get(const struct model_request *request, int res, const char *words)
+{
+	const struct model_object *object = request->object;
+
+	if (request->cancelled && res != -ECANCELED)
+		sim_fail("a get that was cancelled has ended with %d", res);
+	if (res == 0) {
+		const uint8_t *expected = object->expected + request->offset;
+		uint64_t at = 0;
+
+		if (memcmp(request->to, expected, request->len) == 0)
+			return;
+		while (request->to[at] == expected[at])
+			at++;
+		sim_fail("wrong bytes: byte %llu of an object of %llu", (unsigned long long)(request->offset + at),
+			 (unsigned long long)object->len);
+	}
+	if (res == -ECANCELED && (request->cancelled || closing || object->put_cancelled))
+		return;
+	if (object->put_ended && object->put_res == res)
+		return;
+	if (!object->put_ended && (res == -EIO || res == -ENOSPC) && any_writes_may_fail())
+		return;
+	sim_judge_read_error(res, words);
+	if (object->alive)
+		sim_judge_place(res, words, object->id);
+}
+
+static void get_ended(struct model_request *request, int res, const char *words)
+{
+	judge_get(request, res, words);
+	check_guards(request);
+	if (request->in_arena)
+		spw_store_release(sim_world.store, request->memory);
+}
+
+static void ended(struct model_request *request, int res, const char *words)
+{
+	if (!request->used)
+		sim_fail("a request was reported twice");
+	request->used = false;
+	if (request->kind == MODEL_PUT)
+		put_ended(request, res, words);
+	else if (request->kind == MODEL_GET)
+		get_ended(request, res, words);
+	else if (res != 0 && !(res == -ECANCELED && (request->cancelled || closing)) && !any_writes_may_fail())
+		sim_fail("a flush or trim failed although no drive has: %d, %s", res, words);
+	if (request->object) {
+		request->object->references--;
+		object_let_go(request->object);
+	}
+}
+
+static void notified(void *context, int res)
+{
+	ended(context, res, spw_last_error());
+}
+
+static bool test(struct model_request *request)
+{
+	int rc = spw_request_test(request->handle);
+
+	if (rc == -EINPROGRESS)
+		return false;
+	ended(request, rc, spw_last_error());
+	return true;
+}
+
+/* ---- Beginning them ---- */
+
+static struct model_request *request_new(enum model_kind kind, struct model_object *object, bool notify)
+{
+	for (unsigned i = 0; i < REQUESTS; i++)
+		if (!requests[i].used) {
+			requests[i] = (struct model_request){.used = true,
+							     .kind = kind,
+							     .object = object,
+							     .notified = notify,
+							     .begun_ns = sim_worked_ns};
+			if (object)
+				object->references++;
+			return &requests[i];
+		}
+	return NULL;
+}
+
+static void request_refused(struct model_request *request, int rc)
+{
+	if (rc == -ENOBUFS && !sim_inside_no_requests() && !sim_inside_no_objects())
+		sim_fail("-ENOBUFS although there are requests and objects: %s", spw_last_error());
+	if (rc != -ENOBUFS && rc != -ENOSPC)
+		sim_fail("a request was refused: %d, %s", rc, spw_last_error());
+	request->used = false;
+	if (request->object)
+		request->object->references--;
+}
+
+/* Memory as callers have it. @mode: from the arena; aligned for drives; at any address. */
+static uint8_t *memory_of(uint64_t mode, size_t len, bool *in_arena)
+{
+	void *memory = NULL;
+	uint8_t *at;
+
+	*in_arena = mode % 4 == 0 && spw_store_alloc(sim_world.store, len, &memory) == 0;
+	if (*in_arena)
+		return memory;
+	at = sim_memory(len + 2 * 4096 + GUARD, 4096);
+	if (!at)
+		return NULL;
+	/* The guard before it lies in the first page. */
+	at += 4096 + (mode % 4 == 2 ? 512 * (mode / 4 % 8) : mode % 4 == 3 ? mode / 4 % 512 : 0) % 4096;
+	return at;
+}
+
+static void cut_vector(struct model_object *object, uint64_t random, unsigned *count)
+{
+	uint64_t at = 0;
+
+	*count = 1 + (unsigned)sim_below(&random, VECTOR_MAX);
+	for (unsigned i = 0; i < *count; i++) {
+		uint64_t len = i + 1 == *count ? object->len - at : sim_below(&random, object->len - at + 1);
+
+		if (i + 1 < *count && sim_below(&random, 2))
+			len = spw_round_down(len, 4096);
+		object->vector[i] = (struct iovec){.iov_base = object->source + at, .iov_len = len};
+		at += len;
+	}
+}
+
+static int put_begin(struct model_object *object, struct model_request *request, uint64_t mode)
+{
+	const struct spw_notify notify = {.done = notified, .context = request};
+	const struct spw_notify *how = request->notified ? &notify : NULL;
+	unsigned count;
+
+	if (mode / 64 % 4)
+		return spw_store_put(sim_world.store, object->source, object->len, how, &object->id, &request->handle);
+	cut_vector(object, mode, &count);
+	return spw_store_putv(sim_world.store, object->vector, count, how, &object->id, &request->handle);
+}
+
+/* a: length; b: kind of memory; c: notified */
+static bool do_put(const struct sim_step *step)
+{
+	struct model_object *object = NULL;
+	struct model_request *request;
+	uint64_t block = sim_inside_block_bytes();
+	int rc;
+
+	for (unsigned i = 0; i < OBJECTS && !object; i++)
+		object = objects[i].used ? NULL : &objects[i];
+	if (!object)
+		return false;
+	*object = (struct model_object){.used = true, .alive = true, .len = step->a};
+	object->expected = sim_memory(step->a, 64);
+	object->source = memory_of(step->b, step->a, &object->in_arena);
+	request = object->expected && object->source ? request_new(MODEL_PUT, object, step->c % 2) : NULL;
+	if (!request) {
+		if (object->in_arena)
+			spw_store_release(sim_world.store, object->source);
+		object->used = false;
+		return false;
+	}
+	sim_fill(object->expected, object->len, ++content_seed);
+	memcpy(object->source, object->expected, object->len);
+	request->len = object->len;
+	rc = put_begin(object, request, step->b);
+	if (rc) {
+		if (rc == -ENOSPC && sim_inside_has_space((step->a + block - 1) / block))
+			sim_fail("-ENOSPC for %llu bytes although there is space", (unsigned long long)step->a);
+		request_refused(request, rc);
+		if (object->in_arena)
+			spw_store_release(sim_world.store, object->source);
+		object->used = false;
+	}
+	return true;
+}
+
+static struct model_object *pick_object(uint64_t pick)
+{
+	unsigned alive = sim_objects_alive();
+
+	if (alive == 0)
+		return NULL;
+	pick %= alive;
+	for (unsigned i = 0;; i++)
+		if (objects[i].used && objects[i].alive && pick-- == 0)
+			return &objects[i];
+}
+
+/* a: which, and from where; b: how much, and what memory; c: class, notified */
+static bool do_get(const struct sim_step *step)
+{
+	struct model_object *object = pick_object(step->a);
+	struct model_request *request;
+	struct spw_notify notify = {.done = notified};
+	uint64_t random = step->a ^ step->b << 20;
+	int rc;
+
+	if (!object)
+		return false;
+	request = request_new(MODEL_GET, object, step->c / 4 % 2);
+	if (!request)
+		return false;
+	request->len = object->len;
+	if (step->b % 3 == 0) {
+		request->offset = sim_below(&random, object->len);
+		request->len = 1 + sim_below(&random, object->len - request->offset);
+	}
+	request->memory = request->to = memory_of(step->b / 3, request->len, &request->in_arena);
+	if (!request->to) {
+		request->used = false;
+		object->references--;
+		return false;
+	}
+	if (request->in_arena)
+		memset(request->to, GUARD_BYTE, request->len);
+	else
+		memset(request->to - GUARD, GUARD_BYTE, request->len + 2 * (size_t)GUARD);
+	notify.context = request;
+	rc = spw_store_get(sim_world.store, object->id, request->offset, request->to, request->len,
+			   (enum spw_class)(step->c % SPW_CLASSES), request->notified ? &notify : NULL,
+			   &request->handle);
+	if (rc) {
+		request_refused(request, rc);
+		if (request->in_arena)
+			spw_store_release(sim_world.store, request->memory);
+	}
+	return true;
+}
+
+static bool do_free(const struct sim_step *step)
+{
+	struct model_object *object = pick_object(step->a);
+	uint8_t byte;
+	struct spw_request *request;
+
+	if (!object)
+		return false;
+	if (spw_store_free(sim_world.store, object->id))
+		sim_fail("an object that exists cannot be freed: %s", spw_last_error());
+	object->alive = false;
+	object_let_go(object);
+	if (spw_store_free(sim_world.store, object->id) != -ENOENT ||
+	    spw_store_get(sim_world.store, object->id, 0, &byte, 1, SPW_PREFETCH, NULL, &request) != -ENOENT)
+		sim_fail("an object that was freed still exists");
+	return true;
+}
+
+static struct model_request *pick_request(uint64_t pick)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < REQUESTS; i++)
+		count += requests[i].used;
+	if (count == 0)
+		return NULL;
+	pick %= count;
+	for (unsigned i = 0;; i++)
+		if (requests[i].used && pick-- == 0)
+			return &requests[i];
+}
+
+static bool do_cancel(const struct sim_step *step)
+{
+	struct model_request *request = pick_request(step->a);
+	int rc;
+
+	if (!request)
+		return false;
+	rc = spw_request_cancel(request->handle);
+	if (rc && rc != -EALREADY)
+		sim_fail("cancel: %d, %s", rc, spw_last_error());
+	if (rc == 0) {
+		request->cancelled = true;
+		if (request->kind == MODEL_PUT)
+			request->object->put_cancelled = true;
+	}
+	return true;
+}
+
+static bool do_upkeep(const struct sim_step *step)
+{
+	struct model_request *request = request_new(MODEL_UPKEEP, NULL, step->c % 2);
+	struct spw_notify notify = {.done = notified, .context = request};
+	const struct spw_notify *how = request && request->notified ? &notify : NULL;
+	int rc;
+
+	if (!request)
+		return false;
+	rc = step->kind == SIM_STEP_FLUSH ? spw_store_flush(sim_world.store, how, &request->handle)
+					  : spw_store_trim(sim_world.store, how, &request->handle);
+	if (rc)
+		request_refused(request, rc);
+	return true;
+}
+
+static bool do_wait(const struct sim_step *step)
+{
+	struct model_request *request = pick_request(step->a);
+
+	if (!request)
+		return false;
+	while (request->used) {
+		sim_turn_or_fail("a request does not end");
+		if (request->used && !request->notified)
+			(void)test(request);
+	}
+	return true;
+}
+
+bool sim_objects_step(const struct sim_step *step)
+{
+	struct model_request *request;
+
+	switch (step->kind) {
+	case SIM_STEP_PUT: return do_put(step);
+	case SIM_STEP_GET: return do_get(step);
+	case SIM_STEP_FREE: return do_free(step);
+	case SIM_STEP_CANCEL: return do_cancel(step);
+	case SIM_STEP_RAISE:
+		request = pick_request(step->a);
+		if (request)
+			spw_request_raise(request->handle, (enum spw_class)(step->b % SPW_CLASSES));
+		return request != NULL;
+	case SIM_STEP_WAIT: return do_wait(step);
+	case SIM_STEP_FLUSH:
+	case SIM_STEP_TRIM: return do_upkeep(step);
+	default: return false;
+	}
+}
+
+/* ---- All of them ---- */
+
+static void check_starved(const struct model_request *request)
+{
+	uint64_t limit_ns = STARVED_NS;
+
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		if (sim_drives[i].injected[SIM_HANG] || sim_drives[i].injected[SIM_SLOW])
+			limit_ns = STARVED_NS_2;
+	if (sim_worked_ns - request->begun_ns > limit_ns)
+		sim_fail("a request has not ended after %llu s", (unsigned long long)(limit_ns / 1000000000));
+}
+
+/* Those that nobody waits for are looked at once in a while. */
+unsigned sim_objects_look(void)
+{
+	unsigned left = 0;
+
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		struct model_request *request = &requests[i];
+
+		if (!request->used)
+			continue;
+		check_starved(request);
+		if (request->notified || !test(request))
+			left++;
+	}
+	return left;
+}
+
+void sim_objects_settle(bool free_all)
+{
+	struct sim_step step = {.kind = SIM_STEP_FREE};
+
+	while (free_all && do_free(&step))
+		;
+	while (sim_objects_look() > 0)
+		sim_turn_or_fail("requests do not end");
+}
+
+void sim_objects_closing(void)
+{
+	closing = true;
+}
+
+/* The store is closed: notified requests have ended, the others are void, and so are the objects. */
+void sim_objects_forget(void)
+{
+	for (unsigned i = 0; i < REQUESTS; i++)
+		if (requests[i].used && requests[i].notified)
+			sim_fail("the store was closed and a request was not reported");
+	memset(objects, 0, sizeof(objects));
+	memset(requests, 0, sizeof(requests));
+	closing = false;
+}
+
+unsigned sim_objects_alive(void)
+{
+	unsigned alive = 0;
+
+	for (unsigned i = 0; i < OBJECTS; i++)
+		alive += objects[i].used && objects[i].alive;
+	return alive;
+}
+
+/* What the store must say of itself. */
+void sim_objects_check_stats(void)
+{
+	struct spw_store_stats stats;
+	uint64_t block = sim_inside_block_bytes(), least = 0, most = 0;
+	bool retired = false;
+
+	/* The cache has objects of its own. */
+	if (sim_world.config->has_cache)
+		return;
+	spw_store_stats(sim_world.store, &stats, sizeof(stats));
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		retired |= sim_writes_may_fail(&sim_drives[i]);
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		uint64_t bytes = spw_round_up(objects[i].len, block);
+
+		most += objects[i].used ? bytes : 0;
+		least += objects[i].used && objects[i].alive ? bytes : 0;
+	}
+	if (stats.objects != sim_objects_alive())
+		sim_fail("the store says that there are %u objects; there are %u", stats.objects, sim_objects_alive());
+	if (!retired && (stats.used_bytes < least || stats.used_bytes > most))
+		sim_fail("the store says that %llu bytes are used; it is %llu to %llu",
+			 (unsigned long long)stats.used_bytes, (unsigned long long)least, (unsigned long long)most);
+}

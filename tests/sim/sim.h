@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/sim/sim.h - the parts of the simulation: configuration, steps, the world that they act on, mutations */
+#ifndef TESTS_SIM_SIM_H
+#define TESTS_SIM_SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/cache.h>
+#include <spillway/store.h>
+
+#include "tests/sim/drive.h"
+
+#define SIM_STEPS_MAX 512
+
+/* ---- steps.c: what a run does ---- */
+
+#define SIM_STEP_LIST(X)      \
+	X(PUT, put)           \
+	X(GET, get)           \
+	X(FREE, free)         \
+	X(CANCEL, cancel)     \
+	X(RAISE, raise)       \
+	X(WAIT, wait)         \
+	X(POLL, poll)         \
+	X(SETTLE, settle)     \
+	X(FLUSH, flush)       \
+	X(TRIM, trim)         \
+	X(REVIVE, revive)     \
+	X(PASS, pass)         \
+	X(REOPEN, reopen)     \
+	X(BLACKOUT, blackout) \
+	X(FAULT, fault)       \
+	X(OFFER, offer)       \
+	X(TAKE, take)         \
+	X(RETURN, return )    \
+	X(RELEASE, release)   \
+	X(DRAIN, drain)       \
+	X(STEP, step)         \
+	X(STAGE, stage)       \
+	X(ENTER, enter)       \
+	X(LEAVE, leave)
+
+enum sim_step_kind {
+#define SIM_STEP_ENUM(name, word) SIM_STEP_##name,
+	SIM_STEP_LIST(SIM_STEP_ENUM)
+#undef SIM_STEP_ENUM
+		SIM_STEPS
+};
+
+/* All that a step decides is in its numbers: steps can be left out, and the others stay what they are. */
+struct sim_step {
+	enum sim_step_kind kind;
+	uint64_t a, b, c;
+};
+
+struct sim_config {
+	uint64_t seed;
+	unsigned drives;
+	uint32_t partitions, partition;
+	uint64_t drive_bytes[SIM_DRIVES_MAX];
+	uint32_t logical_block_bytes;
+	uint64_t chunk_bytes;
+	bool formatted; /* by spw_format(), not by hand */
+	bool has_store, has_cache;
+	struct spw_store_opts store;
+	struct spw_cache_opts cache;
+};
+
+extern const char *const sim_step_names[SIM_STEPS];
+
+void sim_config_draw(uint64_t seed, struct sim_config *config);
+/* @faults: a bit for each enum sim_fault. Return: how many. */
+unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults, struct sim_step steps[SIM_STEPS_MAX]);
+int sim_steps_write(const char *path, uint64_t seed, const char *why, const struct sim_step *steps, unsigned count);
+int sim_steps_read(const char *path, uint64_t *seed, struct sim_step steps[SIM_STEPS_MAX], unsigned *count);
+
+/* ---- world.c: a run ---- */
+
+/* Return only if nothing was violated. Adds what was done to @operations and what was injected to @injected. */
+void sim_run(const struct sim_config *config, const struct sim_step *steps, unsigned count, uint64_t *operations,
+	     uint64_t injected[SIM_FAULTS]);
+
+/* The only thread waits for another: let the store work. */
+void sim_others_run(void);
+
+/* The store of the run, and the memory that is its callers'. */
+struct sim_world {
+	const struct sim_config *config;
+	struct spw_store *store;
+	uint8_t *pool;
+	size_t pool_used;
+};
+
+extern struct sim_world sim_world;
+extern uint64_t sim_worked_ns; /* time in which the store was polled */
+
+/* Memory for the rest of the run, never given back before its end. NULL: none is left, and the step is left out. */
+uint8_t *sim_memory(size_t len, size_t align);
+void sim_fill(uint8_t *to, size_t len, uint64_t seed);
+/* A get or a take failed with @res: is there a drive that it can be blamed on, and do the words name it? Fails if not. */
+void sim_judge_read_error(int res, const char *words);
+/* And the place: one of the object's. */
+void sim_judge_place(int res, const char *words, spw_object object);
+/* Poll once, and see whether all of it fits together inside. */
+void sim_turn(bool wait);
+/* The same, for whoever waits: when nothing happens again and again, nothing ever will. */
+void sim_turn_or_fail(const char *words);
+
+/* ---- objects.c: puts, gets, frees against a model ---- */
+
+void sim_objects_begin(void);
+/* Return: whether there was anything to do it to. */
+bool sim_objects_step(const struct sim_step *step);
+/* Take note of requests that have ended. Return: how many have not. */
+unsigned sim_objects_look(void);
+/* Wait for all requests; @free_all: and free all objects. */
+void sim_objects_settle(bool free_all);
+void sim_objects_closing(void);
+void sim_objects_forget(void);
+unsigned sim_objects_alive(void);
+void sim_objects_check_stats(void);
+
+/* ---- inside.c: what the store's own structures say ---- */
+
+void sim_check_inside(void);
+void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces);
+void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces);
+uint32_t sim_inside_transfers(void);
+bool sim_inside_no_requests(void);
+bool sim_inside_no_objects(void);
+bool sim_inside_has_space(uint64_t blocks);
+bool sim_inside_is_at(spw_object id, unsigned drive, uint64_t byte, uint64_t len, uint64_t block);
+uint32_t sim_inside_block_bytes(void);
+
+/* ---- tensors.c: the cache against a model ---- */
+
+void sim_tensors_begin(void);
+bool sim_tensors_step(const struct sim_step *step);
+/* @abruptly: with whatever is under way; else everything is given back and checked first. */
+void sim_tensors_end(bool abruptly);
+
+/* ---- mutate.c: errors that are put in on purpose ---- */
+
+#define SIM_MUTATION_LIST(X)                                                                                \
+	X(NO_CHECKSUMS, "no-checksums", "no checksum differs from another")                                 \
+	X(PARTIAL_CHECKSUMS, "partial-checksums", "the last sector of a chunk is not checked")              \
+	X(EARLY_ORPHANS, "early-orphans", "blocks of a write that timed out are given back before it ends") \
+	X(EARLY_EXTENTS, "early-extents", "blocks are given back while they are written")                   \
+	X(LEAKED_EXTENT, "leaked-extent", "one extent in 50 is not given back")                             \
+	X(LEAKED_BOUNCE, "leaked-bounce", "one transfer in 50 is not given back")                           \
+	X(COMPLETION_IS_LOST, "lost-completion", "one completion in 50 is dropped")                         \
+	X(SHORT_IS_WHOLE, "short-is-whole", "a short transfer counts as a whole one")                       \
+	X(WRONG_DRIVE, "wrong-drive", "errors name the drive beside the one that failed")                   \
+	X(ENDED_TWICE, "ended-twice", "one request in 50 is reported twice")                                \
+	X(EARLY_TOKENS, "early-tokens", "the cache gives memory back as soon as a write was accepted")
+
+enum sim_mutation {
+	SIM_MUTATION_NONE,
+#define SIM_MUTATION_ENUM(name, word, text) SIM_MUTATION_##name,
+	SIM_MUTATION_LIST(SIM_MUTATION_ENUM)
+#undef SIM_MUTATION_ENUM
+		SIM_MUTATIONS
+};
+
+extern enum sim_mutation sim_mutation;
+extern const char *const sim_mutation_names[SIM_MUTATIONS];
+
+#endif

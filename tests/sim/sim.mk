@@ -1,0 +1,27 @@
+# The simulation: the library over simulated drives, in simulated time. Included by the Makefile.
+#
+# The drives take the place of the kernel's by the linker's --wrap: what one part of the library calls in another, or in libc, is
+# answered by tests/sim. Nothing in the library knows of it.
+
+sim_obj   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/sim/*.c))
+sim_main  := $(BUILD)/tests/sim/main.o
+sim_wraps := spw_clock_ns spw_queue_open nanosleep pthread_cond_wait getrandom time shm_open shm_unlink spw_status_sweep \
+	$(addprefix spw_device_,open close pread pwrite sync discard lock unlock translate_error path) \
+	$(addprefix spw_safety_,signatures partitions in_use locked writable) \
+	spw_checksum spw_copy_and_checksum spw_write_abandon spw_transfer_issue spw_transfer_give spw_alloc_put spw_object_drop \
+	spw_entry_queue
+sim_flags := $(sim_wraps:%=-Wl,--wrap=%)
+
+$(BUILD)/tests/sim/sim: $(sim_obj) $(BUILD)/libspillway.a tests/sim/sim.mk
+	$(call say,LD,$@)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(sim_flags) -o $@ $(sim_obj) $(BUILD)/libspillway.a $(lib_libs)
+
+build-tests: $(BUILD)/tests/sim/sim
+
+.PHONY: sim
+sim: ## simulate drives with every fault: SEEDS=number, SEED=one, FAULTS=kind,... STEPS=file (replay), FIRST=, JOBS=
+	@scripts/deps.sh build && $(MAKE) --no-print-directory $(BUILD)/tests/sim/sim && $(BUILD)/tests/sim/sim \
+		--out $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(STEPS),--steps $(STEPS)) $(if $(JOBS),--jobs $(JOBS))
+
+-include $(sim_obj:.o=.d)

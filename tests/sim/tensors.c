@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/sim/tensors.c - offers, takes and releases of a tensor cache, and the model that knows what each must give
+ *
+ * What a storage holds follows from its key and version. Memory that was offered is destroyed as soon as its token is drained.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "tensor/internal.h"
+#include "tests/sim/sim.h"
+
+#define KEYS    16
+#define HANDLES 96
+#define LEASES  64
+#define OWNERS  256
+
+struct model_owner {
+	bool held;
+	uint64_t token;
+	uint8_t *bytes;
+	const uint8_t *expected;
+	uint64_t len;
+};
+
+struct model_tensor {
+	bool used;
+	spw_tensor id;
+	const uint8_t *expected; /* of the storage */
+	uint64_t offset, len;
+};
+
+struct model_lease {
+	bool used;
+	uint64_t lease;
+	const uint8_t *bytes, *expected;
+	uint64_t len;
+};
+
+struct model_key {
+	uint64_t key, version, len;
+	uint8_t *expected; /* NULL: not offered yet */
+};
+
+static struct spw_cache *cache;
+static struct model_owner owners[OWNERS];
+static struct model_tensor tensors[HANDLES];
+static struct model_lease leases[LEASES];
+static struct model_key keys[KEYS];
+static uint64_t last_key, last_token;
+static unsigned depth;
+
+void sim_tensors_begin(void)
+{
+	memset(owners, 0, sizeof(owners));
+	memset(tensors, 0, sizeof(tensors));
+	memset(leases, 0, sizeof(leases));
+	memset(keys, 0, sizeof(keys));
+	last_key = last_token = depth = 0;
+	if (spw_cache_open(sim_world.store, &sim_world.config->cache, &cache))
+		sim_fail("the cache cannot be opened: %s", spw_last_error());
+}
+
+/* ---- What must hold inside ---- */
+
+static void check_entry(const struct entry *entry)
+{
+	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
+	bool broken = (entry->state == ENTRY_DEAD) != (entry->users == 0);
+
+	broken |= entry->drainable && (!entry->owner_held || entry->write_in_flight);
+	broken |= in_owner && (!entry->owner_held || entry->memory);
+	broken |= entry->state == ENTRY_KEPT && entry->object_exists;
+	broken |= entry->state == ENTRY_STORED && (!entry->object_exists || entry->memory || entry->owner_held);
+	broken |= entry->state == ENTRY_READING && !entry->read_in_flight;
+	broken |= entry->state == ENTRY_RESIDENT && !entry->memory != entry->owner_held;
+	broken |= entry->leases > 0 && !entry->memory;
+	broken |= (entry->read_in_flight || entry->write_in_flight) && !entry->object_exists;
+	if (broken)
+		sim_fail("inside the cache: an entry in state %d does not hold what it must", entry->state);
+}
+
+static void check_inside(void)
+{
+	uint64_t activation = 0, staging = 0, window = 0, in_flight = 0;
+	uint32_t entries = 0;
+
+	for (uint32_t i = 0; i < cache->opts.tensors_max; i++) {
+		const struct entry *entry = &cache->entries[i];
+
+		if (entry->state == ENTRY_FREE)
+			continue;
+		check_entry(entry);
+		entries++;
+		activation += (entry->owner_held ? entry->len_bytes : 0) + (entry->memory ? entry->len_bytes : 0);
+		staging += entry->write_in_flight ? entry->len_bytes : 0;
+		window += entry->in_window ? entry->len_bytes : 0;
+		in_flight += (unsigned)entry->write_in_flight + entry->read_in_flight;
+	}
+	if (entries != cache->count.entries || activation != cache->count.activation_bytes ||
+	    staging != cache->count.staging_bytes || window != cache->count.prefetched_bytes ||
+	    in_flight != cache->io_in_flight)
+		sim_fail("inside the cache: its counts are not those of its entries");
+	if (staging > cache->opts.staging_bytes)
+		sim_fail("inside the cache: %llu bytes wait to be written, more than may", (unsigned long long)staging);
+}
+
+/* ---- Offers ---- */
+
+static void draw_key(struct model_key *key, const struct sim_step *step)
+{
+	uint64_t random = step->b;
+
+	*key = (struct model_key){.key = ++last_key};
+	key->len = 1 + sim_below(&random, sim_below(&random, 4) ? 40000 : 400000);
+	key->expected = sim_memory(key->len, 64);
+	if (key->expected)
+		sim_fill(key->expected, key->len, last_key << 32 | key->version);
+}
+
+static struct model_owner *owner_new(const struct model_key *key, uint64_t random)
+{
+	for (unsigned i = 0; i < OWNERS; i++) {
+		struct model_owner *owner = &owners[i];
+
+		if (owner->held)
+			continue;
+		*owner = (struct model_owner){.token = ++last_token, .expected = key->expected, .len = key->len};
+		owner->bytes = sim_memory(key->len + 4096, 4096);
+		if (!owner->bytes)
+			return NULL;
+		owner->bytes += random % 3 ? 0 : random % 4096;
+		memcpy(owner->bytes, key->expected, key->len);
+		return owner;
+	}
+	return NULL;
+}
+
+static void destroy(struct model_owner *owner)
+{
+	owner->held = false;
+	memset(owner->bytes, 0xc3, owner->len);
+}
+
+/* a: which storage, and whether it is new or has a new version; b: which part of it; c: where it lies */
+static bool do_offer(const struct sim_step *step)
+{
+	struct model_key *key = &keys[step->a % KEYS];
+	struct model_tensor *tensor = NULL;
+	struct model_owner *owner;
+	struct spw_offer offer = {0};
+	uint64_t random = step->b;
+	int rc;
+
+	for (unsigned i = 0; i < HANDLES && !tensor; i++)
+		tensor = tensors[i].used ? NULL : &tensors[i];
+	if (!key->expected || step->a / KEYS % 4 == 0)
+		draw_key(key, step);
+	owner = tensor && key->expected ? owner_new(key, step->c) : NULL;
+	if (!owner)
+		return false;
+	offer.storage_key = key->key;
+	offer.storage_version = key->version;
+	offer.storage_bytes = owner->bytes;
+	offer.storage_len_bytes = key->len;
+	offer.len_bytes = key->len;
+	if (sim_below(&random, 3) == 0) {
+		offer.offset_bytes = sim_below(&random, key->len);
+		offer.len_bytes = 1 + sim_below(&random, key->len - offer.offset_bytes);
+	}
+	offer.owner = owner->token;
+	rc = spw_cache_offer(cache, &offer, &tensor->id);
+	if (rc < 0 && rc != -ENOBUFS)
+		sim_fail("an offer was refused: %d, %s", rc, spw_last_error());
+	owner->held = rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL;
+	if (!owner->held)
+		destroy(owner);
+	if (rc < 0)
+		return true;
+	tensor->used = true;
+	tensor->expected = key->expected;
+	tensor->offset = offer.offset_bytes;
+	tensor->len = offer.len_bytes;
+	return true;
+}
+
+/* ---- Takes ---- */
+
+static struct model_tensor *pick_tensor(uint64_t pick)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < HANDLES; i++)
+		count += tensors[i].used;
+	if (count == 0)
+		return NULL;
+	pick %= count;
+	for (unsigned i = 0;; i++)
+		if (tensors[i].used && pick-- == 0)
+			return &tensors[i];
+}
+
+static void check_bytes(const uint8_t *bytes, const uint8_t *expected, uint64_t len)
+{
+	if (memcmp(bytes, expected, len) != 0)
+		sim_fail("wrong bytes: a take of %llu", (unsigned long long)len);
+}
+
+static void check_taken(const struct spw_taken *taken, const uint8_t *expected, uint64_t offset, uint64_t len)
+{
+	struct model_lease *lease = NULL;
+
+	if (!taken->bytes) {
+		for (unsigned i = 0; i < OWNERS; i++)
+			if (owners[i].held && owners[i].token == taken->owner) {
+				check_bytes(owners[i].bytes + offset, expected + offset, len);
+				return;
+			}
+		sim_fail("a take names the memory of an owner that was drained");
+	}
+	check_bytes(taken->bytes, expected + offset, len);
+	for (unsigned i = 0; i < LEASES && !lease; i++)
+		lease = leases[i].used ? NULL : &leases[i];
+	if (!lease) {
+		spw_cache_return(cache, taken->lease);
+		return;
+	}
+	*lease = (struct model_lease){
+		.used = true, .lease = taken->lease, .bytes = taken->bytes, .expected = expected + offset, .len = len};
+}
+
+/* a: which; b: which part */
+static bool do_take(const struct sim_step *step)
+{
+	struct model_tensor *tensor = pick_tensor(step->a);
+	uint64_t random = step->b, offset, len;
+	struct spw_taken taken;
+	int rc;
+
+	if (!tensor)
+		return false;
+	offset = tensor->offset;
+	len = tensor->len;
+	if (sim_below(&random, 3) == 0) {
+		offset += sim_below(&random, len);
+		len = 1 + sim_below(&random, tensor->offset + tensor->len - offset);
+	}
+	rc = spw_cache_take(cache, tensor->id, offset, len, &taken);
+	if (rc == 0)
+		check_taken(&taken, tensor->expected, offset, len);
+	else if (rc != -ENOBUFS || !sim_inside_no_requests())
+		sim_judge_read_error(rc, spw_last_error());
+	return true;
+}
+
+static bool do_return(uint64_t pick)
+{
+	for (unsigned i = 0; i < LEASES; i++) {
+		struct model_lease *lease = &leases[(i + pick) % LEASES];
+
+		if (!lease->used)
+			continue;
+		check_bytes(lease->bytes, lease->expected, lease->len);
+		spw_cache_return(cache, lease->lease);
+		lease->used = false;
+		return true;
+	}
+	return false;
+}
+
+static bool do_release(uint64_t pick)
+{
+	struct model_tensor *tensor = pick_tensor(pick);
+
+	if (!tensor)
+		return false;
+	if (spw_cache_release(cache, tensor->id))
+		sim_fail("a tensor cannot be released: %s", spw_last_error());
+	tensor->used = false;
+	return true;
+}
+
+static bool do_drain(unsigned count)
+{
+	uint64_t tokens[OWNERS];
+	int drained = spw_cache_drain(cache, tokens, count);
+
+	for (int i = 0; i < drained; i++) {
+		unsigned at = 0;
+
+		while (at < OWNERS && !(owners[at].held && owners[at].token == tokens[i]))
+			at++;
+		if (at == OWNERS)
+			sim_fail("a token was given back twice, or never given");
+		destroy(&owners[at]);
+	}
+	return drained > 0;
+}
+
+bool sim_tensors_step(const struct sim_step *step)
+{
+	bool done = true;
+
+	switch (step->kind) {
+	case SIM_STEP_OFFER: done = do_offer(step); break;
+	case SIM_STEP_TAKE: done = do_take(step); break;
+	case SIM_STEP_RETURN: done = do_return(step->a); break;
+	case SIM_STEP_RELEASE: done = do_release(step->a); break;
+	case SIM_STEP_DRAIN: done = do_drain(1 + (unsigned)(step->a % 8)); break;
+	case SIM_STEP_STEP:
+		spw_cache_step(cache);
+		depth = 0;
+		break;
+	case SIM_STEP_STAGE:
+		spw_cache_stage(cache, (uint32_t)(step->a % 3), step->b % 2 ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
+		break;
+	case SIM_STEP_ENTER:
+		spw_cache_scope_enter(cache, step->a % 8);
+		depth++;
+		break;
+	case SIM_STEP_LEAVE:
+		if (depth > 0)
+			spw_cache_scope_leave(cache);
+		depth -= depth > 0;
+		break;
+	default: return false;
+	}
+	check_inside();
+	return done;
+}
+
+static bool any_held(void)
+{
+	for (unsigned i = 0; i < OWNERS; i++)
+		if (owners[i].held)
+			return true;
+	return false;
+}
+
+/* All users gone, all tokens must come. */
+static void give_all_back(void)
+{
+	while (do_return(0))
+		;
+	while (do_release(0))
+		;
+	for (unsigned i = 0; any_held() || cache->count.entries > 0; i++) {
+		if (i > 100000)
+			sim_fail("the cache does not give %u entries back", cache->count.entries);
+		if (!do_drain(OWNERS))
+			sim_turn(true);
+	}
+	check_inside();
+	if (cache->count.activation_bytes || cache->count.staging_bytes || cache->count.prefetched_bytes)
+		sim_fail("the cache is empty and counts bytes");
+}
+
+void sim_tensors_end(bool abruptly)
+{
+	if (!cache)
+		return;
+	if (!abruptly)
+		give_all_back();
+	spw_cache_close(cache);
+	cache = NULL;
+}
