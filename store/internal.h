@@ -172,6 +172,7 @@ struct transfer {
 	bool abandoned;           /* a write that timed out: its chunk was given to another transfer */
 	struct spw_extent orphan; /* the blocks that an abandoned write may still change */
 	uint64_t issued_ns;
+	uint64_t watched_from_ns; /* of the store's watched_ns */
 };
 
 struct read_list {
@@ -263,7 +264,8 @@ struct spw_store {
 	_Atomic uint32_t drives_retired;
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
-	struct spw_status_page *page; /* NULL: could not be made */
+	uint64_t looked_ns, watched_ns; /* see spw_watch_begin() */
+	struct spw_status_page *page;   /* NULL: could not be made */
 	uint64_t next_publish_ns, published_ended;
 	struct spw_io *flush_ios;                     /* one per drive */
 	struct spw_request *flushing;                 /* the flush under way */
@@ -330,6 +332,11 @@ void spw_drive_revive(struct spw_store *store, uint32_t drive);
 void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
+/*
+ * Nothing was in flight, and something will be from now on. Deadlines count the time in which the worker could see a
+ * transfer end: a process that was stopped, or a caller in inline mode that stays away, does not blame its drives.
+ */
+void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 
 /* store/write.c */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);

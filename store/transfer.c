@@ -110,6 +110,10 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	io->offset_bytes = drive->base_bytes + spw_piece_extent(store, piece).start_block * store->block_bytes;
 	io->done = done;
 	io->context = transfer;
+	transfer->issued_ns = spw_clock_ns();
+	if (store->transfers_in_flight == 0)
+		spw_watch_begin(store, transfer->issued_ns);
+	transfer->watched_from_ns = store->watched_ns;
 	transfer->request->in_flight++;
 	store->transfers_in_flight++;
 	drive->in_flight++;
@@ -117,7 +121,6 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	if (drive->in_flight > atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed))
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight, memory_order_relaxed);
 	transfer->in_flight = true;
-	transfer->issued_ns = spw_clock_ns();
 	rate_begin(op == SPW_READ ? &drive->read_rate : &drive->write_rate, transfer->issued_ns);
 	rc = spw_queue_prepare(store->queue, io);
 	/* The store alone decides address, offset and length, and all are aligned and in range. */

@@ -36,6 +36,8 @@ static void flush_begin(struct spw_store *store, struct spw_request *request)
 {
 	store->flushing = request;
 	request->in_flight = store->drive_count;
+	if (store->transfers_in_flight == 0)
+		spw_watch_begin(store, spw_clock_ns());
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		struct spw_io *io = &store->flush_ios[i];
 		int rc;
@@ -196,6 +198,20 @@ int64_t spw_deadline_timeout_ns(const struct spw_store *store)
 	return (int64_t)(least_ns / 4 < CHECK_INTERVAL_NS_MAX ? least_ns / 4 : CHECK_INTERVAL_NS_MAX);
 }
 
+void spw_watch_begin(struct spw_store *store, uint64_t now_ns)
+{
+	store->looked_ns = now_ns;
+}
+
+/* However late this look is, no more counts than the time that the worker may sleep. */
+static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns)
+{
+	uint64_t since_ns = now_ns - store->looked_ns;
+
+	store->looked_ns = now_ns;
+	store->watched_ns += since_ns < interval_ns ? since_ns : interval_ns;
+}
+
 static void time_out(struct transfer *transfer, uint64_t now_ns)
 {
 	struct spw_store *store = transfer->store;
@@ -221,6 +237,7 @@ void spw_deadlines_check(struct spw_store *store)
 	if (interval_ns < 0)
 		return;
 	now_ns = spw_clock_ns();
+	watch(store, now_ns, (uint64_t)interval_ns);
 	if (now_ns < store->next_deadline_check_ns)
 		return;
 	store->next_deadline_check_ns = now_ns + (uint64_t)interval_ns;
@@ -231,7 +248,7 @@ void spw_deadlines_check(struct spw_store *store)
 		if (!transfer->in_flight || transfer->timed_out)
 			continue;
 		limit_ns = deadline_ns(store, transfer->io.op);
-		if (limit_ns != 0 && now_ns - transfer->issued_ns > limit_ns)
+		if (limit_ns != 0 && store->watched_ns - transfer->watched_from_ns > limit_ns)
 			time_out(transfer, now_ns);
 	}
 }

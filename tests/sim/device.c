@@ -173,8 +173,7 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 		io.one = (struct iovec){.iov_base = at, .iov_len = len};
 		io.vector = &io.one;
 		sim_io_begin(&io);
-		if (op != SPW_READ)
-			event();
+		event();
 		if (io.finish_ns > sim_now_ns)
 			sim_now_ns = io.finish_ns;
 		res = sim_io_end(&io);

@@ -3,6 +3,7 @@
 #include "tests/sim/drive.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,9 @@ void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_
 		forget_undo(drive);
 		clear(drive);
 	} else {
+		/* What caches hold comes and goes: not from the system and back each time. */
+		(void)mallopt(M_MMAP_THRESHOLD, 8 << 20);
+		(void)mallopt(M_TRIM_THRESHOLD, 64 << 20);
 		medium = reserve(SIM_DRIVE_BYTES_MAX);
 		truth = reserve(SIM_DRIVE_BYTES_MAX);
 		touched = reserve(SIM_DRIVE_BYTES_MAX >> TOUCH_SHIFT);

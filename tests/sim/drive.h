@@ -162,7 +162,7 @@ bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset_bytes, 
 bool sim_reads_may_fail(const struct sim_drive *drive);
 bool sim_writes_may_fail(const struct sim_drive *drive);
 
-/* tests/sim/device.c: power cut while the Nth write or flush from now on is under way; 0: never. How many there were. */
+/* tests/sim/device.c: power is cut while the blocking transfer or flush of that number is under way; 0: never. How many there were. */
 extern uint64_t sim_cut_at, sim_events;
 
 /* A violation: says so and does not return. */

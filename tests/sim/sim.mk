@@ -25,3 +25,8 @@ sim: ## simulate drives with every fault: SEEDS=number, SEED=one, FAULTS=kind,..
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(STEPS),--steps $(STEPS)) $(if $(JOBS),--jobs $(JOBS))
 
 -include $(sim_obj:.o=.d)
+
+# Test programs over simulated drives: the same, with a main function of their own.
+sim_tests := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_sim_*.c))
+$(sim_tests): $(filter-out $(sim_main),$(sim_obj))
+$(sim_tests): test_libs := $(sim_flags) $(BUILD)/libspillway.a $(test_libs)

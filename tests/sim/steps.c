@@ -80,7 +80,7 @@ static void draw_weights(const struct sim_config *config, uint64_t *random, uint
 {
 	for (unsigned kind = 0; kind < SIM_STEPS; kind++) {
 		bool is_cache = kind >= SIM_STEP_OFFER;
-		bool is_store = kind <= SIM_STEP_WAIT && kind != SIM_STEP_POLL;
+		bool is_store = kind <= SIM_STEP_WAIT;
 
 		drawn[kind] = weights[kind] * (1 + sim_below(random, 8));
 		if (sim_below(random, 6) == 0 && kind != SIM_STEP_POLL)
@@ -107,18 +107,25 @@ static uint64_t draw_len(const struct sim_config *config, uint64_t *random, uint
 	}
 }
 
+/* What a drive does not survive is rarer than what it does, and what seldom finds its request more frequent. */
+static const unsigned fault_weights[SIM_FAULTS] = {
+	[SIM_SHORT] = 4, [SIM_AGAIN] = 4,   [SIM_FULL] = 4,   [SIM_EIO] = 4,   [SIM_STICKY] = 1,      [SIM_LATENT] = 4,
+	[SIM_ROT] = 4,   [SIM_FLIP] = 12,   [SIM_LOST] = 4,   [SIM_TORN] = 4,  [SIM_MISDIRECTED] = 4, [SIM_HANG] = 4,
+	[SIM_SLOW] = 1,  [SIM_REMOVAL] = 1, [SIM_SHRINK] = 3, [SIM_POWER] = 3,
+};
+
+/* Of the kinds chosen; SIM_FAULTS: of one that was not. */
 static uint64_t draw_fault(uint64_t *random, uint32_t faults)
 {
-	uint64_t fault;
+	uint64_t total = 0, pick;
+	unsigned fault = 0;
 
-	do
-		fault = sim_below(random, SIM_FAULTS);
-	while (!(faults >> fault & 1));
-	/* What a drive does not survive is rarer than what it does. */
-	if ((fault == SIM_STICKY || fault == SIM_REMOVAL || fault == SIM_SHRINK || fault == SIM_SLOW) &&
-	    sim_below(random, 4))
-		return SIM_FAULTS;
-	return fault;
+	for (unsigned i = 0; i < SIM_FAULTS; i++)
+		total += fault_weights[i];
+	pick = sim_below(random, total);
+	while (pick >= fault_weights[fault])
+		pick -= fault_weights[fault++];
+	return faults >> fault & 1 ? fault : SIM_FAULTS;
 }
 
 static struct sim_step draw_step(const struct sim_config *config, uint64_t *random, uint32_t faults, uint64_t scale,
@@ -141,7 +148,7 @@ static struct sim_step draw_step(const struct sim_config *config, uint64_t *rand
 	if (step.kind == SIM_STEP_PUT)
 		step.a = draw_len(config, random, scale);
 	if (step.kind == SIM_STEP_PASS)
-		step.a = sim_below(random, sim_below(random, 2) ? SECOND_NS / 100 : SECOND_NS);
+		step.a = sim_below(random, sim_below(random, 2) ? SECOND_NS / 100 : 40 * SECOND_NS);
 	if (step.kind == SIM_STEP_FAULT)
 		step.b = draw_fault(random, faults);
 	return step;
