@@ -122,7 +122,7 @@ bool spw_adapt_choice(const struct entry *entry, enum spw_plan_choice *choice)
 	return true;
 }
 
-uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache)
+uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool drives_idle)
 {
 	const struct adapt *adapt = &cache->adapt;
 	uint64_t bytes = adapt->result.memory_bytes, slack = 2 * cache->chunk_bytes * cache->drives;
@@ -133,6 +133,8 @@ uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache)
 		return bytes;
 	if (adapt->hurried && bytes < adapt->result.peak_keep_all_bytes)
 		bytes += (adapt->result.peak_keep_all_bytes - bytes) / HURRY_PARTS;
+	if (!drives_idle)
+		return bytes;
 	return bytes + (slack > bytes / SLACK_SHARE ? slack : bytes / SLACK_SHARE);
 }
 
@@ -246,7 +248,8 @@ static bool drives_drifted(const struct spw_cache *cache)
 static bool stall_seen(struct spw_cache *cache, bool explained)
 {
 	struct adapt *adapt = &cache->adapt;
-	bool stalled = (double)adapt->waited_ns > STALL_SHARE * (double)cache->count.step_compute_ns;
+	double expected_ns = (double)adapt->result.stall_ns + STALL_SHARE * (double)cache->count.step_compute_ns;
+	bool stalled = (double)adapt->waited_ns > expected_ns;
 	bool again = stalled && adapt->stalled;
 
 	adapt->stalled = stalled;
@@ -414,6 +417,17 @@ static int force_spills(struct adapt *adapt, const struct spw_plan_step *step, c
 	return spw_plan_simulate(step, drives, memory_bytes, adapt->choices, NULL, 0, &adapt->result);
 }
 
+/* The mean time between two tensors packed or used. */
+static uint64_t lead_of(const struct spw_plan_step *step)
+{
+	uint64_t last_ns = 0;
+
+	for (uint32_t i = 0; i < step->count; i++)
+		if (step->tensors[i].users > 0 && step->tensors[i].use_ns > last_ns)
+			last_ns = step->tensors[i].use_ns;
+	return step->count > 0 ? last_ns / (2 * (uint64_t)step->count) : 0;
+}
+
 int spw_adapt_plan(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
@@ -436,7 +450,7 @@ int spw_adapt_plan(struct spw_cache *cache)
 	if (rc == 0)
 		rc = plan_read_times(&step, &drives, adapt->result.memory_bytes, adapt->choices, &reads);
 	adapt->use_count = reads.count;
-	adapt->lead_ns = step.count > 0 ? (step.forward_ns + step.backward_ns) / (2 * (uint64_t)step.count) : 0;
+	adapt->lead_ns = lead_of(&step);
 	return rc;
 }
 
@@ -471,19 +485,21 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 
 /* ---- A step begins ---- */
 
-/* Kept for long in the fewest bytes, long enough that a drive twice as slow as the last time known costs nothing. */
+/* What comes back in time if the drives are as they were the last time known, or stalls the step by next to nothing. */
 static uint32_t probe_of(const struct spw_cache *cache)
 {
 	const struct adapt *adapt = &cache->adapt;
-	const struct spw_plan_drives *drives = &adapt->counted_on;
+	const struct spw_plan_drives drives = drives_of(cache);
 	uint32_t best = NO_TENSOR;
 
 	for (uint32_t i = 0; i < adapt->basis.count; i++) {
 		const struct recorded *recorded = &adapt->basis.tensors[i];
-		double rate = (double)mixed_of(drives) / 1e9, gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
+		double there_ns =
+			(double)recorded->bytes / ((double)mixed_of(&drives) / 1e9) + (double)drives.latency_ns;
+		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
 
-		if (!recorded->plannable || recorded->takes == 0 || recorded->hint != SPW_HINT_NONE || rate <= 0 ||
-		    8 * (double)recorded->bytes / rate > gap_ns)
+		if (!recorded->plannable || recorded->takes == 0 || recorded->hint != SPW_HINT_NONE ||
+		    2 * there_ns > gap_ns + STALL_SHARE / 2 * (double)adapt->result.wall_ns)
 			continue;
 		if (best == NO_TENSOR || recorded->bytes < adapt->basis.tensors[best].bytes)
 			best = i;
@@ -501,7 +517,8 @@ static void probe(struct spw_cache *cache)
 		adapt->probe = NO_TENSOR;
 		adapt->use_count = 0;
 	}
-	if (adapt->result.tensors_spilled > 0 || ++adapt->unmeasured % PROBE_STEPS > 0)
+	if (cache->opts.mode != SPW_CACHE_FASTEST || adapt->result.tensors_spilled > 0 ||
+	    ++adapt->unmeasured % PROBE_STEPS > 0)
 		return;
 	adapt->probe = probe_of(cache);
 	if (adapt->probe == NO_TENSOR)
@@ -510,7 +527,7 @@ static void probe(struct spw_cache *cache)
 	cache->count.plan_probes++;
 	adapt->use_order[0] = adapt->probe;
 	adapt->use_count = 1;
-	adapt->read_from_ns[adapt->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2 + 1;
+	adapt->read_from_ns[adapt->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2;
 }
 
 void spw_adapt_step_began(struct spw_cache *cache)

@@ -75,6 +75,7 @@ struct adapt {
 	uint32_t scope;       /* the innermost, or NO_SCOPE */
 	uint32_t stage_scope; /* of what is outside all scopes */
 	uint64_t charged_ns;  /* compute time that scopes have been given */
+	uint64_t event_ns;    /* of the last tensor packed, used or released */
 	uint64_t began_ns;    /* wall */
 	uint64_t waited_ns;   /* while at least one take waited for I/O */
 	uint64_t waiting_since_ns;
@@ -144,8 +145,8 @@ uint32_t spw_adapt_match(struct spw_cache *cache, const struct recorded *recorde
 void spw_adapt_progress(struct spw_cache *cache, uint64_t basis_ns);
 /* Compute time of the basis that this step has come to. */
 uint64_t spw_adapt_now_ns(const struct spw_cache *cache);
-/* How much of this step's tensors may be in memory for something to be read ahead. */
-uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache);
+/* How much of this step's tensors may be in memory for something to be read ahead; more while no read is under way. */
+uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool drives_idle);
 /* A take has waited for I/O. */
 void spw_adapt_waited(struct spw_cache *cache);
 /* The step has ended. Return: whether, and why, to plan now. */

@@ -167,8 +167,12 @@ void spw_measure_step(struct measure *measure)
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		struct flow *flow = &measure->flows[i];
 
-		memset(&flow->alone, 0, sizeof(flow->alone));
-		memset(&flow->mixed, 0, sizeof(flow->mixed));
-		memset(&flow->first, 0, sizeof(flow->first));
+		/* Too few say nothing yet: more may come in the next step. */
+		if (flow->alone.count + flow->first.sum.count >= SAMPLES_MIN) {
+			memset(&flow->alone, 0, sizeof(flow->alone));
+			memset(&flow->first, 0, sizeof(flow->first));
+		}
+		if (flow->mixed.count >= SAMPLES_MIN)
+			memset(&flow->mixed, 0, sizeof(flow->mixed));
 	}
 }

@@ -92,6 +92,17 @@ void spw_record_wait_ended(struct spw_cache *cache, uint64_t now_ns)
 		adapt->waited_ns += now_ns - adapt->waiting_since_ns;
 }
 
+/* Of an event: later than that of the one before, so that the planner sees them in their order. */
+static uint64_t event_ns(struct spw_cache *cache)
+{
+	uint64_t now_ns = spw_record_compute_ns(cache);
+
+	if (now_ns <= cache->adapt.event_ns)
+		now_ns = cache->adapt.event_ns + 1;
+	cache->adapt.event_ns = now_ns;
+	return now_ns;
+}
+
 /* The time since this was last called goes to the scope that was the innermost. */
 static void charge(struct spw_cache *cache, uint64_t now_ns)
 {
@@ -115,7 +126,7 @@ void spw_record_begin(struct spw_cache *cache)
 	adapt->began_ns = cache->clock_ns();
 	adapt->waited_ns = 0;
 	adapt->waiting_since_ns = adapt->began_ns; /* of takes that are still at it */
-	adapt->charged_ns = 0;
+	adapt->charged_ns = adapt->event_ns = 0;
 	adapt->scope = adapt->stage_scope = NO_SCOPE;
 	adapt->peak_bytes = adapt->old_bytes = cache->count.activation_bytes;
 	adapt->recording = adapt->records;
@@ -196,7 +207,7 @@ void spw_record_offer(struct entry *entry, enum spw_cache_hint hint)
 		return;
 	}
 	*recorded = (struct recorded){.bytes = entry->len_bytes,
-				      .pack_ns = spw_record_compute_ns(cache),
+				      .pack_ns = event_ns(cache),
 				      .scope = adapt->scope,
 				      .matched = NO_TENSOR,
 				      .hint = (uint8_t)hint,
@@ -226,7 +237,7 @@ void spw_record_take(struct entry *entry)
 	if (!recorded)
 		return;
 	if (recorded->takes++ == 0)
-		recorded->use_ns = spw_record_compute_ns(entry->cache);
+		recorded->use_ns = event_ns(entry->cache);
 	entry->cache->adapt.now.takes++;
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
 		spw_adapt_progress(entry->cache, entry->cache->adapt.basis.tensors[recorded->matched].use_ns);
@@ -240,7 +251,7 @@ void spw_record_release(struct entry *entry)
 	if (!recorded)
 		return;
 	recorded->released = true;
-	recorded->release_ns = spw_record_compute_ns(entry->cache);
+	recorded->release_ns = event_ns(entry->cache);
 	if (recorded->matched == NO_TENSOR)
 		return;
 	entry->cache->adapt.slots[recorded->matched] = NO_TENSOR;
@@ -250,11 +261,12 @@ void spw_record_release(struct entry *entry)
 void spw_record_end(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
-	uint64_t now_ns = spw_record_compute_ns(cache);
+	uint64_t now_ns;
 
 	if (!adapt->recording)
 		return;
-	charge(cache, now_ns);
+	charge(cache, spw_record_compute_ns(cache));
+	now_ns = event_ns(cache);
 	for (uint32_t i = 0; i < adapt->now.count; i++)
 		if (!adapt->now.tensors[i].released)
 			adapt->now.tensors[i].release_ns = now_ns;

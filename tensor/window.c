@@ -98,7 +98,7 @@ static bool room_now(const struct spw_cache *cache, const struct entry *entry)
 	const struct flow *reads = &cache->measure.flows[DIRECTION_READ];
 	uint64_t held_bytes = cache->count.activation_bytes - cache->adapt.old_bytes;
 
-	if (held_bytes + entry->len_bytes > spw_adapt_memory_bytes(cache))
+	if (held_bytes + entry->len_bytes > spw_adapt_memory_bytes(cache, reads->in_flight == 0))
 		return false;
 	return reads->in_flight < READS_IN_FLIGHT ||
 	       reads->bytes_in_flight < CHUNKS_IN_FLIGHT * cache->chunk_bytes * cache->drives;
@@ -147,7 +147,7 @@ void spw_window_begin(struct spw_cache *cache)
 	cache->window_micro_batch = cache->micro_batch;
 	cache->cursor = &cache->order;
 	if (planned && cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_adapt_memory_bytes(cache);
+		cache->count.prefetch_budget_bytes = spw_adapt_memory_bytes(cache, false);
 	} else if (!planned && cache->stage == SPW_STAGE_BACKWARD) {
 		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
 		cache->cursor = cache->order.previous;

@@ -55,6 +55,7 @@ struct sim {
 	unsigned jitter_percent;
 	unsigned logged;
 	uint64_t compute_ns; /* of the present step */
+	uint64_t pause_ns;   /* after the backward pass */
 };
 
 /* ---- The drives ---- */
@@ -73,7 +74,8 @@ static struct spw_request *sim_head_locked(struct sim *sim, enum fake_kind kind)
 			request->ready_ns = sim_clock() + sim->drives.latency_ns;
 			request->remaining = (double)request->len;
 		}
-		if (!head || request->cls < head->cls || (request->cls == head->cls && request->sequence < head->sequence))
+		if (!head || request->cls < head->cls ||
+		    (request->cls == head->cls && request->sequence < head->sequence))
 			head = request;
 	}
 	return head;
@@ -388,6 +390,8 @@ static struct sim_step sim_step(struct sim *sim, const struct sim_model *model)
 	sim_forward(sim, model, 0);
 	spw_cache_stage(sim->cache, 0, SPW_STAGE_BACKWARD);
 	sim_backward(sim, model, 0);
+	sim_advance(sim, sim_clock() + sim->pause_ns);
+	sim_drain(sim);
 	spw_cache_step(sim->cache);
 	return sim_step_was(sim);
 }
