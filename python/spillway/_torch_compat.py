@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # spillway/_torch_compat.py - the few places where PyTorch 1.13 and 2.x differ
-"""Storages: how to get at one, hold it weakly, and make a tensor on one. Nothing else of spillway depends on PyTorch's
+"""Storages: how to get at one, hold it weakly, and make a tensor on one; hooks. Nothing else of spillway depends on PyTorch's
 version."""
 from __future__ import annotations
 
@@ -48,3 +48,25 @@ def register_forward_pre_hook(module: torch.nn.Module, hook: Callable[[Any, Any,
     if _HAS_UNTYPED:
         return module.register_forward_pre_hook(hook, with_kwargs=True)  # type: ignore[call-arg]
     return module.register_forward_pre_hook(lambda module, args: hook(module, args, {}))
+
+
+def _probe_for_backward() -> Callable[[], bool]:
+    if hasattr(torch._C, "_current_graph_task_id"):  # from 2.0 on
+        return lambda: torch._C._current_graph_task_id() != -1
+    if not hasattr(torch._C, "_will_engine_execute_node"):
+        return lambda: False
+
+    node = (torch.ones(1, requires_grad=True) * 1).grad_fn
+
+    def probe() -> bool:
+        try:
+            torch._C._will_engine_execute_node(node)
+        except RuntimeError:  # it serves only the backward pass
+            return False
+        return True
+
+    return probe
+
+
+# in_backward(): whether this thread is inside a backward pass. Autograd gives that a copy of the thread's hooks.
+in_backward = _probe_for_backward()

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from . import _library
 from ._library import blocking, fast
 from ._steptrace import StepTrace
-from ._torch_compat import WeakStorage, register_forward_pre_hook, storage_of
+from ._torch_compat import WeakStorage, in_backward, register_forward_pre_hook, storage_of
 from .cache import HINT_PIN, OFFER_DEDUP, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
 from .report import table_of
 from .store import Path, Store
@@ -244,6 +244,8 @@ class _Session:
             return _Kept(tensor)
         storage = storage_of(tensor)
         if storage._cdata in self.excluded or tensor.is_quantized or (tensor.is_leaf and tensor.requires_grad):
+            return _Kept(tensor)
+        if hasattr(tensor, "_TE_do_not_offload"):  # Transformer Engine's mark, which Megatron sets too
             return _Kept(tensor)
         began = time.perf_counter_ns() if self.tracer is not None else 0
         saved = self._offer(tensor, storage)
@@ -509,7 +511,8 @@ class Offload:
         self._session = _Session(cache)
         self._hooks: Optional[Any] = None
         self._handles: List[Any] = []
-        self._depth = 0
+        self._active = False
+        self._in_backward = False  # entered there: by a function that a checkpoint runs again
         self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told
         self._explicit_steps = False
         self._explicit_stages = False
@@ -521,6 +524,8 @@ class Offload:
     # ---- The context -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> "Offload":
+        if self._active:
+            raise RuntimeError("this offload context is active already; leave it before entering it again")
         if getattr(_active, "offload", None) is not None:
             raise RuntimeError(
                 "an offload context is active in this thread already: autograd serves only the innermost one: leave the "
@@ -528,28 +533,46 @@ class Offload:
             )
         self._session.cache.handle  # a closed store is told now, not in backward
         hooks = torch.autograd.graph.saved_tensors_hooks(self._session.pack, _unpack)
-        hooks.__enter__()
-        self._hooks = hooks
+        try:
+            hooks.__enter__()
+            self._hooks = hooks
+        except RuntimeError as error:
+            # disable_saved_tensors_hooks(), or a transform that cannot have them. Training goes on as without spillway.
+            _log.warning("PyTorch takes no hooks for saved tensors here: everything is kept in memory (%s)", error)
+        self._active = True
+        self._in_backward = in_backward()
         _active.offload = self
         self._refresh_excluded()
         self._install()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
+        if getattr(_active, "offload", None) is not self:
+            raise RuntimeError(
+                "this offload context is not active in this thread: PyTorch has hooks per thread, so leave it in the thread "
+                "that entered it, and once"
+            )
+        within = in_backward()
+        if within and not self._in_backward:
+            # Popped from the copy, the hooks would go and their place on the thread's own stack stay.
+            raise RuntimeError(
+                "the offload context cannot be left inside of a backward pass, by a hook: leave it after backward() returns"
+            )
         self._leave_all()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         hooks, self._hooks = self._hooks, None
+        self._active = False
         _active.offload = None
-        if hooks is not None:
+        if hooks is not None and within == self._in_backward:
             hooks.__exit__(*exc_info)
         self._session.drain()
         self._write_trace()
 
     def close(self) -> None:
         """Close the cache. Tensors saved before can no longer be used for a backward pass."""
-        if self._hooks is not None:
+        if self._active:
             raise RuntimeError("leave the offload context before closing it")
         self._write_trace()
         self._session.tracer = None
@@ -783,7 +806,7 @@ def offload(
     min_bytes: Optional[int] = None,
     staging_bytes: Optional[int] = None,
     prefetch_bytes: Optional[int] = None,
-    mode: str = "spill",
+    mode: str = "fastest",
     budget_bytes: Optional[int] = None,
     scopes: Scopes = None,
     exclude: Exclude = None,

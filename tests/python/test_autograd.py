@@ -234,7 +234,7 @@ def test_after_an_exception_the_next_step_works(store, where):
 def test_entered_twice(off, store):
     other = spillway.torch.offload(Nothing(), store)
     with off:
-        with pytest.raises(RuntimeError, match="active in this thread already"):
+        with pytest.raises(RuntimeError, match="this offload context is active already"):
             off.__enter__()
         with pytest.raises(RuntimeError, match="active in this thread already"):
             other.__enter__()

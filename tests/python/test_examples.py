@@ -60,6 +60,8 @@ def test_a_trace_is_recorded(run, drives, folder, mode):
     run("gpt", "--mode", mode, "--devices", ",".join(drives), "--record", folder / "trace")
     header, *events = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
     assert (header["format"], header["model"]) == ("spillway-trace", "GPT")
+    kinds = [event["event"] for event in events]
+    assert kinds.count("step") == 3 and kinds.count("offer") > 50 and "take" in kinds and "release" in kinds
 
 
 def test_as_a_program(drives):

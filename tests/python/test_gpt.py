@@ -49,9 +49,9 @@ def same(run, plain):
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"min_bytes": 1}, {"staging_bytes": 1 << 20}, {"prefetch_bytes": 256 << 10, "min_bytes": 1},
+    {}, {"mode": "spill"}, {"min_bytes": 1}, {"staging_bytes": 1 << 20}, {"prefetch_bytes": 256 << 10, "min_bytes": 1},
     {"scopes": lambda name, module: name.endswith("attention")}, {"scopes": []},
-], ids=["default", "all", "little staging", "little prefetch", "own scopes", "no scopes"])
+], ids=["default", "fixed rule", "all", "little staging", "little prefetch", "own scopes", "no scopes"])
 def test_identical(store, plain, options):
     run = train(lambda model: spillway.torch.offload(model, store, **options))
     assert same(run, plain)
@@ -94,7 +94,7 @@ def test_it_needs_less_memory(store):
 
     def with_fast_drives(model):
         """Each layer waits for its writes: how fast the drives of a busy machine are is not the question."""
-        off = spillway.torch.offload(model, store)
+        off = spillway.torch.offload(model, store, mode="spill")
         for block in model.blocks:
             block.register_forward_hook(lambda *_: settle(off) and None)
         return off

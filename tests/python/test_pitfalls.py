@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_pitfalls.py - what others who hook into saved tensors stumbled over; numbers are of PyTorch's issues
+import gc
+import logging
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+import spillway.torch
+from offloading import Nothing, Save, left_in, settle
+
+
+@pytest.fixture
+def off(store):
+    context = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    yield context
+    gc.collect()
+    assert left_in(context) == (0, 0, 0)
+
+
+def test_use_in_the_order_of_saving(off):
+    """#198014: not always the reverse. Reading ahead guesses wrong then; the bytes are right."""
+    with off:
+        tensors = [torch.randn(50000) for _ in range(12)]
+        expected = [tensor.clone() for tensor in tensors]
+        seen = []
+        outputs = [Save.apply(torch.ones(1, requires_grad=True), seen, tensor) for tensor in tensors]
+        tensors.clear()
+        settle(off)
+        for output in outputs:
+            output.sum().backward()
+    assert all(torch.equal(got[0], wanted) for got, wanted in zip(seen, expected))
+    del output
+    outputs.clear()
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        first, second = ctx.saved_tensors[0], ctx.saved_tensors[0]
+        assert torch.equal(first, second)
+        return gradient * first
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["stored", "forwarded"])
+def test_unpacked_twice(off, wait):
+    """#82156"""
+    x = torch.randn(50000, requires_grad=True)
+    with off:
+        y = Twice.apply(x).sum()
+        if wait:
+            settle(off)
+        y.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    del y
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints_inside(off, reentrant):
+    """A checkpoint's own hooks lie inside ours; what it computes again is kept."""
+    def run():
+        torch.manual_seed(2)
+        x = torch.randn(300, 300, requires_grad=True)
+        h = checkpoint(lambda t: t.sin().exp(), x.cos(), use_reentrant=reentrant)
+        checkpoint(lambda t: t.tanh().exp(), h, use_reentrant=reentrant).sum().backward()
+        return x.grad
+
+    expected = run()
+    with off:
+        got = run()
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_offload_inside_a_checkpoint(off, reentrant):
+    """The context is entered again when the function runs again."""
+    def part(t):
+        t = t.sin()
+        with off:
+            return t.exp().tanh()
+
+    def run(function):
+        torch.manual_seed(2)
+        x = torch.randn(300, 300, requires_grad=True)
+        checkpoint(function, x.cos(), use_reentrant=reentrant).sum().backward()
+        return x.grad
+
+    assert torch.equal(run(part), run(lambda t: t.sin().exp().tanh()))
+
+
+def test_checkpoint_inputs_in_lists(off):
+    """They are not seen by hooks (xtuner 1979): they stay in memory, and the gradient is right."""
+    def run():
+        torch.manual_seed(2)
+        x = torch.randn(300, 300, requires_grad=True)
+        held = [x.exp(), {"more": x.sin()}]
+        checkpoint(lambda first, rest: first * rest[0] + rest[1]["more"], x.cos(), held, use_reentrant=False).sum().backward()
+        return x.grad
+
+    expected = run()
+    with off:
+        assert torch.equal(run(), expected)
+
+
+def test_other_hooks_inside(off):
+    """Only the innermost pair sees a tensor."""
+    seen = []
+    x = torch.randn(1000, requires_grad=True)
+    with off:
+        y = x.exp()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t.clone(), lambda t: t):
+            z = y.sin()
+        z.sum().backward()
+    assert len(seen) == 1 and off.stats().offers == 1
+    assert torch.equal(x.grad, torch.autograd.grad(x.exp().sin().sum(), x)[0])
+    seen.clear()
+    del y, z
+
+
+def test_other_hooks_outside(off):
+    seen = []
+    x = torch.randn(1000, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t, lambda t: t):
+        with off:
+            y = x.exp()
+        z = y.sin()
+    z.sum().backward()
+    assert len(seen) == 1 and off.stats().offers == 1
+    seen.clear()
+    del y, z
+
+
+def test_hooks_are_disabled(off, caplog):
+    x = torch.randn(1000, requires_grad=True)
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"), caplog.at_level(logging.WARNING, "spillway"):
+        with off:
+            x.exp().sum().backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    assert "everything is kept in memory (not here)" in caplog.text
+    assert off.stats().offers == 0
+    with off:
+        x.exp().sum().backward()
+    assert off.stats().offers == 1
+
+
+def test_disabling_hooks_inside_is_refused_by_pytorch(off):
+    x = torch.randn(1000, requires_grad=True)
+    with off:
+        with pytest.raises(RuntimeError, match="not here"):
+            torch.autograd.graph.disable_saved_tensors_hooks("not here").__enter__()
+        x.exp().sum().backward()
+    assert torch.equal(x.grad, x.detach().exp())
+
+
+def test_hooks_are_per_thread(off):
+    """A forward pass of another thread is not seen; it may enter a context of its own."""
+    grads = []
+
+    def other():
+        x = torch.ones(1000, requires_grad=True)
+        x.exp().sum().backward()
+        grads.append(x.grad)
+        with pytest.raises(RuntimeError, match="active already"):
+            off.__enter__()
+        with pytest.raises(RuntimeError, match="not active in this thread"):
+            off.__exit__(None, None, None)
+
+    with off:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert off.stats().offers == 0
+        torch.ones(1000, requires_grad=True).exp().sum().backward()
+    assert torch.equal(grads[0], torch.ones(1000).exp())
+    assert off.stats().offers == 1
+    with pytest.raises(RuntimeError, match="not active in this thread"):
+        off.__exit__(None, None, None)
+
+
+def test_leaving_in_the_backward_pass_is_refused(off):
+    """#123196: PyTorch would crash later."""
+    x = torch.randn(1000, requires_grad=True)
+    with off:
+        z = x.exp().sin()
+        z.register_hook(lambda gradient: off.__exit__(None, None, None))
+        with pytest.raises(RuntimeError, match="cannot be left inside of a backward pass"):
+            z.sum().backward()
+        del z
+        settle(off)
+        x.exp().sum().backward()
+    assert torch.equal(x.grad, x.detach().exp())
+
+
+def test_left_after_the_backward_pass_that_entered(off):
+    """Autograd has dropped the hooks with its copy of the stack. Nothing of them is left."""
+    x = torch.randn(1000, requires_grad=True)
+    z = x.exp()
+    z.register_hook(lambda gradient: off.__enter__() and None)
+    z.sum().backward()
+    offers = off.stats().offers
+    off.__exit__(None, None, None)
+    x.exp().sum().backward()
+    assert off.stats().offers == offers
+    with off:
+        x.exp().sum().backward()
+    assert off.stats().offers == offers + 1
+
+
+def test_expanded_rows_are_stored_once(off):
+    """trl 6241: a copy would be 1000 times as long."""
+    seen = []
+    with off:
+        y = Save.apply(torch.ones(1, requires_grad=True), seen, torch.randn(1, 500).expand(1000, 500))
+        settle(off)
+        y.sum().backward()
+    assert off.stats().bytes_spilled == 500 * 4
+    assert seen[0][0].stride() == (0, 1)
+
+
+def test_marked_as_not_to_offload(off):
+    """By Transformer Engine, whose own code holds such tensors anyway."""
+    seen = []
+    marked = torch.randn(1000)
+    marked._TE_do_not_offload = True
+    with off:
+        Save.apply(torch.ones(1, requires_grad=True), seen, marked).sum().backward()
+    assert off.stats().offers == 0
+
+
+def test_autocast(store):
+    def run(off=None):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
+        context = spillway.torch.offload(model, store, min_bytes=1, mode="spill") if off else torch.enable_grad()
+        # Without oneDNN: its bf16 instructions are not on every machine that says so.
+        with context, torch.autocast("cpu", torch.bfloat16), torch.backends.mkldnn.flags(enabled=False):
+            output = model(torch.randn(64, 256))
+            assert output.dtype is torch.bfloat16
+            output.float().pow(2).sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(True), run()))
+
+
+def test_eval_mode_and_training_alternate(store):
+    model = nn.Sequential(nn.Linear(128, 128), nn.Dropout(0.5), nn.BatchNorm1d(128), nn.Linear(128, 128))
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    with off:
+        for _ in range(3):
+            model.train()(torch.randn(64, 128)).pow(2).sum().backward()
+            with torch.no_grad():
+                model.eval()(torch.randn(64, 128))
+            model.eval()(torch.randn(64, 128)).pow(2).sum().backward()
+    assert off.stats().steps == 6
+    assert left_in(off) == (0, 0, 0)
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.full((1000,), float(index))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_data_loader(off, start):
+    """Begun and ended inside the context, while tensors are stored."""
+    loader = DataLoader(Numbers(), batch_size=2, num_workers=1, multiprocessing_context=start)
+    sums = []
+    with off:
+        for batch in loader:
+            x = batch.requires_grad_()
+            x.sin().exp().sum().backward()
+            sums.append(x.grad.sum().item())
+    expected = [(x.sin().exp() * x.cos()) for x in (torch.full((1000,), float(i)) for i in range(6))]
+    assert sum(sums) == pytest.approx(sum(part.sum().item() for part in expected), rel=1e-5)
