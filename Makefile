@@ -161,7 +161,7 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 
 headers := $(wildcard include/spillway/*.h)
 mans    := $(wildcard docs/*.1 docs/*.3)
-pyfiles := $(shell find python/spillway -name '*.py' 2>/dev/null)
+pyfiles := $(shell find python/spillway -name '*.py' -o -name py.typed 2>/dev/null)
 pydir   := $(PREFIX)/lib/python3/dist-packages
 mandir  := $(PREFIX)/share/man
 solib   := libspillway.so.$(VERSION)

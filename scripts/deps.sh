@@ -14,7 +14,8 @@ declare -A packages=(
         libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
         libinih-dev=h:ini.h"
     [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch
-        libopenblas0-pthread=p:torch python3-pytest=p:pytest e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
+        libopenblas0-pthread=p:torch python3-pytest=p:pytest python3-pip=p:pip python3-setuptools=p:setuptools
+        python3-wheel=p:wheel e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup"
     [demo]="python3=c:python3 python3-torch=p:torch libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 python3-matplotlib=p:matplotlib dpkg-dev=c:dpkg-source mount=c:losetup"

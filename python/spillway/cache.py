@@ -227,6 +227,7 @@ class Cache:
         self._users += 1
 
     def end_use(self) -> None:
+        """The use that begin_use() began has ended; the last one lets a cache that is closing close."""
         self._users -= 1
         if self._closing is not None:
             self._finish()

@@ -352,6 +352,7 @@ class Store:
         self._dependents.add(dependent)
 
     def drop_dependent(self, dependent: Any) -> None:
+        """It is closed, and uses the store no longer."""
         self._dependents.discard(dependent)
         self._finish()
 
