@@ -502,28 +502,35 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	return FIO_Q_QUEUED;
 }
 
-/* Latencies begin at the commit, as with fio's own io_uring and libaio engines. */
+/* Latencies begin when the kernel has the requests, as with fio's own io_uring and libaio engines and with spillway bench. */
+static void mark_issued(struct thread_data *td, unsigned count)
+{
+	struct engine *engine = td->io_ops_data;
+	struct timespec now;
+
+	if (!fio_fill_issue_time(td))
+		return;
+	fio_gettime(&now, NULL);
+	for (unsigned i = 0; i < count; i++) {
+		engine->queued[i]->issue_time = now;
+		io_u_queued(td, engine->queued[i]);
+	}
+	if (td->o.read_iolog_file)
+		td->last_issue = now;
+}
+
 static int engine_commit(struct thread_data *td)
 {
 	struct engine *engine = td->io_ops_data;
 	unsigned count = engine->queued_count;
-	struct timespec now;
 	int err;
 
 	if (!count)
 		return 0;
-	if (fio_fill_issue_time(td)) {
-		fio_gettime(&now, NULL);
-		for (unsigned i = 0; i < count; i++) {
-			engine->queued[i]->issue_time = now;
-			io_u_queued(td, engine->queued[i]);
-		}
-		if (td->o.read_iolog_file)
-			td->last_issue = now;
-	}
+	err = engine->level->ops->submit(engine->level);
+	mark_issued(td, count);
 	engine->queued_count = 0;
 	io_u_mark_submit(td, count);
-	err = engine->level->ops->submit(engine->level);
 	if (err)
 		failed(td, err);
 	return err;
