@@ -7,6 +7,8 @@
  *   bench_jobfile.c   fio's job files
  *   bench_offsets.c   which block comes next
  *   bench_verify.c    blocks that prove where and when they were written
+ *   bench_crc32c.c    one of the checksums that they carry
+ *   bench_backlog.c   what is to be read back while writing goes on
  *   bench_worker.c    the loop of one job on devices
  *   bench_store.c     the loop of one job on a store
  *   bench_timer.c     when measuring begins and ends, and what CPU time it took
@@ -57,6 +59,7 @@ enum bench_level {
 enum bench_verify {
 	BENCH_VERIFY_NONE,
 	BENCH_VERIFY_XXH3,
+	BENCH_VERIFY_CRC32C,
 };
 
 #define BENCH_NUMA_ANY UINT32_MAX
@@ -71,13 +74,17 @@ struct bench_job {
 	uint64_t size_bytes;   /* of the whole job, over all its files; 0: all there is */
 	uint32_t size_percent; /* of each file, instead of size_bytes; 0: not given */
 	uint64_t offset_bytes;
-	uint64_t runtime_ns; /* 0: no limit */
+	uint64_t offset_increment_bytes; /* from one worker of the job to the next */
+	uint64_t align_bytes;            /* of random offsets; 0: the smallest block */
+	uint64_t runtime_ns;             /* 0: no limit */
 	uint64_t ramp_ns;
 	uint64_t rate_bytes; /* per second and direction; 0: no limit */
 	uint64_t randseed;
 	uint64_t object_bytes;
 	uint32_t iodepth, submit_batch, complete_min, numjobs, read_percent;
 	uint32_t verify, backend, level, stripe;
+	uint32_t verify_backlog,
+		verify_backlog_batch; /* in writes; 0: read back at the end; as many as verify_backlog */
 	uint32_t numa_node;
 	bool time_based, hipri, sqthread_poll, fixedbufs, group_reporting, stonewall, norandommap;
 	bool scramble_buffers;
@@ -306,14 +313,21 @@ unsigned bench_batch_level(unsigned batch);
 
 /* ---- Verification ----------------------------------------------------------------------------------------------------------- */
 
-/* Fill @len bytes that go to @offset with units of @unit_bytes, each with a header that says where, when and by whom. */
-void bench_verify_fill(void *buf, size_t len, size_t unit_bytes, uint64_t offset_bytes, uint64_t seed,
+/* What all blocks of a job have in common. */
+struct bench_units {
+	enum bench_verify checksum;
+	size_t unit_bytes;
+	uint64_t seed;
+};
+
+/* Fill @len bytes that go to @offset with units, each with a header that says where, when and by whom. */
+void bench_verify_fill(const struct bench_units *units, void *buf, size_t len, uint64_t offset_bytes,
 		       uint64_t generation);
 
 #define BENCH_GENERATION_ANY UINT64_MAX
 
 /* Return: 0; -EBADMSG with the words in spw_last_error(). */
-int bench_verify_check(const void *buf, size_t len, size_t unit_bytes, uint64_t offset_bytes, uint64_t seed,
+int bench_verify_check(const struct bench_units *units, const void *buf, size_t len, uint64_t offset_bytes,
 		       uint64_t generation, const char *path);
 
 /* ---- Progress and reports --------------------------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ enum kind {
 	KIND_RANGE,  /* block_bytes_min and _max */
 	KIND_TOTAL,  /* size_bytes or size_percent */
 	KIND_ALWAYS, /* what spillway does anyway: 1 is accepted, 0 cannot be had */
+	KIND_NEVER,  /* what spillway never does: 0 is accepted, 1 cannot be had */
 };
 
 struct choice {
@@ -41,7 +42,8 @@ static const struct choice rw_choices[] = {
 	{"read", BENCH_READ}, {"write", BENCH_WRITE},  {"randread", BENCH_RANDREAD}, {"randwrite", BENCH_RANDWRITE},
 	{"rw", BENCH_RW},     {"readwrite", BENCH_RW}, {"randrw", BENCH_RANDRW},     {NULL, 0},
 };
-static const struct choice verify_choices[] = {{"xxh3", BENCH_VERIFY_XXH3}, {"0", BENCH_VERIFY_NONE}, {NULL, 0}};
+static const struct choice verify_choices[] = {
+	{"xxh3", BENCH_VERIFY_XXH3}, {"crc32c", BENCH_VERIFY_CRC32C}, {"0", BENCH_VERIFY_NONE}, {NULL, 0}};
 static const struct choice backend_choices[] = {
 	{"auto", SPW_BACKEND_AUTO}, {"io_uring", SPW_BACKEND_IO_URING}, {"libaio", SPW_BACKEND_LIBAIO}, {NULL, 0}};
 static const struct choice engine_choices[] = {
@@ -63,6 +65,10 @@ static const struct option options[] = {
 	{"size", NULL, KIND_TOTAL, 0, 0, 0, NULL, "SIZE",
 	 "bytes per job over all its files, or N% of each (default all)"},
 	{"offset", NULL, KIND_SIZE, FIELD(offset_bytes), 0, 0, NULL, "SIZE", "where to start on each file"},
+	{"offset_increment", NULL, KIND_SIZE, FIELD(offset_increment_bytes), 0, 0, NULL, "SIZE",
+	 "and so much further for each job of numjobs"},
+	{"blockalign", "ba", KIND_SIZE, FIELD(align_bytes), 0, 0, NULL, "SIZE",
+	 "of random offsets: any divisor of the smallest block"},
 	{"iodepth", NULL, KIND_COUNT, FIELD(iodepth), 1, SPW_QUEUE_DEPTH_MAX, NULL, "N",
 	 "in flight per job (default 1)"},
 	{"iodepth_batch_submit", "iodepth_batch", KIND_COUNT, FIELD(submit_batch), 1, SPW_QUEUE_DEPTH_MAX, NULL, "N",
@@ -77,8 +83,16 @@ static const struct option options[] = {
 	{"ramp_time", NULL, KIND_TIME, FIELD(ramp_ns), 0, 0, NULL, "TIME", "run so long before measuring"},
 	{"rate", NULL, KIND_SIZE, FIELD(rate_bytes), 0, 0, NULL, "SIZE",
 	 "at most so many bytes/s per job and direction"},
-	{"verify", NULL, KIND_CHOICE, FIELD(verify), 0, 0, verify_choices, "xxh3",
-	 "write checkable blocks, read all back and check"},
+	{"verify", NULL, KIND_CHOICE, FIELD(verify), 0, 0, verify_choices, "SUM",
+	 "xxh3 crc32c: write checkable blocks, read all back and check"},
+	{"verify_backlog", NULL, KIND_COUNT, FIELD(verify_backlog), 0, 1u << 20, NULL, "N",
+	 "read back after every N writes, while writing goes on"},
+	{"verify_backlog_batch", NULL, KIND_COUNT, FIELD(verify_backlog_batch), 0, 1u << 20, NULL, "N",
+	 "so many of them each time, the rest at the end (default all)"},
+	{"verify_fatal", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
+	 "the first wrong block ends the job: always so"},
+	{"verify_state_save", NULL, KIND_NEVER, FIELD(satisfied), 0, 0, NULL, NULL,
+	 "no state is kept between runs: 0 only"},
 	{"randseed", NULL, KIND_NUMBER, FIELD(randseed), 0, 0, NULL, "N", "of offsets, sizes and contents"},
 	{"norandommap", NULL, KIND_FLAG, FIELD(norandommap), 0, 0, NULL, NULL,
 	 "random offsets may repeat within a pass"},
@@ -150,7 +164,7 @@ bool bench_option_is_flag(const char *name)
 {
 	const struct option *option = find_option(name);
 
-	return option && (option->kind == KIND_FLAG || option->kind == KIND_ALWAYS);
+	return option && (option->kind == KIND_FLAG || option->kind == KIND_ALWAYS || option->kind == KIND_NEVER);
 }
 
 static int unknown_option(const char *name)
@@ -171,8 +185,8 @@ static int set_flag(bool *flag, const struct option *option, const char *value)
 	if (value && strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
 		return spw_error(-EINVAL, "%s=%s: takes 0 or 1", option->name, value);
 	*flag = !value || value[0] == '1';
-	if (option->kind == KIND_ALWAYS && !*flag)
-		return spw_error(-EINVAL, "%s=0 is not supported (%s)", option->name, option->help);
+	if ((option->kind == KIND_ALWAYS && !*flag) || (option->kind == KIND_NEVER && *flag))
+		return spw_error(-EINVAL, "%s=%d is not supported (%s)", option->name, *flag, option->help);
 	return 0;
 }
 
@@ -320,7 +334,7 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 	if (!option)
 		return unknown_option(name);
 	field = (char *)job + option->offset;
-	if (option->kind == KIND_FLAG || option->kind == KIND_ALWAYS)
+	if (bench_option_is_flag(name))
 		return set_flag(field, option, value);
 	if (!value || value[0] == '\0')
 		return spw_error(-EINVAL, "option '%s' needs a value: %s=%s", name, option->name, option->argument);
@@ -342,7 +356,9 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 static int check_verify(const struct bench_job *job)
 {
 	if (job->verify == BENCH_VERIFY_NONE)
-		return 0;
+		return job->verify_backlog == 0
+			       ? 0
+			       : spw_error(-EINVAL, "job %s: verify_backlog without verify", job->name);
 	if (job->rw == BENCH_RW || job->rw == BENCH_RANDRW)
 		return spw_error(-EINVAL, "job %s: verify does not go with rw=%s: write first, then read", job->name,
 				 bench_rw_name(job->rw));
@@ -353,10 +369,11 @@ static int check_verify(const struct bench_job *job)
 				 "job %s: verify does not go with norandommap: blocks that are written twice "
 				 "cannot be told apart",
 				 job->name);
-	if (job->numjobs > 1 && bench_rw_writes(job->rw))
+	if (job->numjobs > 1 && bench_rw_writes(job->rw) &&
+	    (job->size_bytes == 0 || job->offset_increment_bytes < job->size_bytes))
 		return spw_error(-EINVAL,
 				 "job %s: verify with numjobs=%u: the jobs would overwrite each other's blocks; "
-				 "give each a job section with its own offset",
+				 "give an offset_increment of at least their size",
 				 job->name, job->numjobs);
 	if (job->time_based && job->rw == BENCH_RANDWRITE && job->block_bytes_min != job->block_bytes_max)
 		return spw_error(-EINVAL,
@@ -379,6 +396,10 @@ int bench_job_check(const struct bench_job *job)
 	if (job->block_bytes_max % job->block_bytes_min != 0)
 		return spw_error(-EINVAL, "job %s: the largest block of a range must be a multiple of the smallest",
 				 job->name);
+	if (job->align_bytes > 0 && job->block_bytes_min % job->align_bytes != 0)
+		return spw_error(-EINVAL,
+				 "job %s: blockalign=%ju: blocks start at multiples of the smallest of them (%ju)",
+				 job->name, (uintmax_t)job->align_bytes, (uintmax_t)job->block_bytes_min);
 	if (job->block_bytes_max > SPW_IO_BYTES_MAX)
 		return spw_error(-EINVAL, "job %s: blocks are at most 1g", job->name);
 	if (job->time_based && job->runtime_ns == 0)

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tools/bench_backlog.h"
 #include "util/util.h"
 
 #define BUFFER_ALIGN_BYTES 4096u
@@ -25,6 +26,7 @@ struct slot {
 	struct state *state;
 	uint64_t start_ns, issue_ns;
 	uint64_t generation;
+	uint64_t number; /* of a write, in the backlog */
 	unsigned direction;
 };
 
@@ -38,6 +40,8 @@ struct state {
 	unsigned idle_count, prepared_count, completed_count, in_flight;
 	struct bench_region regions[BENCH_FILES_MAX];
 	uint64_t region_written[BENCH_FILES_MAX]; /* verify: transfers of that pass which were written */
+	struct bench_units units;
+	struct bench_backlog backlog;
 	unsigned region_next;
 	struct bench_timer timer;
 	struct bench_random random;
@@ -48,6 +52,7 @@ struct state {
 	uint64_t now_ns;
 	uint64_t generation; /* of pass 0 */
 	bool exhausted, verifying;
+	bool reading_backlog; /* at the end: what the backlog still holds, and nothing else */
 	int error;
 };
 
@@ -93,6 +98,15 @@ static bool next_of_region(struct state *state, unsigned index, struct slot *slo
 	return bench_region_next(region, state->direction, &slot->io.offset_bytes, &slot->io.len_bytes);
 }
 
+/* The next pass overwrites what the last one has written, which may wait to be read back, or be read just now. */
+static bool must_read_back_first(struct state *state)
+{
+	if (state->backlog.every == 0)
+		return false;
+	bench_backlog_flush(&state->backlog);
+	return bench_backlog_is_due(&state->backlog) || state->in_flight > 0;
+}
+
 static bool next_transfer(struct state *state, struct slot *slot)
 {
 	unsigned count = state->worker->devices_count;
@@ -102,6 +116,8 @@ static bool next_transfer(struct state *state, struct slot *slot)
 		bool found = next_of_region(state, index, slot);
 
 		if (!found && state->job->time_based && !state->verifying) {
+			if (must_read_back_first(state))
+				return false;
 			bench_region_start_pass(&state->regions[index], state->regions[index].pass + 1);
 			found = next_of_region(state, index, slot);
 		}
@@ -156,53 +172,88 @@ static void scramble(const struct slot *slot)
 static void fill(const struct state *state, const struct slot *slot)
 {
 	if (state->job->verify != BENCH_VERIFY_NONE)
-		bench_verify_fill(slot->io.buf, slot->io.len_bytes, state->job->block_bytes_min, slot->io.offset_bytes,
-				  state->job->randseed, slot->generation);
+		bench_verify_fill(&state->units, slot->io.buf, slot->io.len_bytes, slot->io.offset_bytes,
+				  slot->generation);
 	else if (state->job->scramble_buffers)
 		scramble(slot);
 }
 
-static int prepare(struct state *state, struct slot *slot)
+static int prepare(struct state *state, struct slot *slot, unsigned direction)
 {
-	slot->direction = state->direction;
+	slot->direction = direction;
 	slot->io.op = slot->direction == BENCH_DIR_READ ? SPW_READ : SPW_WRITE;
 	slot->start_ns = state->now_ns;
 	if (slot->direction == BENCH_DIR_WRITE)
 		fill(state, slot);
+	if (slot->direction == BENCH_DIR_WRITE && state->backlog.every > 0)
+		slot->number = bench_backlog_add(&state->backlog, &slot->io, slot->generation);
+	state->idle_count--;
 	state->prepared[state->prepared_count++] = slot;
 	state->in_flight++;
 	state->worker->stats.depth_levels[bench_depth_level(state->in_flight)]++;
 	return spw_queue_prepare(state->queue, &slot->io);
 }
 
-/* Issue until the depth is reached, the job is exhausted or its rate says wait. */
+/* Return: 1 a read of what is to be read back was prepared; 0 its write has not ended. */
+static int prepare_read_back(struct state *state, struct slot *slot)
+{
+	const struct bench_written *written = bench_backlog_next(&state->backlog);
+	int result;
+
+	if (!written)
+		return 0;
+	slot->io.device = written->device;
+	slot->io.offset_bytes = written->offset_bytes;
+	slot->io.len_bytes = written->len_bytes;
+	slot->generation = written->generation;
+	result = prepare(state, slot, BENCH_DIR_READ);
+	return result < 0 ? result : 1;
+}
+
+/* Return: 1 the next transfer was prepared; 0 there is none now. */
+static int prepare_next(struct state *state, struct slot *slot)
+{
+	int result;
+
+	if (bench_backlog_is_due(&state->backlog))
+		return prepare_read_back(state, slot);
+	if (state->backlog.every > 0 && !bench_backlog_takes(&state->backlog))
+		return 0;
+	if (!state->direction_drawn)
+		state->direction = draw_direction(state);
+	state->direction_drawn = true;
+	if (!rate_allows(state))
+		return 0;
+	if (state->reading_backlog || !next_transfer(state, slot)) {
+		if (bench_backlog_is_due(&state->backlog))
+			return prepare_read_back(state, slot);
+		/* A pass that is over begins anew when nothing of it is in flight. */
+		state->exhausted = !(state->job->time_based && !state->verifying && state->in_flight > 0);
+		return 0;
+	}
+	state->direction_drawn = false;
+	rate_account(state, slot->io.len_bytes);
+	result = prepare(state, slot, state->direction);
+	return result < 0 ? result : 1;
+}
+
+/* Issue until the depth is reached, the job is exhausted, or its rate or its backlog says wait. */
 static int issue(struct state *state)
 {
-	int result = 0;
+	int result = 1;
 
 	state->wait_until_ns = 0;
-	while (result == 0 && state->idle_count > 0 && !state->exhausted) {
-		struct slot *slot = state->idle[state->idle_count - 1];
+	while (result > 0 && state->idle_count > 0 && !state->exhausted) {
+		result = prepare_next(state, state->idle[state->idle_count - 1]);
+		if (result > 0 && state->prepared_count == state->job->submit_batch) {
+			int submitted = submit_prepared(state);
 
-		if (!state->direction_drawn)
-			state->direction = draw_direction(state);
-		state->direction_drawn = true;
-		if (!rate_allows(state))
-			break;
-		if (!next_transfer(state, slot)) {
-			state->exhausted = true;
-			break;
+			result = submitted < 0 ? submitted : 1;
 		}
-		state->direction_drawn = false;
-		state->idle_count--;
-		rate_account(state, slot->io.len_bytes);
-		result = prepare(state, slot);
-		if (result == 0 && state->prepared_count == state->job->submit_batch)
-			result = submit_prepared(state);
 	}
-	if (result == 0 && state->prepared_count > 0)
+	if (result >= 0 && state->prepared_count > 0)
 		result = submit_prepared(state);
-	return result;
+	return result < 0 ? result : 0;
 }
 
 /* ---- Completing ------------------------------------------------------------------------------------------------------------- */
@@ -215,12 +266,13 @@ static int check_transfer(struct state *state, const struct slot *slot)
 		return spw_error_errno(slot->io.res, "%s: %s of %u bytes at byte %ju failed", path,
 				       slot->direction == BENCH_DIR_READ ? "read" : "write", slot->io.len_bytes,
 				       (uintmax_t)slot->io.offset_bytes);
+	if (slot->direction == BENCH_DIR_WRITE && state->backlog.every > 0)
+		bench_backlog_ended(&state->backlog, slot->number);
 	if (state->job->verify == BENCH_VERIFY_NONE || slot->direction == BENCH_DIR_WRITE)
 		return 0;
 	state->worker->stats.blocks_verified += slot->io.len_bytes / state->job->block_bytes_min;
-	return bench_verify_check(slot->io.buf, slot->io.len_bytes, state->job->block_bytes_min, slot->io.offset_bytes,
-				  state->job->randseed, state->verifying ? slot->generation : BENCH_GENERATION_ANY,
-				  path);
+	return bench_verify_check(&state->units, slot->io.buf, slot->io.len_bytes, slot->io.offset_bytes,
+				  bench_rw_writes(state->job->rw) ? slot->generation : BENCH_GENERATION_ANY, path);
 }
 
 static void account(struct state *state)
@@ -310,6 +362,11 @@ static int read_back(struct state *state)
 	uint64_t end_ns = state->timer.end_ns;
 	int result;
 
+	/* Whatever is in the backlog is all that was not read back yet, unless some did not fit. */
+	state->reading_backlog = state->backlog.every > 0 && !state->backlog.left_out;
+	bench_backlog_flush(&state->backlog);
+	if (!state->reading_backlog)
+		state->backlog.due = 0;
 	for (unsigned i = 0; i < state->worker->devices_count; i++) {
 		state->region_written[i] = state->regions[i].index;
 		bench_region_start_pass(&state->regions[i], state->regions[i].pass);
@@ -320,7 +377,7 @@ static int read_back(struct state *state)
 	state->timer.end_ns = UINT64_MAX; /* the runtime limits the writing */
 	result = transfer_all(state);
 	state->timer.end_ns = end_ns;
-	reads->runtime_ns = spw_clock_ns() - begin_ns;
+	reads->runtime_ns = spw_clock_ns() - (state->backlog.every > 0 ? state->timer.start_ns : begin_ns);
 	return result;
 }
 
@@ -409,12 +466,16 @@ static int make_slots(struct state *state)
 static int place_regions(struct state *state)
 {
 	struct bench_worker *worker = state->worker;
+	struct bench_job job = *state->job;
 	uint64_t seed = bench_mix(state->job->randseed, worker->sequence);
 	uint64_t total = 0;
 	int result = 0;
 
+	if (__builtin_mul_overflow(job.offset_increment_bytes, worker->index, &job.offset_increment_bytes) ||
+	    __builtin_add_overflow(job.offset_bytes, job.offset_increment_bytes, &job.offset_bytes))
+		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u", job.name, job.numjobs);
 	for (unsigned i = 0; i < worker->devices_count && result == 0; i++) {
-		result = bench_region_place(&state->regions[i], state->job, worker->paths[i],
+		result = bench_region_place(&state->regions[i], &job, worker->paths[i],
 					    spw_device_geometry(worker->devices[i]), worker->devices_count,
 					    bench_mix(seed, i));
 		total += state->regions[i].len_bytes;
@@ -445,6 +506,8 @@ static int set_up(struct state *state)
 	if (result == 0)
 		result = make_slots(state);
 	if (result == 0)
+		result = bench_backlog_init(&state->backlog, state->job);
+	if (result == 0)
 		result = make_buffers(state);
 	if (result == 0)
 		result = open_queue(state);
@@ -457,6 +520,7 @@ static void tear_down(struct state *state)
 		spw_queue_close(state->queue);
 	if (state->arena)
 		spw_arena_close(state->arena);
+	bench_backlog_free(&state->backlog);
 	free(state->completed);
 	free(state->prepared);
 	free(state->idle);
@@ -497,6 +561,11 @@ int bench_worker_run(struct bench_worker *worker)
 	}
 	state->worker = worker;
 	state->job = worker->job;
+	state->units = (struct bench_units){
+		.checksum = worker->job->verify,
+		.unit_bytes = worker->job->block_bytes_min,
+		.seed = worker->job->randseed,
+	};
 	state->random.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence);
 	/* Blocks of an earlier run with the same seed must not pass for those of this one. */
 	state->generation = spw_clock_ns();

@@ -123,6 +123,42 @@ expect_output "holds the block that was written to byte $((5 * 65536))"
 bench 1 --filename="$two" --rw=read --bs=4k --size=4k --verify=xxh3 --randseed=5
 expect_output "$two"
 
+begin "verify=crc32c, and reading back while writing goes on"
+for options in "--rw=write --bs=1m" "--rw=randwrite --bsrange=4k-64k --blockalign=4k" "--rw=randwrite --bs=64k --verify-backlog=16" \
+    "--rw=randwrite --bs=64k --verify-backlog=64 --verify-backlog-batch=16" \
+    "--rw=write --bs=64k --verify-backlog=1 --verify-fatal=1 --verify-state-save=0"; do
+    # shellcheck disable=SC2086
+    bench 0 --filename="$one:$two" --iodepth=8 --verify=crc32c $options
+    report "r['io_bytes'] == w['io_bytes'] and j[0]['spillway']['blocks_verified'] * int(j[0]['job options'].get('bs', 4096)) == r['io_bytes']"
+done
+bench 0 --filename="$one" --rw=randwrite --bs=64k --size=4m --iodepth=8 --verify=crc32c --verify-backlog=16 --time-based --runtime=200ms
+report "r['io_bytes'] == w['io_bytes'] > 4 << 20"
+bench 0 --filename="$one" --rw=write --bs=64k --size=8m --iodepth=4 --verify=crc32c --numjobs=4 --offset-increment=8m --group-reporting
+report "j[0]['spillway']['blocks_verified'] == 512"
+printf 'x' | dd of="$one" bs=1 seek=$((20 * 65536 + 777)) conv=notrunc status=none
+sync "$one"
+bench 1 --filename="$one" --rw=read --bs=64k --size=32m --iodepth=8 --verify=crc32c
+expect_output "$one" "byte $((20 * 65536))" checksum
+bench 1 --filename="$one" --rw=read --bs=64k --size=1m --verify=xxh3
+expect_output "another verify="
+# Somebody else writes to the same blocks until that is noticed.
+printf '[global]\nfilename=%s\nsize=1m\nbs=64k\ntime_based\nruntime=20\n\n[checked]\nrw=write\nverify=crc32c\nverify_backlog=8\n
+[intruder]\nrw=randwrite\niodepth=4\nruntime=2\n' "$one" >"$TEST_TMP/intruder.fio"
+bench 1 "$TEST_TMP/intruder.fio"
+expect_output "verify: byte"
+bench 2 --filename="$one" --rw=write --verify=crc32c --numjobs=2 --size=8m
+expect_output "offset_increment"
+bench 2 --filename="$one" --rw=write --verify-backlog=2
+expect_output "verify_backlog without verify"
+bench 2 --filename="$one" --rw=write --verify=crc32c --verify-state-save=1
+expect_output "verify_state_save=1 is not supported"
+bench 2 --filename="$one" --rw=write --bs=4k --blockalign=64k
+expect_output "blockalign=65536"
+# Every job file that fio runs; this one at an eighth of its size.
+sed 's/128m/16m/; s/64m/8m/' "$ROOT/fio-jobs/verify.fio" >"$TEST_TMP/verify.fio"
+FILENAME=$one bench 0 "$TEST_TMP/verify.fio"
+report "len(j) == 7 and all(x['spillway']['blocks_verified'] > 0 for x in j)"
+
 begin "an interrupt ends the run with its summary and exit status 130"
 "$SPILLWAY" bench --filename="$one" --rw=read --bs=64k --time-based --runtime=60 --output-format=json >"$TEST_TMP/report.json" 2>"$OUTPUT" &
 pid=$!

@@ -14,6 +14,8 @@
 #include "tools/bench_offsets.c"
 #include "tools/bench_options.c"
 #include "tools/bench_values.c"
+#include "tools/bench_backlog.c"
+#include "tools/bench_crc32c.c"
 #include "tools/bench_verify.c"
 #include "tools/nearest.c"
 
@@ -165,19 +167,30 @@ static void what_does_not_fit_is_refused(void **state)
 
 #define UNIT 4096
 
+static const enum bench_verify kinds[] = {BENCH_VERIFY_XXH3, BENCH_VERIFY_CRC32C};
+
+static struct bench_units units_of(enum bench_verify checksum)
+{
+	return (struct bench_units){.checksum = checksum, .unit_bytes = UNIT, .seed = 7};
+}
+
 static void every_flipped_bit_is_found(void **state)
 {
 	static char buf[2 * UNIT];
 
 	(void)state;
-	bench_verify_fill(buf, sizeof(buf), UNIT, 8 * UNIT, 7, 3);
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, 8 * UNIT, 7, 3, "d"), 0);
-	for (unsigned bit = 0; bit < sizeof(buf) * 8; bit++) {
-		buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
-		assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, 8 * UNIT, 7, 3, "d"), -EBADMSG);
-		buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
+	for (size_t kind = 0; kind < SPW_ARRAY_LEN(kinds); kind++) {
+		struct bench_units units = units_of(kinds[kind]);
+
+		bench_verify_fill(&units, buf, sizeof(buf), 8 * UNIT, 3);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), 0);
+		for (unsigned bit = 0; bit < sizeof(buf) * 8; bit++) {
+			buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
+			assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), -EBADMSG);
+			buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
+		}
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), 0);
 	}
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, 8 * UNIT, 7, 3, "d"), 0);
 }
 
 static void misplaced_and_older_blocks_are_found(void **state)
@@ -185,17 +198,119 @@ static void misplaced_and_older_blocks_are_found(void **state)
 	static char buf[UNIT];
 
 	(void)state;
-	bench_verify_fill(buf, sizeof(buf), UNIT, UNIT, 7, 3);
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, 2 * UNIT, 7, 3, "d"), -EBADMSG);
-	assert_non_null(strstr(spw_last_error(), "holds the block that was written to byte 4096"));
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, UNIT, 7, 4, "d"), -EBADMSG);
-	assert_non_null(strstr(spw_last_error(), "last write to it was lost"));
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, UNIT, 8, 3, "d"), -EBADMSG);
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, UNIT, 7, BENCH_GENERATION_ANY, "d"), 0);
-	assert_int_equal(bench_verify_check(buf, 512, 512, UNIT, 7, 3, "d"), -EBADMSG);
-	memset(buf, 0, sizeof(buf));
-	assert_int_equal(bench_verify_check(buf, sizeof(buf), UNIT, UNIT, 7, 3, "d"), -EBADMSG);
-	assert_non_null(strstr(spw_last_error(), "not written by a verify job"));
+	for (size_t kind = 0; kind < SPW_ARRAY_LEN(kinds); kind++) {
+		struct bench_units units = units_of(kinds[kind]), other = units;
+
+		bench_verify_fill(&units, buf, sizeof(buf), UNIT, 3);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 2 * UNIT, 3, "d"), -EBADMSG);
+		assert_non_null(strstr(spw_last_error(), "holds the block that was written to byte 4096"));
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 4, "d"), -EBADMSG);
+		assert_non_null(strstr(spw_last_error(), "last write to it was lost"));
+		other.seed = 8;
+		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"), -EBADMSG);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, BENCH_GENERATION_ANY, "d"), 0);
+		other = units;
+		other.unit_bytes = 512;
+		assert_int_equal(bench_verify_check(&other, buf, 512, UNIT, 3, "d"), -EBADMSG);
+		other = units_of(kinds[!kind]);
+		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"), -EBADMSG);
+		assert_non_null(strstr(spw_last_error(), "another verify="));
+		memset(buf, 0, sizeof(buf));
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 3, "d"), -EBADMSG);
+		assert_non_null(strstr(spw_last_error(), "not written by a verify job"));
+	}
+}
+
+static void crc32c_is_castagnolis(void **state)
+{
+	unsigned char bytes[100];
+
+	(void)state;
+	/* The check value of the catalogue, and two of RFC 3720. */
+	assert_int_equal(bench_crc32c(0, "123456789", 9), 0xe3069283);
+	memset(bytes, 0, 32);
+	assert_int_equal(bench_crc32c(0, bytes, 32), 0x8a9136aa);
+	memset(bytes, 0xff, 32);
+	assert_int_equal(bench_crc32c(0, bytes, 32), 0x62a8ab43);
+	for (unsigned i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (unsigned char)(i * 37);
+	/* However it is cut, and whoever computes it. */
+	for (unsigned cut = 0; cut <= sizeof(bytes); cut++) {
+		uint32_t first = bench_crc32c(0, bytes, cut);
+
+		assert_int_equal(bench_crc32c(first, bytes + cut, sizeof(bytes) - cut),
+				 bench_crc32c(0, bytes, sizeof(bytes)));
+		assert_int_equal(first, ~by_hand(~0u, bytes, cut));
+	}
+}
+
+/* Writes end in any order; what is due is read back in the order of writing, each once, and never before it has ended. */
+static void a_backlog_gives_back_what_was_written(void **state)
+{
+	struct bench_job job = {.verify_backlog = 4, .iodepth = 3};
+	struct bench_backlog backlog = {0};
+	struct spw_io io = {.len_bytes = 4096};
+
+	(void)state;
+	assert_int_equal(bench_backlog_init(&backlog, &job), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_false(bench_backlog_is_due(&backlog));
+		io.offset_bytes = i * 4096;
+		assert_int_equal(bench_backlog_add(&backlog, &io, 10 + i), i);
+	}
+	assert_true(bench_backlog_is_due(&backlog));
+	bench_backlog_ended(&backlog, 1);
+	assert_null(bench_backlog_next(&backlog));
+	bench_backlog_ended(&backlog, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		const struct bench_written *written = bench_backlog_next(&backlog);
+
+		assert_non_null(written);
+		assert_int_equal(written->offset_bytes, i * 4096);
+		assert_int_equal(written->generation, 10 + i);
+	}
+	assert_null(bench_backlog_next(&backlog));
+	bench_backlog_ended(&backlog, 2);
+	bench_backlog_ended(&backlog, 3);
+	assert_non_null(bench_backlog_next(&backlog));
+	assert_non_null(bench_backlog_next(&backlog));
+	assert_false(bench_backlog_is_due(&backlog));
+	assert_false(backlog.left_out);
+	bench_backlog_free(&backlog);
+}
+
+static void a_small_batch_leaves_the_rest_for_the_end(void **state)
+{
+	struct bench_job job = {.verify_backlog = 4, .verify_backlog_batch = 1, .iodepth = 2};
+	struct bench_backlog backlog = {0};
+	struct spw_io io = {.len_bytes = 4096};
+	unsigned reads = 0;
+
+	(void)state;
+	assert_int_equal(bench_backlog_init(&backlog, &job), 0);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_true(bench_backlog_takes(&backlog));
+		bench_backlog_ended(&backlog, bench_backlog_add(&backlog, &io, i));
+		for (; bench_backlog_is_due(&backlog); reads++)
+			assert_int_equal(bench_backlog_next(&backlog)->generation, reads);
+	}
+	assert_int_equal(reads, 2);
+	assert_false(backlog.left_out);
+	bench_backlog_flush(&backlog);
+	for (; bench_backlog_is_due(&backlog); reads++)
+		assert_int_equal(bench_backlog_next(&backlog)->generation, reads);
+	assert_int_equal(reads, 8);
+	/* It holds no more than it has room for. One that has not ended is never forgotten. */
+	assert_true(backlog.capacity > 7);
+	backlog.capacity = 7;
+	for (unsigned i = 0; i < 7; i++)
+		(void)bench_backlog_add(&backlog, &io, i);
+	assert_false(bench_backlog_takes(&backlog));
+	bench_backlog_ended(&backlog, backlog.head);
+	assert_true(bench_backlog_takes(&backlog));
+	(void)bench_backlog_add(&backlog, &io, 7);
+	assert_true(backlog.left_out);
+	bench_backlog_free(&backlog);
 }
 
 /* ---- Histograms ------------------------------------------------------------------------------------------------------------- */
@@ -296,6 +411,9 @@ int main(void)
 		cmocka_unit_test(what_does_not_fit_is_refused),
 		cmocka_unit_test(every_flipped_bit_is_found),
 		cmocka_unit_test(misplaced_and_older_blocks_are_found),
+		cmocka_unit_test(crc32c_is_castagnolis),
+		cmocka_unit_test(a_backlog_gives_back_what_was_written),
+		cmocka_unit_test(a_small_batch_leaves_the_rest_for_the_end),
 		cmocka_unit_test(buckets_are_ordered_and_narrow),
 		cmocka_unit_test(percentiles_agree_with_sorting),
 		cmocka_unit_test(summaries_of_nothing_and_of_one),
