@@ -30,7 +30,7 @@ test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 layers   := util alloc layout engine store tensor
 lib_src  := $(wildcard $(layers:%=%/*.c))
 tool_src := $(wildcard tools/*.c)
-test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c)
+test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
 tool_obj := $(tool_src:%.c=$(BUILD)/%.o)
 test_obj := $(test_src:%.c=$(BUILD)/%.o)
@@ -114,6 +114,10 @@ test-valgrind: ## C tests under valgrind
 	@scripts/deps.sh valgrind
 	$(run_tests) --kind unit --kind integration --config files --timeout 600 --valgrind
 
+.PHONY: test-vm
+test-vm: ## real NVMe drives in a virtual machine: polled, pulled out, slow, failing, on two NUMA nodes
+	@scripts/deps.sh build test vm && $(MAKE) --no-print-directory build-tests && tests/vm/suite --build $(BUILD)
+
 .PHONY: test-sanitized
 test-sanitized:
 	$(run_tests) --kind unit --kind integration --config files --timeout 600
@@ -151,6 +155,10 @@ $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillwa
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
+
+.PHONY: bench-replay
+bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans against SSDTrain's rule
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all && tests/bench/replay.py --build $(BUILD)
 
 # The fio engine brings its own rules: make fio-engine.
 -include tools/fio_engine/fio.mk

@@ -178,17 +178,18 @@ json_t *replay_report_json(const struct replay_report *report)
 	const struct spw_cache_stats *stats = &report->run->measures[report->run->steps - 1].stats;
 
 	return json_pack(
-		"{s:o, s:o, s:i, s:s, s:s, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:i, s:f, s:f, s:f, s:f, s:I, s:I, "
+		"{s:o, s:o, s:i, s:s, s:s, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:f, s:f, s:f, s:f, s:I, s:I, "
 		"s:I, s:I, s:I, s:I, s:o}",
 		"trace", tool_json_text(report->trace_path), "model", tool_json_text(report->trace->model),
 		"trace_step", (int)step->number, "mode", report->mode, "drives", report->drives_text, "speed",
-		report->speed, "scale", report->scale, "tensors", (int)step->tensors_count, "keep_all_bytes",
-		size_json(report, step->keep_all_bytes), "largest_scope_bytes", size_json(report, step->scope_bytes),
-		"small_bytes", size_json(report, step->small_bytes), "lower_bound_bytes",
-		size_json(report, report->lower_bound_bytes), "replays", (int)report->run->steps, "step_seconds",
-		summary.step_seconds, "ideal_seconds", summary.ideal_seconds, "stall_seconds", summary.stall_seconds,
-		"over_ideal_max", summary.over_ideal_max, "activation_peak_bytes", (json_int_t)summary.peak_bytes,
-		"bytes_written", (json_int_t)summary.bytes_written, "bytes_read", (json_int_t)summary.bytes_read,
-		"bytes_forwarded", (json_int_t)summary.bytes_forwarded, "writes_cancelled",
-		(json_int_t)stats->writes_cancelled, "misses", (json_int_t)stats->misses, "steps", steps_json(report));
+		report->speed, "scale", report->scale, "tensors", (int)step->tensors_count, "saved_bytes",
+		size_json(report, step->saved_bytes), "keep_all_bytes", size_json(report, step->keep_all_bytes),
+		"largest_scope_bytes", size_json(report, step->scope_bytes), "small_bytes",
+		size_json(report, step->small_bytes), "lower_bound_bytes", size_json(report, report->lower_bound_bytes),
+		"replays", (int)report->run->steps, "step_seconds", summary.step_seconds, "ideal_seconds",
+		summary.ideal_seconds, "stall_seconds", summary.stall_seconds, "over_ideal_max", summary.over_ideal_max,
+		"activation_peak_bytes", (json_int_t)summary.peak_bytes, "bytes_written",
+		(json_int_t)summary.bytes_written, "bytes_read", (json_int_t)summary.bytes_read, "bytes_forwarded",
+		(json_int_t)summary.bytes_forwarded, "writes_cancelled", (json_int_t)stats->writes_cancelled, "misses",
+		(json_int_t)stats->misses, "steps", steps_json(report));
 }

@@ -229,6 +229,7 @@ static void find_largest_scope(struct replay_step *step, uint64_t min_bytes)
 		bytes += step->tensors[i].bytes;
 		if (bytes > step->scope_bytes)
 			step->scope_bytes = bytes;
+		step->saved_bytes += step->tensors[i].bytes;
 		if (step->tensors[i].bytes < min_bytes)
 			step->small_bytes += step->tensors[i].bytes;
 	}

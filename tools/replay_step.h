@@ -48,6 +48,7 @@ struct replay_step {
 	uint32_t contents_count;
 	uint64_t compute_ns;     /* of the whole step: what it takes if I/O costs no time */
 	uint64_t backward_ns;    /* when the backward pass of the first micro-batch begins; compute_ns: never */
+	uint64_t saved_bytes;    /* of all tensors */
 	uint64_t keep_all_bytes; /* peak if everything is kept */
 	uint64_t scope_bytes;    /* stored for the tensors of the largest scope */
 	uint64_t small_bytes;    /* of tensors below the least size that is spilled, all together */
