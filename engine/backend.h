@@ -19,6 +19,7 @@
 #include "engine/wake.h"
 
 struct spw_queue;
+struct spw_queue_device;
 
 /* Memory is registered in pieces of at most this, counted from the arena's base: the most that io_uring takes at once. */
 #define SPW_PIECE_SHIFT 30
@@ -46,7 +47,7 @@ struct spw_part {
 	int16_t piece;           /* buf lies in this registered piece of the arena; -1: in none */
 	uint16_t retries;
 	uint8_t device;
-	uint8_t op; /* enum spw_op; never SPW_DISCARD */
+	uint8_t op; /* enum spw_op; SPW_DISCARD only if the backend discards */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
@@ -54,9 +55,12 @@ _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
 struct spw_backend_ops {
 	const char *name;
 	enum spw_backend backend;
+	bool discards; /* takes SPW_DISCARD as a part without memory */
 
 	/* Make the backend's state. Sets queue->pieces to the number of registered pieces. Return: 0; a negative errno: not usable. */
 	int (*open)(struct spw_queue *queue);
+	/* Narrow what one part to a device may be: part_bytes_max, segments_max, queue->arena_page_bytes. NULL: as any block device. */
+	void (*limits)(struct spw_queue *queue, struct spw_queue_device *device);
 	/* Nothing is in flight. */
 	void (*close)(struct spw_queue *queue);
 
@@ -75,6 +79,7 @@ struct spw_backend_ops {
 
 extern const struct spw_backend_ops spw_backend_io_uring;
 extern const struct spw_backend_ops spw_backend_libaio;
+extern const struct spw_backend_ops spw_backend_nvme;
 
 /* One device of a queue. */
 struct spw_queue_device {
@@ -129,6 +134,9 @@ struct spw_queue {
 	struct spw_part *again_head, *again_tail; /* slots to be issued again: continued or retried */
 	uint32_t again;                           /* how many */
 	struct spw_io *ended_head, *ended_tail;   /* ended outside a reap: done is called by the next */
+
+	uint32_t drive_status; /* set by the backend around spw_part_completed(): what the drive itself said of a failure */
+	uint32_t placement;    /* of struct spw_queue_opts */
 
 	struct spw_queue_stats stats;
 	struct spw_queue_device *devices;

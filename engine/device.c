@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/geometry.h"
+#include "engine/nvme_node.h"
 #include "util/util.h"
 
 void spw_device_opts_init(struct spw_device_opts *opts, size_t size)
@@ -22,19 +25,20 @@ void spw_device_opts_init(struct spw_device_opts *opts, size_t size)
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
-static int open_fd(const char *path, const struct spw_device_opts *opts, int *fd)
+/* @path is what the user named and the messages say, @node what is opened. */
+static int open_fd(const char *path, const char *node, const struct spw_device_opts *opts, int *fd)
 {
 	int flags = O_DIRECT | O_CLOEXEC | O_NOCTTY | (opts->read_only ? O_RDONLY : O_RDWR);
 	struct stat st;
 
-	if (stat(path, &st))
+	if (stat(node, &st))
 		return spw_error_errno(-errno, "%s cannot be opened", path);
 	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
 	/* Without O_CREAT, O_EXCL has a meaning for block devices alone. */
 	if (opts->exclusive && S_ISBLK(st.st_mode))
 		flags |= O_EXCL;
-	*fd = open(path, flags);
+	*fd = open(node, flags);
 	if (*fd >= 0)
 		return 0;
 	if (errno == EINVAL && S_ISREG(st.st_mode))
@@ -43,6 +47,38 @@ static int open_fd(const char *path, const struct spw_device_opts *opts, int *fd
 	if (errno == EBUSY)
 		return spw_error(-EBUSY, "%s is mounted or held by another program (see lsblk, fuser)", path);
 	return spw_error_errno(-errno, "%s cannot be opened", path);
+}
+
+/*
+ * A namespace named by its character node: transfers may go that way, locks and exclusive claims lie on the block node, so that they
+ * hold against whoever names that. Proves that the character node can be opened.
+ */
+static int make_char_device(struct spw_device *d)
+{
+	int fd;
+
+	d->geometry.kind = SPW_DEVICE_NVME_CHAR;
+	if (strlen(d->path) < sizeof(d->geometry.nvme_char_path))
+		(void)snprintf(d->geometry.nvme_char_path, sizeof(d->geometry.nvme_char_path), "%s", d->path);
+	fd = spw_nvme_open_char(d);
+	if (fd < 0)
+		return fd;
+	(void)close(fd);
+	return 0;
+}
+
+static int open_device(struct spw_device *d, const struct spw_device_opts *opts)
+{
+	char node[PATH_MAX];
+	int ret = spw_device_block_node(d->path, node, sizeof(node));
+
+	if (ret == 0)
+		ret = open_fd(d->path, node, opts, &d->fd);
+	if (ret == 0)
+		ret = spw_geometry_read(d->fd, d->path, &d->geometry);
+	if (ret == 0 && strcmp(node, d->path) != 0)
+		ret = make_char_device(d);
+	return ret;
 }
 
 int spw_device_open(const char *path, const struct spw_device_opts *user_opts, struct spw_device **device)
@@ -66,10 +102,7 @@ int spw_device_open(const char *path, const struct spw_device_opts *user_opts, s
 		ret = spw_error(-ENOMEM, "%s: no memory for the device", path);
 		goto fail;
 	}
-	ret = open_fd(path, &opts, &d->fd);
-	if (ret)
-		goto fail;
-	ret = spw_geometry_read(d->fd, path, &d->geometry);
+	ret = open_device(d, &opts);
 	if (ret)
 		goto fail;
 	*device = d;
@@ -134,7 +167,7 @@ int spw_device_translate_error(const struct spw_device *device, int error)
 {
 	uint64_t size = 0;
 
-	if (device->geometry.kind != SPW_DEVICE_BLOCK || (error != -ENOSPC && error != -EIO && error != -ENXIO))
+	if (device->geometry.kind == SPW_DEVICE_FILE || (error != -ENOSPC && error != -EIO && error != -ENXIO))
 		return error;
 	if (ioctl(device->fd, BLKGETSIZE64, &size) || size == 0)
 		return -ENODEV;

@@ -20,6 +20,9 @@
 /* What Linux hands to a drive in one piece when neither the drive nor sysfs says. */
 #define TRANSFER_BYTES_ASSUMED (512u << 10)
 
+/* The least that a controller with a limit can take: MDTS 1. */
+#define PASSTHROUGH_BYTES_ASSUMED 8192u
+
 /* A file system that does not say how direct I/O must be aligned: right for all drives with blocks up to this. */
 #define FILE_ALIGN_ASSUMED 4096u
 
@@ -122,6 +125,20 @@ static void read_sysfs(dev_t number, struct spw_geometry *g)
 	/* Passthrough addresses the whole namespace. */
 	if (!is_partition)
 		nvme_char_path(drive, g->nvme_char_path, sizeof(g->nvme_char_path));
+}
+
+uint32_t spw_geometry_passthrough_bytes(int fd)
+{
+	char drive[PATH_MAX], queue[PATH_MAX];
+	bool is_partition;
+	long long value;
+	struct stat st;
+
+	if (fstat(fd, &st) || !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
+	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
+	    !sysfs_number(queue, "max_hw_sectors_kb", &value) || value <= 0 || value > UINT32_MAX >> 10)
+		return PASSTHROUGH_BYTES_ASSUMED;
+	return (uint32_t)value << 10;
 }
 
 static int read_block_ioctls(int fd, const char *path, struct spw_geometry *g)

@@ -51,6 +51,8 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		dev->part_bytes_max = g->transfer_bytes_max;
 		dev->segments_max = (g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
 	}
+	if (q->ops->limits)
+		q->ops->limits(q, dev);
 	/* One logical block always fits, at any address. */
 	if (dev->segments_max < block_pages + 2)
 		dev->segments_max = block_pages + 2;
@@ -87,7 +89,7 @@ static int check_opts(const struct spw_queue_opts *opts, unsigned count)
 	if (opts->depth == 0 || opts->depth > SPW_QUEUE_DEPTH_MAX)
 		return spw_error(-EINVAL, "a queue depth of %u; 1 to %u are possible", opts->depth,
 				 SPW_QUEUE_DEPTH_MAX);
-	if ((unsigned)opts->backend > SPW_BACKEND_LIBAIO || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
+	if ((unsigned)opts->backend > SPW_BACKEND_NVME || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
 		return spw_error(-EINVAL, "no such backend as %d or no such way to wait as %d", (int)opts->backend,
 				 (int)opts->wait);
 	return 0;
@@ -102,6 +104,7 @@ static int make_queue(struct spw_device *const devices[], unsigned count, const 
 	q->device_count = count;
 	q->wait_mode = opts->wait;
 	q->log = opts->log;
+	q->placement = opts->placement;
 	q->page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
 	q->arena = opts->arena;
 	if (opts->arena) {
@@ -208,19 +211,31 @@ fail:
 	return ret;
 }
 
+/* Whoever names a namespace by its character node wants passthrough. */
+static bool are_nvme_chars(struct spw_device *const devices[], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (devices[i]->geometry.kind != SPW_DEVICE_NVME_CHAR)
+			return false;
+	return true;
+}
+
 int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
 		   struct spw_queue **queue)
 {
-	static const struct spw_backend_ops *const in_order[] = {&spw_backend_io_uring, &spw_backend_libaio};
+	static const struct spw_backend_ops *const in_order[] = {&spw_backend_nvme, &spw_backend_io_uring,
+								 &spw_backend_libaio};
 	enum spw_backend wanted = SPW_BACKEND_AUTO;
 
 	if (opts && opts->size >= offsetof(struct spw_queue_opts, backend) + sizeof(opts->backend))
 		wanted = opts->backend;
+	if (wanted == SPW_BACKEND_NVME || (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
+		return spw_queue_open_with(devices, count, opts, in_order, wanted == SPW_BACKEND_NVME ? 1 : 3, queue);
 	if (wanted == SPW_BACKEND_IO_URING)
-		return spw_queue_open_with(devices, count, opts, in_order, 1, queue);
-	if (wanted == SPW_BACKEND_LIBAIO)
 		return spw_queue_open_with(devices, count, opts, in_order + 1, 1, queue);
-	return spw_queue_open_with(devices, count, opts, in_order, 2, queue);
+	if (wanted == SPW_BACKEND_LIBAIO)
+		return spw_queue_open_with(devices, count, opts, in_order + 2, 1, queue);
+	return spw_queue_open_with(devices, count, opts, in_order + 1, 2, queue);
 }
 
 void spw_queue_close(struct spw_queue *q)

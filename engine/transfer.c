@@ -16,7 +16,10 @@
  *   INV-4  An io counts in spw_queue_ios() from prepare until done is about to be called.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+
+#include <spillway/nvme.h>
 
 #include "engine/backend.h"
 #include "engine/sanitize.h"
@@ -44,15 +47,19 @@ static const char *const op_names[] = {
 COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 {
 	const char *path = q->devices[io->device].device->path;
+	char said[96] = "";
 
 	if (io->engine_error == -ECANCELED)
 		return;
 	q->stats.errors++;
+	if (io->engine_status)
+		(void)snprintf(said, sizeof(said), " (NVMe status %03xh: %s)", io->engine_status,
+			       spw_nvme_status_text(io->engine_status));
 	if (io->op == SPW_FLUSH)
-		(void)spw_error_errno(io->engine_error, "%s: flush failed", path);
+		(void)spw_error_errno(io->engine_error, "%s: flush failed%s", path, said);
 	else
-		(void)spw_error_errno(io->engine_error, "%s: %s of %u bytes at byte %llu failed", path,
-				      op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes);
+		(void)spw_error_errno(io->engine_error, "%s: %s of %u bytes at byte %llu failed%s", path,
+				      op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes, said);
 	spw_log(&q->log, SPW_LOG_ERROR, "%s", spw_last_error());
 }
 
@@ -123,8 +130,10 @@ COLD static void fail_io(struct spw_queue *q, struct spw_io *io, int error)
 {
 	struct spw_queue_device *dev = &q->devices[io->device];
 
-	if (!io->engine_error)
+	if (!io->engine_error) {
 		io->engine_error = error;
+		io->engine_status = q->drive_status;
+	}
 	/* Parts of it exist, so it is the head: INV-1. */
 	if (io->engine_state == IO_WAITING)
 		leave_waiting(q, dev, io, NULL);
@@ -317,7 +326,7 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 	part->retries = 0;
 	part->op = (uint8_t)io->op;
 	part->iov = NULL;
-	if (likely(io->op != SPW_FLUSH && io->buf)) {
+	if (likely(io->op <= SPW_WRITE && io->buf)) {
 		uint32_t rest = io->len_bytes - io->engine_issued_bytes;
 		uint32_t limit;
 
@@ -325,11 +334,11 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 		limit = rest <= dev->uncut_bytes ? rest : part_limit(q, dev, (uintptr_t)part->buf);
 		part->rest_bytes = rest < limit ? rest : limit;
 		io->engine_issued_bytes += part->rest_bytes;
-	} else if (io->op != SPW_FLUSH) {
+	} else if (io->op <= SPW_WRITE) {
 		cut_vector(q, dev, io, part);
 	} else {
 		part->buf = NULL;
-		part->rest_bytes = 0;
+		part->rest_bytes = io->op == SPW_DISCARD ? io->len_bytes : 0;
 		io->engine_issued_bytes = io->len_bytes;
 	}
 	io->engine_parts++;
@@ -402,13 +411,14 @@ COLD static void issue_those_again(struct spw_queue *q)
 	}
 }
 
-/* The one operation without a queue in the kernel: done here and now. */
+/* The one operation without a queue in the kernel, unless the backend goes past it: done here and now. */
 COLD static void discard(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io)
 {
 	leave_waiting(q, dev, io, NULL);
 	q->stats.system_calls++;
 	q->stats.sleeps++;
 	io->engine_error = spw_device_discard(dev->device, io->offset_bytes, io->len_bytes);
+	io->engine_status = 0;
 	end_io(q, io);
 }
 
@@ -419,7 +429,7 @@ static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
 	while ((io = dev->head) != NULL) {
 		struct spw_part *part = dev->free;
 
-		if (unlikely(io->op == SPW_DISCARD)) {
+		if (unlikely(io->op == SPW_DISCARD) && !(q->ops->discards && dev->device->geometry.discards)) {
 			discard(q, dev, io);
 			continue;
 		}

@@ -85,15 +85,36 @@ static int collect(blkid_probe probe, struct spw_signatures *signatures)
 	return more < 0 ? -EIO : 0;
 }
 
+/* Open the node by which others know @path, to look only. Return: a descriptor or a negative errno. */
+static int open_node(const char *path)
+{
+	char node[PATH_MAX];
+	int rc = spw_device_block_node(path, node, sizeof(node));
+	int fd = rc == 0 ? open(node, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : rc;
+
+	if (rc == 0 && fd < 0)
+		return -errno;
+	return fd;
+}
+
+/* stat(2) of the node by which others know @path. */
+static int stat_node(const char *path, struct stat *st)
+{
+	char node[PATH_MAX];
+	int rc = spw_device_block_node(path, node, sizeof(node));
+
+	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
+}
+
 int spw_safety_signatures(const char *path, struct spw_signatures *signatures)
 {
 	blkid_probe probe = NULL;
 	int fd, rc;
 
 	memset(signatures, 0, sizeof(*signatures));
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	fd = open_node(path);
 	if (fd < 0)
-		return spw_error_errno(-errno, "%s: cannot be searched for file systems", path);
+		return spw_error_errno(fd, "%s: cannot be searched for file systems", path);
 	probe = blkid_new_probe();
 	if (!probe) {
 		rc = spw_error(-ENOMEM, "%s: no memory to search for file systems", path);
@@ -206,7 +227,7 @@ unsigned spw_safety_partitions(const char *path, char *names, size_t len)
 	struct stat st;
 
 	names[0] = '\0';
-	if (stat(path, &st) == 0 && S_ISBLK(st.st_mode))
+	if (stat_node(path, &st) == 0 && S_ISBLK(st.st_mode))
 		(void)each_partition(st.st_rdev, add_name, &list);
 	return list.count;
 }
@@ -418,10 +439,10 @@ int spw_safety_in_use(const char *path)
 {
 	char *context = (char *)(uintptr_t)path;
 	struct stat st;
-	int rc;
+	int rc = stat_node(path, &st);
 
-	if (stat(path, &st) != 0)
-		return spw_error_errno(-errno, "%s cannot be examined", path);
+	if (rc != 0)
+		return spw_error_errno(rc, "%s cannot be examined", path);
 	if (S_ISREG(st.st_mode))
 		return file_in_use(path, &st);
 	if (!S_ISBLK(st.st_mode))
@@ -444,10 +465,10 @@ int spw_safety_distinct(const char *const paths[], unsigned count)
 	for (unsigned i = 0; i < count; i++) {
 		struct stat st, before;
 
-		if (stat(paths[i], &st) != 0)
+		if (stat_node(paths[i], &st) != 0)
 			continue;
 		for (unsigned j = 0; j < i; j++)
-			if (stat(paths[j], &before) == 0 && same_device(&st, &before))
+			if (stat_node(paths[j], &before) == 0 && same_device(&st, &before))
 				return spw_error(-ENOTUNIQ, "%s and %s are the same device; name each drive once",
 						 paths[j], paths[i]);
 	}
@@ -467,11 +488,11 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 		.l_start = (off_t)offset_bytes,
 		.l_len = (off_t)len_bytes,
 	};
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int fd = open_node(path);
 	int rc;
 
 	if (fd < 0)
-		return spw_error_errno(-errno, "%s: cannot be asked for locks", path);
+		return spw_error_errno(fd, "%s: cannot be asked for locks", path);
 	if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
 		rc = spw_error_errno(-errno, "%s: cannot be asked for locks", path);
 	else
@@ -482,15 +503,16 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 
 int spw_safety_writable(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int fd = open_node(path);
 	int protected = 0;
 	struct stat st;
 
-	if (fd < 0 || fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
+	if (fd < 0)
+		return spw_error_errno(fd, "%s: cannot be asked whether it is write-protected", path);
+	if (fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
 		int rc = spw_error_errno(-errno, "%s: cannot be asked whether it is write-protected", path);
 
-		if (fd >= 0)
-			(void)close(fd);
+		(void)close(fd);
 		return rc;
 	}
 	(void)close(fd);

@@ -2,7 +2,8 @@
 /*
  * store/safety.h - who uses a device, and what it carries: the questions before the first byte is written
  *
- * Reads only. Answers in doubt are errors, never "free".
+ * Reads only. Answers in doubt are errors, never "free". Of an NVMe character device the questions are put to its block
+ * node, by which everybody else uses it.
  */
 #ifndef SPW_STORE_SAFETY_H
 #define SPW_STORE_SAFETY_H

@@ -65,16 +65,26 @@ struct spw_device_opts {
 SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
 
 /**
- * spw_device_open - open a block device or a regular file O_DIRECT and read its geometry
+ * spw_device_open - open a block device, an NVMe character device or a regular file O_DIRECT and read its geometry
  * @opts: options, or NULL for the defaults
  *
- * Writes nothing. Does not look at what the device holds.
+ * Writes nothing. Does not look at what the device holds. Of an NVMe character device (/dev/ng0n1) the block device is
+ * opened too: locks and exclusive claims are its, and so are the transfers below; only a queue goes past it.
  *
  * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular file; -EOPNOTSUPP the
- * file system refuses O_DIRECT; -ENODEV a device of size 0.
+ * file system refuses O_DIRECT; -ENODEV a device of size 0, or a character device without its block device.
  */
 SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
 SPW_EXPORT void spw_device_close(struct spw_device *device);
+
+/**
+ * spw_device_block_node - the path by which mounts, locks and signatures of a device are known
+ * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); to @path for all else, also for
+ *         what does not exist
+ *
+ * Return: 0; -ENODEV the namespace has no block device, or its node is missing; -ENAMETOOLONG.
+ */
+SPW_EXPORT int spw_device_block_node(const char *path, char *node, size_t len);
 
 SPW_EXPORT const char *spw_device_path(const struct spw_device *device);
 SPW_EXPORT const struct spw_geometry *spw_device_geometry(const struct spw_device *device);
@@ -168,9 +178,10 @@ SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats 
 struct spw_queue; /* opaque: submission and completion over one or more devices */
 
 enum spw_backend {
-	SPW_BACKEND_AUTO, /* io_uring, else libaio; the reason is logged */
+	SPW_BACKEND_AUTO, /* nvme when all devices are NVMe character devices; io_uring, else libaio; the reason is logged */
 	SPW_BACKEND_IO_URING,
 	SPW_BACKEND_LIBAIO,
+	SPW_BACKEND_NVME, /* passthrough (io_uring_cmd): past the block layer to whole NVMe namespaces */
 };
 
 enum spw_op {
@@ -206,7 +217,8 @@ struct spw_io {
 	int32_t engine_error;         /* of the first part that failed */
 	uint32_t engine_iov_index;    /* where the next part begins */
 	uint32_t engine_iov_offset;
-	uint64_t engine_reserved[2];
+	uint32_t engine_status; /* what the drive said of the part that failed; 0: nothing */
+	uint32_t engine_reserved[3];
 };
 
 #define SPW_IO_BYTES_MAX      (1u << 30)
@@ -226,6 +238,8 @@ struct spw_queue_opts {
 	uint32_t depth;           /* kernel requests in flight per device, 1..SPW_QUEUE_DEPTH_MAX; default 32 */
 	struct spw_arena *arena;  /* registered with the queue where the backend can; NULL for none */
 	struct spw_log log;
+	uint32_t placement; /* nvme, drives with FDP: writes name the drive's placement handle of this number, counted from 1 and
+			       modulo how many there are; 0: none; default 0 */
 };
 
 /* Counters of one queue; all are totals since open. */
@@ -249,7 +263,7 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
 /**
  * spw_queue_open - a queue over @count devices
  *
- * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from io_uring to libaio. Setup features that the
+ * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio. Setup features that the
  * kernel refuses are dropped one at a time. What was chosen and dropped, and why, goes to the log and to
  * spw_queue_description().
  *

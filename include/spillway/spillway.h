@@ -5,6 +5,7 @@
 
 #include <spillway/error.h>
 #include <spillway/engine.h>
+#include <spillway/nvme.h>
 #include <spillway/format.h>
 #include <spillway/store.h>
 #include <spillway/status.h>

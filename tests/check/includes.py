@@ -19,7 +19,7 @@ RULES = {
     "util": ERROR,
     "alloc": ("util/", *ERROR),
     "layout": ("util/", *ERROR),
-    "engine": ("util/", "spillway/engine.h", *ERROR),
+    "engine": ("util/", "spillway/engine.h", "spillway/nvme.h", *ERROR),
     "store": ("util/", "alloc/", "layout/", "engine/", "spillway/store.h", "spillway/status.h", *BLOCKS),
     "tensor": ("util/", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", *ERROR),
     "tools": ("util/", *PUBLIC),
@@ -28,6 +28,7 @@ RULES = {
 HEADERS = {
     "error.h": (),
     "engine.h": ERROR,
+    "nvme.h": ERROR,
     "format.h": ("spillway/engine.h", *ERROR),
     "store.h": BLOCKS,
     "status.h": ("spillway/store.h", "spillway/format.h", *ERROR),

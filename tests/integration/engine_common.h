@@ -101,6 +101,8 @@ static inline bool rig_open_devices(struct rig *rig)
 		rig->backend = SPW_BACKEND_IO_URING;
 	else if (backend && strcmp(backend, "libaio") == 0)
 		rig->backend = SPW_BACKEND_LIBAIO;
+	else if (backend && strcmp(backend, "nvme") == 0)
+		rig->backend = SPW_BACKEND_NVME;
 	rig->wait = rig_wait();
 	if (!list || !*list) {
 		fprintf(stderr, "# SPW_TEST_DEVICES names no drives\n");

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/nvme.h - what an NVMe drive says of itself: identity, abilities, health and wear
+ *
+ * Contract
+ *   Threads    The function may be called from any thread and keeps nothing between calls.
+ *   Safety     Sends Identify, Get Log Page and (to a namespace) I/O Management Receive: none changes the drive. Sends nothing to a
+ *              device that sysfs does not call NVMe.
+ *   Errors     0, or a negative errno with spw_last_error() in words.
+ *   Structs    The caller sets the size of the struct before the call.
+ *   Trust      Nothing that the drive answers is trusted beyond its range: counters saturate, texts are printable.
+ */
+#ifndef SPILLWAY_NVME_H
+#define SPILLWAY_NVME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bits of critical_warning. */
+#define SPW_NVME_WARNING_SPARE       (1u << 0) /* spare capacity has fallen below the threshold */
+#define SPW_NVME_WARNING_TEMPERATURE (1u << 1)
+#define SPW_NVME_WARNING_RELIABILITY (1u << 2) /* the medium degrades */
+#define SPW_NVME_WARNING_READ_ONLY   (1u << 3)
+#define SPW_NVME_WARNING_BACKUP      (1u << 4) /* the volatile memory's backup has failed */
+
+struct spw_nvme_info {
+	size_t size;
+
+	/* Identify Controller */
+	char model[41];
+	char serial[21];
+	char firmware[9];
+	uint32_t version;            /* of the specification: 0x010400 for 1.4 */
+	uint64_t transfer_bytes_max; /* MDTS; 0: no limit */
+	bool write_cache;            /* volatile, so that flush matters */
+	bool deallocates;            /* Dataset Management */
+	bool places_data;            /* Flexible Data Placement */
+
+	/* Identify Namespace; 0 of a controller (/dev/nvme0) */
+	uint32_t namespace_id;
+	uint32_t block_bytes;
+	uint32_t metadata_bytes; /* with each block */
+	uint64_t namespace_bytes;
+	uint32_t placement_handles; /* FDP: how many a write may name; 0: none, or not enabled */
+
+	/* SMART / Health log page */
+	bool has_health;
+	uint8_t critical_warning; /* SPW_NVME_WARNING_ */
+	int32_t temperature_celsius;
+	uint32_t spare_percent, spare_threshold_percent;
+	uint32_t percentage_used; /* of the endurance that the maker states: 100 and above when used up, 255 at most */
+	uint64_t bytes_read, bytes_written; /* by the host, as the drive counts: rounded up to 512000 */
+	uint64_t read_commands, write_commands;
+	uint64_t busy_minutes;
+	uint64_t power_cycles, power_on_hours, unsafe_shutdowns;
+	uint64_t media_errors;
+	uint64_t error_log_entries;
+};
+
+/**
+ * spw_nvme_info - ask a drive
+ * @path:  a namespace (/dev/nvme0n1, /dev/ng0n1), a partition on it, or a controller (/dev/nvme0)
+ *
+ * Needs the right to send admin commands: root, on most systems.
+ *
+ * Return: 0; -EOPNOTSUPP not an NVMe device; -EACCES, -EPERM no right; -EIO and others, the drive refuses: the text has its status.
+ */
+SPW_EXPORT int spw_nvme_info(const char *path, struct spw_nvme_info *info);
+
+/**
+ * spw_nvme_status_text - the specification's name of a status that a drive has answered: "Unrecovered Read Error"
+ * @status:  status code type and status code (0x281); other bits are ignored
+ *
+ * Return: "vendor specific" and "unknown status" for those that have none.
+ */
+SPW_EXPORT const char *spw_nvme_status_text(uint32_t status);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
