@@ -260,7 +260,10 @@ static void read_done(struct spw_io *io)
 	spw_transfer_ended(transfer);
 	if (io->res < 0) {
 		count_add(&drive->read_errors, 1);
-		if (retry(transfer))
+		/* New chunks would be written to it once more for nothing. */
+		if (io->res == -ENODEV)
+			spw_drive_retire(store, piece->drive, "it is gone");
+		else if (retry(transfer))
 			return;
 		if (transfer->timed_out && io->res == -ECANCELED)
 			io->res = -ETIMEDOUT;

@@ -225,6 +225,28 @@ static void test_read_error_is_retried_once(void **state)
 	free(back);
 }
 
+static void test_a_drive_found_gone_by_a_read_is_retired(void **state)
+{
+	uint8_t *bytes = pattern(1 << 20, 4), *back = malloc(1 << 20);
+	spw_object object, other;
+
+	(void)state;
+	open_store(4);
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
+	fake_drives[1].fail_read_in = 1;
+	fake_drives[1].fail_error = -ENODEV;
+	fake_drives[1].sticky = true;
+	assert_int_equal(get_wait(object, 0, back, 1 << 20), -ENODEV);
+	assert_non_null(strstr(spw_last_error(), "fake1"));
+	assert_int_equal(stats().drives_retired, 1);
+	/* What is put from now on is not lost with it. */
+	assert_int_equal(put_wait(bytes, 1 << 20, &other), 0);
+	expect_identical(other, bytes, 1 << 20);
+	spw_store_close(store);
+	free(bytes);
+	free(back);
+}
+
 static void test_flipped_bit(void **state)
 {
 	uint8_t *bytes = pattern(CHUNK_BYTES * 3 + 100, 5), *back = malloc(CHUNK_BYTES * 3 + 100);
@@ -732,6 +754,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_sticky_write_error, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_every_drive_fails, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_cancel_at_every_point, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_free_at_every_point, make_drives, free_drives),
