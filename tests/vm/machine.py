@@ -134,11 +134,11 @@ class Machine:
                     "log-sector-size": self.options.block_bytes}
         return dict(node, **{"node-name": f"d{number}", "discard": "unmap"})
 
-    def drive_device(self, number):
+    def drive_properties(self, number):
         block = self.options.block_bytes
-        return (f"nvme,id=n{number},serial=spw{number},drive=d{number},bus=rp{number},max_ioqpairs=8,"
-                f"write-cache={'on' if self.options.write_cache else 'off'},"
-                f"logical_block_size={block},physical_block_size={max(block, 4096)}")
+        return {"driver": "nvme", "id": f"n{number}", "serial": f"spw{number}", "drive": f"d{number}", "bus": f"rp{number}",
+                "max_ioqpairs": 8, "write-cache": "on" if self.options.write_cache else "off",
+                "logical_block_size": block, "physical_block_size": max(block, 4096)}
 
     def drive_arguments(self):
         arguments = []
@@ -150,7 +150,7 @@ class Machine:
                     pass
             bus = f"pxb{number % self.options.nodes}" if self.options.nodes > 1 else "pcie.0"
             arguments += ["-device", f"pcie-root-port,id=rp{number},bus={bus},chassis={number + 1},slot={number + 1}",
-                          "-blockdev", json.dumps(self.block_node(number)), "-device", self.drive_device(number)]
+                          "-blockdev", json.dumps(self.block_node(number)), "-device", json.dumps(self.drive_properties(number))]
         return arguments
 
     def share_arguments(self):
@@ -264,6 +264,37 @@ class Machine:
     def monitor(self, line):
         """A line for the monitor as a person would type it. Return what it says."""
         return self.qmp("human-monitor-command", **{"command-line": line})
+
+    def restore_drives(self):
+        """Bring back the drives that were pulled out, as new and empty as at the start."""
+        there = {device["qdev_id"] for bus in self.qmp("query-pci") for device in self.devices_below(bus)}
+        for number in range(self.options.drives):
+            if f"n{number}" in there:
+                continue
+            deadline = time.monotonic() + BOOT_SECONDS
+            while True:
+                try:
+                    self.qmp("device_add", **self.drive_properties(number))
+                    break
+                except MachineError as error:
+                    # The old one's blocks are let go of when the machine's kernel has let go of the drive.
+                    if time.monotonic() > deadline:
+                        raise MachineError(f"drive {number} cannot be brought back: {error}") from error
+                    time.sleep(0.2)
+            self.wait_for_drive(number)
+
+    def devices_below(self, bus):
+        for device in bus["devices"]:
+            yield device
+            if "pci_bridge" in device:
+                yield from self.devices_below(device["pci_bridge"])
+
+    def wait_for_drive(self, number):
+        status, text = self.execute(f"""until for path in /sys/class/nvme/nvme*; do
+    read -r serial <"$path/serial" && [ "$serial" = spw{number} ] && [ -b "/dev/${{path##*/}}n1" ] && break; false
+done; do sleep 0.1; done; blkdiscard -z "/dev/${{path##*/}}n1" """, timeout=BOOT_SECONDS)
+        if status != 0:
+            raise MachineError(f"drive {number} does not come back: {text}")
 
     # ---- Running commands -------------------------------------------------------------------------------------------------------
 
