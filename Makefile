@@ -10,6 +10,7 @@ PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 DESTDIR  ?=
 SANITIZE ?=
+FUZZ_SANITIZE ?= address,undefined
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 comma    := ,
 
@@ -31,10 +32,12 @@ layers   := util alloc layout engine store tensor
 lib_src  := $(wildcard $(layers:%=%/*.c))
 tool_src := $(wildcard tools/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
+fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
 tool_obj := $(tool_src:%.c=$(BUILD)/%.o)
 test_obj := $(test_src:%.c=$(BUILD)/%.o)
 test_bin := $(test_obj:.o=)
+fuzz_bin := $(fuzz_src:%.c=$(BUILD)/%)
 
 q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
@@ -76,7 +79,7 @@ $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 # A test links the whole library, or, if a line of its source reads `/* link: util alloc */`, the objects of those folders only: so
 # it may replace a layer by a fake, or include a source file to reach what is static in it.
 
-link_lines := $(if $(test_src),$(shell awk '/^\/\* link: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src)))
+link_lines := $(if $(test_src),$(shell awk '/^\/\* link: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src) $(fuzz_src)))
 linked      = $(patsubst $(1):%,%,$(filter $(1):%,$(link_lines)))
 # And with `/* wrap: malloc pread */` the library's calls of those functions lead to the test's __wrap_malloc() and so on.
 wrap_lines := $(if $(test_src),$(shell awk '/^\/\* wrap: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src)))
@@ -90,8 +93,16 @@ $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(call link_what,$(1))
 endef
 $(foreach src,$(test_src),$(eval $(call test_rule,$(src))))
 
+# A fuzz target, driven by its corpus; with FUZZER=1 (make fuzz) by libFuzzer.
+define fuzz_rule
+$(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(if $(FUZZER),,$(BUILD)/tests/fuzz/regress.o) $(call link_what,$(1))
+	$$(call say,LD,$$@)
+	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $(if $(FUZZER),-fsanitize=fuzzer) -o $$@ $$^ $$(lib_libs) $$(tool_libs)
+endef
+$(foreach src,$(fuzz_src),$(eval $(call fuzz_rule,$(src))))
+
 .PHONY: build-tests
-build-tests: all $(test_bin)
+build-tests: all $(test_bin) $(fuzz_bin)
 
 # Packages first, then the build, then the run: in this order also under make -j.
 run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-tests && \
@@ -125,6 +136,15 @@ test-sanitized:
 .PHONY: check
 check: ## style, static analysis, one-way includes, function length
 	@scripts/deps.sh build check && CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
+
+.PHONY: fuzz
+fuzz: ## fuzz every parser and the cache's calls; SECONDS= for each target (60), TARGET= for one, FUZZ_SANITIZE= faster, without
+	@scripts/deps.sh build fuzz
+	@$(MAKE) --no-print-directory CC=clang BUILD=build-fuzz$(if $(FUZZ_SANITIZE),,-fast) FUZZER=1 \
+		SANITIZE='$(FUZZ_SANITIZE)' CFLAGS='-O1 -g -fsanitize=fuzzer-no-link' fuzz-run
+.PHONY: fuzz-run
+fuzz-run: $(fuzz_bin)
+	@BUILD='$(BUILD)' tests/fuzz/run.sh $(or $(SECONDS),60) $(TARGET)
 
 .PHONY: coverage
 coverage: ## lines and branches covered by the C tests, per layer
@@ -212,4 +232,4 @@ help: ## list the targets
 	@echo '  PREFIX=/usr LIBDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
 	@echo '  Tests: SPW_SEED=number (repeat a random test); tests/run --help (one test, one configuration)'
 
--include $(lib_obj:.o=.d) $(tool_obj:.o=.d) $(test_obj:.o=.d)
+-include $(lib_obj:.o=.d) $(tool_obj:.o=.d) $(test_obj:.o=.d) $(fuzz_src:%.c=$(BUILD)/%.d)

@@ -275,7 +275,7 @@ static const char *identity_fault(const struct spw_superblock *sb)
 	for (unsigned index = 0; index < sb->drive_count; index++)
 		if (!drive_uuid_is_valid(sb, index))
 			return "a drive's UUID is zero or not unique";
-	if (!is_zero(sb->drive_uuids[0] + sb->drive_count * sizeof(sb->drive_uuids[0]),
+	if (!is_zero((const uint8_t *)sb->drive_uuids + sb->drive_count * sizeof(sb->drive_uuids[0]),
 		     (SPW_LAYOUT_DRIVES_MAX - sb->drive_count) * sizeof(sb->drive_uuids[0])))
 		return "it names more drives than it counts";
 	return NULL;

@@ -195,7 +195,7 @@ void spw_record_offer(struct entry *entry, enum spw_cache_hint hint)
 	struct spw_cache *cache = entry->cache;
 	struct adapt *adapt = &cache->adapt;
 	struct recording *now = &adapt->now;
-	struct recorded *recorded = &now->tensors[now->count];
+	struct recorded *recorded;
 	bool worth = entry->len_bytes >= cache->opts.min_bytes || hint == SPW_HINT_SPILL;
 
 	entry->recorded = entry->matched = NO_TENSOR;
@@ -206,6 +206,7 @@ void spw_record_offer(struct entry *entry, enum spw_cache_hint hint)
 		now->is_short = true;
 		return;
 	}
+	recorded = &now->tensors[now->count];
 	*recorded = (struct recorded){.bytes = entry->len_bytes,
 				      .pack_ns = event_ns(cache),
 				      .scope = adapt->scope,

@@ -203,11 +203,14 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 {
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
-	int rc = offer_check(offer, hint, tensor);
+	int rc;
 
+	/* A caller that overlooks the error must not hold the id of another tensor. */
+	if (tensor)
+		tensor->value = 0;
+	rc = offer_check(offer, hint, tensor);
 	if (rc)
 		return rc;
-	tensor->value = 0;
 	spw_rule_range(offer, &offset_bytes, &len_bytes);
 	spw_cache_lock(cache);
 	cache->count.offers++;

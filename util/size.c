@@ -2,13 +2,10 @@
 /* util/size.c - sizes in words, the clock, option structs of other versions */
 #include "util/util.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 uint64_t spw_clock_ns(void)
@@ -19,24 +16,34 @@ uint64_t spw_clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+#define FRACTION_DIGITS_MAX 18 /* what 64 bits hold; more do not change a number of bytes */
+
+/* No locale: a size means the same everywhere. */
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
 /* The factor of a suffix, 0 when it is none. */
 static uint64_t suffix_factor(const char *suffix)
 {
-	static const char letters[] = "kmgtp";
+	static const char letters[] = "kmgtpeKMGTPE";
 	const char *letter;
 	unsigned power;
 	uint64_t base = 1024;
 
-	if (suffix[0] == '\0' || strcasecmp(suffix, "b") == 0)
+	if (suffix[0] == '\0' || strcmp(suffix, "b") == 0 || strcmp(suffix, "B") == 0)
 		return 1;
-	letter = strchr(letters, tolower((unsigned char)suffix[0]));
+	letter = strchr(letters, suffix[0]);
 	if (!letter)
 		return 0;
-	if (strcasecmp(suffix + 1, "b") == 0)
+	suffix++;
+	if (strcmp(suffix, "b") == 0 || strcmp(suffix, "B") == 0)
 		base = 1000;
-	else if (suffix[1] != '\0' && strcasecmp(suffix + 1, "ib") != 0)
+	else if (suffix[0] != '\0' && ((suffix[0] != 'i' && suffix[0] != 'I') ||
+				       (suffix[1] != 'b' && suffix[1] != 'B') || suffix[2] != '\0'))
 		return 0;
-	power = (unsigned)(letter - letters) + 1;
+	power = (unsigned)(letter - letters) % 6 + 1;
 	for (uint64_t factor = base;; factor *= base)
 		if (--power == 0)
 			return factor;
@@ -44,27 +51,30 @@ static uint64_t suffix_factor(const char *suffix)
 
 int spw_size_parse(const char *text, uint64_t *bytes)
 {
-	long double value;
-	uint64_t factor;
-	char *end;
+	uint64_t whole = 0, fraction = 0, fraction_unit = 1, factor;
+	bool overflow = false;
+	unsigned __int128 value;
 
 	*bytes = 0;
-	if (!isdigit((unsigned char)text[0]))
+	if (!is_digit(*text))
 		return -EINVAL;
-	errno = 0;
-	value = strtold(text, &end);
-	if (errno == ERANGE || !isfinite(value))
-		return -ERANGE;
-	/* strtold also reads "0x10" and "1e3", which nobody means as a size. */
-	if (strspn(text, "0123456789.") != (size_t)(end - text))
-		return -EINVAL;
-	while (*end == ' ')
-		end++;
-	factor = suffix_factor(end);
+	for (; is_digit(*text); text++)
+		overflow = overflow || __builtin_mul_overflow(whole, UINT64_C(10), &whole) ||
+			   __builtin_add_overflow(whole, (uint64_t)(*text - '0'), &whole);
+	if (*text == '.')
+		text++;
+	for (unsigned digits = 0; is_digit(*text); text++, digits++)
+		if (digits < FRACTION_DIGITS_MAX) {
+			fraction = fraction * 10 + (uint64_t)(*text - '0');
+			fraction_unit *= 10;
+		}
+	while (*text == ' ')
+		text++;
+	factor = suffix_factor(text);
 	if (factor == 0)
 		return -EINVAL;
-	value *= (long double)factor;
-	if (value >= 0x1p64L)
+	value = (unsigned __int128)whole * factor + (unsigned __int128)fraction * factor / fraction_unit;
+	if (overflow || value > UINT64_MAX)
 		return -ERANGE;
 	*bytes = (uint64_t)value;
 	return 0;
@@ -75,16 +85,22 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len)
 	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
 	double value = (double)bytes;
 	unsigned unit = 0;
+	long long tenths, hundredths;
 
-	while (value >= 1024.0 && unit + 1 < SPW_ARRAY_LEN(units)) {
+	/* What would be rounded to "1024.0" is one of the next unit. */
+	while (value >= 1023.95 && unit + 1 < SPW_ARRAY_LEN(units)) {
 		value /= 1024.0;
 		unit++;
 	}
-	/* Three digits that matter, and no ".0" behind whole numbers. */
+	/* Three digits that matter, no ".0" behind whole numbers, and a point in every locale. */
+	hundredths = llrint(value * 100);
+	tenths = llrint(value * 10);
 	if (unit == 0 || value == (double)(uint64_t)value)
-		(void)snprintf(buf, len, "%.0f %s", value, units[unit]);
+		(void)snprintf(buf, len, "%llu %s", (unsigned long long)value, units[unit]);
+	else if (value < 10)
+		(void)snprintf(buf, len, "%lld.%02lld %s", hundredths / 100, hundredths % 100, units[unit]);
 	else
-		(void)snprintf(buf, len, value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
+		(void)snprintf(buf, len, "%lld.%lld %s", tenths / 10, tenths % 10, units[unit]);
 	return buf;
 }
 

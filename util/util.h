@@ -33,7 +33,7 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 uint64_t spw_clock_ns(void);
 
 /*
- * "1536" "4k" "1.5MiB" "2G" -> bytes; suffixes are powers of 1024, or of 1000 with a trailing "B" alone ("4kB").
+ * "1536" "4k" "1.5MiB" "2G" "1EiB" -> bytes, in every locale; suffixes are powers of 1024, or of 1000 with a trailing "B" alone ("4kB").
  * Return: 0; -EINVAL not a size; -ERANGE does not fit.
  */
 int spw_size_parse(const char *text, uint64_t *bytes);

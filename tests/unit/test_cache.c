@@ -578,11 +578,12 @@ static void test_bad_arguments(void **state)
 	struct piece piece = piece_make(1, 64);
 	struct spw_cache *cache;
 	struct spw_cache_opts opts;
-	spw_tensor tensor;
+	spw_tensor tensor = {.value = 7};
 
 	(void)state;
 	rig_default(&rig);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 0, 1, &tensor), -EINVAL);
+	assert_int_equal(tensor.value, 0);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 64, 0, &tensor), -EINVAL);
 	assert_int_equal(offer_range(&rig, &piece, 0, 1, 64, 1, &tensor), -EINVAL);
 	assert_int_equal(offer_range(&rig, &piece, 0, 65, 1, 1, &tensor), -EINVAL);

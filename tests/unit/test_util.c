@@ -48,6 +48,12 @@ static void test_size_parse(void **state)
 		{"3T", 3 * TIB},
 		{"3tb", 3000000000000},
 		{"1P", PIB},
+		{"1E", 1024 * PIB},
+		{"15.5 EiB", 15872 * PIB},
+		{"18EB", UINT64_C(18000000000000000000)},
+		{"15.9999999999999999999999EiB", UINT64_MAX - 1}, /* 18 digits count */
+		{"0.1k", 102},
+		{"1.k", KIB},
 		{"007", 7},
 		{"4294967296", 1ull << 32},
 		{"18446744073709551615", UINT64_MAX},
@@ -82,6 +88,7 @@ static void test_size_parse_refuses(void **state)
 		{"0x1p4", -EINVAL},  {"nan", -EINVAL},
 		{"inf", -EINVAL},    {"infinity", -EINVAL},
 		{"four", -EINVAL},   {"18446744073709551616", -ERANGE},
+		{"16E", -ERANGE},    {"18446744073709551616x", -EINVAL},
 		{"16384P", -ERANGE}, {"99999999999999999999999G", -ERANGE},
 	};
 	uint64_t bytes;
@@ -122,6 +129,12 @@ static void test_size_format(void **state)
 	assert_format(1023, "1023 B");
 	assert_format(1024, "1 KiB");
 	assert_format(1536, "1.50 KiB");
+	/* What rounds to 1024 is one of the next unit. */
+	assert_format(1048524, "1023.9 KiB");
+	assert_format(1048525, "1.00 MiB");
+	assert_format(1048575, "1.00 MiB");
+	assert_format(GIB - 1, "1.00 GiB");
+	assert_format(UINT64_MAX, "16 EiB");
 	assert_format(10 * KIB + 512, "10.5 KiB");
 	assert_format(GIB + GIB / 2, "1.50 GiB");
 	assert_format(4 * GIB, "4 GiB");

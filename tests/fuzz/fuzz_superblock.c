@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/fuzz/fuzz_superblock.c - a superblock of anybody's: refused, or one that the encoder would write, whose parts lie inside the device */
+/* link: util layout */
+#include <errno.h>
+#include <xxhash.h>
+
+#include "layout/layout.h"
+#include "tests/fuzz/fuzz.h"
+
+#define CHECKSUM_OFFSET 4088u /* docs/FORMAT.md: the last 8 bytes */
+
+/* Return: whether it was accepted. */
+static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, struct spw_superblock *sb)
+{
+	static const struct spw_superblock zero;
+	uint8_t again[SPW_SUPERBLOCK_BYTES];
+	const char *why = "";
+	uint64_t end;
+	int rc = spw_layout_decode(block, copy, sb, &why);
+
+	FUZZ_REQUIRE(rc == 0 || rc == -EMEDIUMTYPE || rc == -EUCLEAN || rc == -EPROTONOSUPPORT);
+	FUZZ_REQUIRE((rc == 0) == (why == NULL));
+	if (rc != 0) {
+		FUZZ_REQUIRE(memcmp(sb, &zero, sizeof(zero)) == 0);
+		return false;
+	}
+	spw_layout_encode(sb, copy, again);
+	FUZZ_REQUIRE(memcmp(again, block, sizeof(again)) == 0);
+	FUZZ_REQUIRE(sb->drive_index < sb->drive_count && sb->drive_count <= SPW_LAYOUT_DRIVES_MAX);
+	FUZZ_REQUIRE(sb->partition_count > 0 && sb->partition_count <= SPW_LAYOUT_PARTITIONS_MAX);
+	end = spw_layout_partition_offset(sb, sb->partition_count - 1) + sb->partition_bytes;
+	FUZZ_REQUIRE(sb->data_offset_bytes >= SPW_SUPERBLOCK_BYTES && end > sb->data_offset_bytes);
+	FUZZ_REQUIRE(end <= spw_layout_copy_offset(sb->device_bytes, 1) &&
+		     sb->device_bytes <= SPW_LAYOUT_DEVICE_BYTES_MAX);
+	FUZZ_REQUIRE(sb->partition_bytes % sb->block_bytes == 0 && sb->data_offset_bytes % sb->block_bytes == 0);
+	return true;
+}
+
+/* The first byte says which copy, and whether the checksum is made right: no fuzzer finds that by itself. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct spw_superblock copies[2];
+	uint8_t block[SPW_SUPERBLOCK_BYTES] = {0};
+	uint64_t checksum;
+	int results[2];
+	bool accepted;
+
+	if (size == 0)
+		return 0;
+	memcpy(block, data + 1, size - 1 < sizeof(block) ? size - 1 : sizeof(block));
+	if (data[0] & 2) {
+		checksum = XXH3_64bits(block, CHECKSUM_OFFSET);
+		for (unsigned i = 0; i < 8; i++)
+			block[CHECKSUM_OFFSET + i] = (uint8_t)(checksum >> 8 * i);
+	}
+	accepted = decode(block, data[0] & 1, &copies[0]);
+	results[0] = accepted ? 0 : -EUCLEAN;
+	/* In the other place it is misplaced. */
+	FUZZ_REQUIRE(!decode(block, !(data[0] & 1), &copies[1]) || !accepted);
+	results[1] = -EMEDIUMTYPE;
+	FUZZ_REQUIRE(spw_layout_choose(copies, results) == (accepted ? 0 : -EUCLEAN));
+	return 0;
+}
