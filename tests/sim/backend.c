@@ -59,6 +59,8 @@ static int backend_open(struct spw_queue *q)
 		return spw_error(-ENOMEM, "sim: no memory");
 	}
 	q->wait_mode = SPW_WAIT_INTERRUPT;
+	/* A queue that polls cuts transfers to what the drive takes at once: parts as small as the drives want them. */
+	q->polls = q->devices[0].device->geometry.polls;
 	spw_queue_describe(q, " %u simulated drives", q->device_count);
 	q->state = b;
 	return 0;

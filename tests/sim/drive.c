@@ -18,6 +18,7 @@
 #define HANG_NS_MAX    UINT64_C(120000000000)
 #define SLOW_NS        UINT64_C(20000000000)
 #define SLOW_FACTOR    1000
+#define CAPTURE_NS     UINT64_C(1000000000) /* less than any deadline */
 #define SECTOR         512u
 #define SPARED_AROUND  (256u << 10) /* other parts of the same transfer: a chunk has no more */
 
@@ -99,7 +100,8 @@ void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_
 		medium = reserve(SIM_DRIVE_BYTES_MAX);
 		truth = reserve(SIM_DRIVE_BYTES_MAX);
 		touched = reserve(SIM_DRIVE_BYTES_MAX >> TOUCH_SHIFT);
-		undo = (struct sim_undo *)(void *)reserve(UNDO_MAX * sizeof(*undo));
+		undo = calloc(UNDO_MAX, sizeof(*undo));
+		SPW_ASSERT(undo);
 	}
 	SPW_ASSERT(size_bytes <= SIM_DRIVE_BYTES_MAX);
 	*drive = (struct sim_drive){.index = index,
@@ -115,9 +117,10 @@ void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_
 						.logical_block_bytes = logical_block_bytes,
 						.physical_block_bytes = 4096,
 						.memory_align_bytes = sim_below(&drive->random, 2) ? 512 : 4,
-						.transfer_bytes_max = 1u << 20,
-						.segments_max = 127,
+						.transfer_bytes_max = 8192u << sim_below(&drive->random, 8),
+						.segments_max = 4 + (uint32_t)sim_below(&drive->random, 124),
 						.numa_node = -1,
+						.polls = sim_below(&drive->random, 2),
 						.discards = sim_below(&drive->random, 2)};
 	drive->latency_ns = 10000 + sim_below(&drive->random, 200000);
 	drive->bytes_per_second = (100 + sim_below(&drive->random, 4000)) * 1000000;
@@ -547,6 +550,15 @@ static void make_idle(struct sim_drive *drive, struct sim_io *io)
 		io->next->previous = io->previous;
 }
 
+static void capture(struct sim_io *io)
+{
+	io->captured = malloc(io->len_bytes);
+	SPW_ASSERT(io->captured);
+	move(io, 0, io->captured, io->len_bytes, true);
+	io->one = (struct iovec){.iov_base = io->captured, .iov_len = io->len_bytes};
+	io->vector = &io->one;
+}
+
 void sim_io_begin(struct sim_io *io)
 {
 	struct sim_drive *drive = io->drive;
@@ -563,6 +575,9 @@ void sim_io_begin(struct sim_io *io)
 		count(drive, SIM_HANG);
 		io->finish_ns = sim_now_ns + HANG_NS_MIN + sim_below(&drive->random, HANG_NS_MAX - HANG_NS_MIN);
 	}
+	/* A write that nobody waits for any more must not read memory that may be its owner's again. */
+	if (io->op == SPW_WRITE && io->finish_ns - sim_now_ns > CAPTURE_NS)
+		capture(io);
 	if (io->fault == SIM_AGAIN) {
 		count(drive, SIM_AGAIN);
 		drive->again_left = 1 + (uint32_t)sim_below(&drive->random, 20);
@@ -627,6 +642,8 @@ static int64_t answer(struct sim_drive *drive, const struct sim_io *io)
 
 static void end_write(struct sim_drive *drive, struct sim_io *io, uint32_t bytes)
 {
+	/* Whatever a short write says: sectors are written whole. */
+	bytes = (uint32_t)spw_round_down(bytes, SECTOR);
 	drive->writes++;
 	note_recent(drive, io);
 	switch (io->fault) {
@@ -686,20 +703,19 @@ int64_t sim_io_end(struct sim_io *io)
 			      drive->path, op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes,
 			      (long long)res, io->fault >= 0 ? ", fault " : "",
 			      io->fault >= 0 ? sim_fault_names[io->fault] : "");
-	if (res < 0 && io->op == SPW_WRITE && res != -EAGAIN && res != -EINTR)
-		fail_write(drive, io);
-	if (res <= 0) {
-		/* What is tried again after this goes well, unless the drive is to blame. */
-		if (io->op == SPW_READ && res != -EAGAIN && res != -EINTR)
-			spare(drive, io);
-		if (res == 0 && io->op == SPW_FLUSH)
-			forget_undo(drive);
-		return res;
-	}
-	if (io->op == SPW_WRITE)
+	if (io->op == SPW_FLUSH && res == 0)
+		forget_undo(drive);
+	else if (io->op == SPW_WRITE && res > 0)
 		end_write(drive, io, (uint32_t)res);
-	else
+	else if (io->op == SPW_WRITE && res != -EAGAIN && res != -EINTR)
+		fail_write(drive, io);
+	else if (io->op == SPW_READ && res > 0)
 		end_read(drive, io, (uint32_t)res);
+	/* What is tried again after this goes well, unless the drive is to blame. */
+	else if (io->op == SPW_READ && res != -EAGAIN && res != -EINTR)
+		spare(drive, io);
+	free(io->captured);
+	io->captured = NULL;
 	return res;
 }
 

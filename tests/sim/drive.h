@@ -72,6 +72,7 @@ struct sim_io {
 	int fault;      /* enum sim_fault, or -1 */
 	uint32_t again; /* so often more */
 	int forced;     /* a result that was settled meanwhile: cancelled, power gone */
+	uint8_t *captured; /* the bytes of a write that takes long, or NULL */
 	struct sim_io *next, *previous;
 };
 

@@ -123,7 +123,7 @@ static bool fails(const struct sim_config *config, const struct sim_step *steps,
 		if (!sim_trace)
 			(void)!freopen("/dev/null", "w", stderr);
 		run_steps(config, steps, count);
-		_exit(0);
+		exit(0);
 	}
 	if (pid < 0 || waitpid(pid, &status, 0) != pid)
 		return false;
@@ -195,7 +195,7 @@ static void work(const struct options *options)
 
 	while ((seed = atomic_fetch_add(next_seed, 1)) < options->first + options->seeds)
 		run_seed(seed, options->faults);
-	_exit(0);
+	exit(0);
 }
 
 static pid_t start_job(const struct options *options, unsigned job)

@@ -39,6 +39,7 @@ struct model_request {
 	bool in_arena;
 	uint64_t offset, len;
 	uint64_t begun_ns;
+	uint64_t then; /* what its callback does */
 	int res;
 };
 
@@ -56,6 +57,8 @@ void sim_objects_begin(void)
 }
 
 /* ---- How requests end ---- */
+
+static void free_object(struct model_object *object);
 
 static void object_let_go(struct model_object *object)
 {
@@ -158,9 +161,27 @@ static void ended(struct model_request *request, int res, const char *words)
 	}
 }
 
+/* From within done a caller may free, and begin another request. */
+static void go_on(struct model_object *object, uint64_t then)
+{
+	const struct sim_step get = {.kind = SIM_STEP_GET, .a = then, .b = then / 7, .c = then / 5};
+
+	if (closing)
+		return;
+	if (then % 16 == 0 && object && object->used && object->alive)
+		free_object(object);
+	else if (then % 16 == 1)
+		(void)sim_objects_step(&get);
+}
+
 static void notified(void *context, int res)
 {
-	ended(context, res, spw_last_error());
+	struct model_request *request = context;
+	struct model_object *object = request->object;
+	uint64_t then = request->then;
+
+	ended(request, res, spw_last_error());
+	go_on(object, then);
 }
 
 static bool test(struct model_request *request)
@@ -271,6 +292,7 @@ static bool do_put(const struct sim_step *step)
 	sim_fill(object->expected, object->len, ++content_seed);
 	memcpy(object->source, object->expected, object->len);
 	request->len = object->len;
+	request->then = step->c / 2;
 	rc = put_begin(object, request, step->b);
 	if (rc) {
 		if (rc == -ENOSPC && sim_inside_has_space((step->a + block - 1) / block))
@@ -325,6 +347,7 @@ static bool do_get(const struct sim_step *step)
 	else
 		memset(request->to - GUARD, GUARD_BYTE, request->len + 2 * (size_t)GUARD);
 	notify.context = request;
+	request->then = step->c / 8;
 	rc = spw_store_get(sim_world.store, object->id, request->offset, request->to, request->len,
 			   (enum spw_class)(step->c % SPW_CLASSES), request->notified ? &notify : NULL,
 			   &request->handle);
@@ -336,14 +359,11 @@ static bool do_get(const struct sim_step *step)
 	return true;
 }
 
-static bool do_free(const struct sim_step *step)
+static void free_object(struct model_object *object)
 {
-	struct model_object *object = pick_object(step->a);
 	uint8_t byte;
 	struct spw_request *request;
 
-	if (!object)
-		return false;
 	if (spw_store_free(sim_world.store, object->id))
 		sim_fail("an object that exists cannot be freed: %s", spw_last_error());
 	object->alive = false;
@@ -351,7 +371,15 @@ static bool do_free(const struct sim_step *step)
 	if (spw_store_free(sim_world.store, object->id) != -ENOENT ||
 	    spw_store_get(sim_world.store, object->id, 0, &byte, 1, SPW_PREFETCH, NULL, &request) != -ENOENT)
 		sim_fail("an object that was freed still exists");
-	return true;
+}
+
+static bool do_free(const struct sim_step *step)
+{
+	struct model_object *object = pick_object(step->a);
+
+	if (object)
+		free_object(object);
+	return object != NULL;
 }
 
 static struct model_request *pick_request(uint64_t pick)
@@ -408,6 +436,19 @@ static bool do_wait(const struct sim_step *step)
 
 	if (!request)
 		return false;
+	if (!request->notified && step->b % 4 == 1) {
+		int index = spw_request_wait_any(&request->handle, 1, step->c % 2 ? -1 : (int64_t)(step->c % 1000000));
+
+		if (index != 0 && index != -ETIMEDOUT)
+			sim_fail("waiting for any: %d, %s", index, spw_last_error());
+		return index != 0 || test(request);
+	}
+	if (!request->notified && step->b % 2) {
+		int rc = spw_request_wait(request->handle);
+
+		ended(request, rc, spw_last_error());
+		return true;
+	}
 	while (request->used) {
 		sim_turn_or_fail("a request does not end");
 		if (request->used && !request->notified)

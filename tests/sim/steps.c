@@ -11,6 +11,10 @@
 #define MIB       (UINT64_C(1) << 20)
 #define SECOND_NS UINT64_C(1000000000)
 
+/* Faults after which a drive gives other bytes than it was given, and says that all is well. */
+#define WRONG_BYTES \
+	(1u << SIM_ROT | 1u << SIM_FLIP | 1u << SIM_LOST | 1u << SIM_TORN | 1u << SIM_MISDIRECTED | 1u << SIM_POWER)
+
 const char *const sim_step_names[SIM_STEPS] = {
 #define SIM_STEP_NAME(name, word) #word,
 	SIM_STEP_LIST(SIM_STEP_NAME)
@@ -35,7 +39,12 @@ static void draw_store_opts(uint64_t *random, struct spw_store_opts *opts)
 
 static void draw_cache_opts(uint64_t *random, struct spw_cache_opts *opts)
 {
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL,      SPW_CACHE_SPILL,  SPW_CACHE_OBSERVE,
+						    SPW_CACHE_POSITIONAL, SPW_CACHE_BUDGET, SPW_CACHE_FASTEST};
+
 	spw_cache_opts_init(opts, sizeof(*opts));
+	opts->mode = modes[sim_below(random, SPW_ARRAY_LEN(modes))];
+	opts->memory_bytes = MIB / 4 + sim_below(random, 4 * MIB);
 	opts->min_bytes = sim_below(random, 8192);
 	opts->staging_bytes = MIB / 2 + sim_below(random, 4 * MIB);
 	opts->prefetch_bytes = sim_below(random, 2) ? sim_below(random, 2 * MIB) : 0;
@@ -61,6 +70,8 @@ void sim_config_draw(uint64_t seed, struct sim_config *config)
 	config->has_cache = what <= 1;
 	draw_store_opts(&random, &config->store);
 	config->store.partition = (uint32_t)sim_below(&random, config->partitions);
+	/* Then the drives are trusted: sim_steps_draw() has them deserve it. */
+	config->store.no_checksums = sim_below(&random, 24) == 0;
 	draw_cache_opts(&random, &config->cache);
 }
 
@@ -161,6 +172,8 @@ unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults, struct
 	uint64_t scale = sim_below(&random, 4) ? 120000 : 900000;
 	uint64_t drawn[SIM_STEPS];
 
+	if (config->store.no_checksums)
+		faults &= ~WRONG_BYTES;
 	draw_weights(config, &random, drawn);
 	if (faults == 0 || sim_below(&random, 16) == 0)
 		drawn[SIM_STEP_FAULT] = 0;

@@ -169,7 +169,8 @@ static bool do_offer(const struct sim_step *step)
 		offer.len_bytes = 1 + sim_below(&random, key->len - offer.offset_bytes);
 	}
 	offer.owner = owner->token;
-	rc = spw_cache_offer(cache, &offer, &tensor->id);
+	rc = spw_cache_offer_hint(cache, &offer, step->c % 8 ? SPW_HINT_NONE : (enum spw_cache_hint)(step->c / 8 % 4),
+				  &tensor->id);
 	if (rc < 0 && rc != -ENOBUFS)
 		sim_fail("an offer was refused: %d, %s", rc, spw_last_error());
 	owner->held = rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL;
@@ -297,6 +298,18 @@ static bool do_drain(unsigned count)
 	return drained > 0;
 }
 
+/* a: micro-batch; b: pass; c: what comes next, if that is said */
+static void do_stage(const struct sim_step *step)
+{
+	enum spw_stage stage = step->b % 2 ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
+	enum spw_stage next = step->c / 2 % 2 ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
+
+	if (step->c % 2)
+		spw_cache_stage(cache, (uint32_t)(step->a % 3), stage);
+	else
+		spw_cache_stage_next(cache, (uint32_t)(step->a % 3), stage, (uint32_t)(step->a / 3 % 3), next);
+}
+
 bool sim_tensors_step(const struct sim_step *step)
 {
 	bool done = true;
@@ -311,9 +324,7 @@ bool sim_tensors_step(const struct sim_step *step)
 		spw_cache_step(cache);
 		depth = 0;
 		break;
-	case SIM_STEP_STAGE:
-		spw_cache_stage(cache, (uint32_t)(step->a % 3), step->b % 2 ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
-		break;
+	case SIM_STEP_STAGE: do_stage(step); break;
 	case SIM_STEP_ENTER:
 		spw_cache_scope_enter(cache, step->a % 8);
 		depth++;

@@ -105,9 +105,9 @@ static void test_hang_is_noticed(void **state)
 	(void)sim_fault(1, SIM_HANG, 0, 1);
 	assert_int_equal(spw_store_put(store, bytes, sizeof(bytes), NULL, &object, &put), 0);
 	for (; seldom && stats().timeouts == 0 && looks < 100; looks++) {
-		/* So that it hangs on. */
-		for (struct sim_io *io = sim_drives[looks % DRIVES].active_first; io; io = io->next)
-			io->finish_ns = UINT64_MAX / 2;
+		for (unsigned i = 0; i < DRIVES; i++)
+			for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
+				io->finish_ns = UINT64_MAX / 2; /* so that it hangs on */
 		sim_now_ns += 30 * SECOND;
 		assert_true(spw_store_poll(store, false) >= 0);
 	}
