@@ -8,13 +8,16 @@
 #include <string.h>
 
 #include "tools/plan_report.h"
+#include "tools/plan_trace.h"
 #include "util/util.h"
 
 static struct model model = {
 	.sequence = 2048, .micro_batch = 1, .tensor_parallel = 1, .pipeline_parallel = 1, .dtype_bytes = 2};
 static const char *recompute_text = "none", *gpu_text = "312", *efficiency_text = "50", *endurance_text = "600", *svg;
+static const char *bandwidth_text, *speed_text = "1";
+static struct tool_devices traces;
 static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
-static uint32_t drives;
+static uint32_t drives, step_number;
 static bool json;
 
 static const struct tool_option options[] = {
@@ -39,7 +42,11 @@ static const struct tool_option options[] = {
 	{"drive-read", TOOL_SIZE, &drive_read, "RATE", "the same for reading (default 7GB)"},
 	{"drives", TOOL_COUNT, &drives, "N", "per GPU (default: as many as it takes)"},
 	{"endurance", TOOL_TEXT, &endurance_text, "N", "of one drive, in terabytes written (default 600)"},
-	{"bandwidth", TOOL_SIZE, &need, "RATE", "instead of a model: what a GPU writes in half of each step"},
+	{"bandwidth", TOOL_TEXT, &bandwidth_text, "RATE",
+	 "instead of a model: what a GPU writes in half of each step; with a trace: of all drives, A,B,..."},
+	{"trace", TOOL_DEVICES, &traces, "FILE", "instead of a model: a step that the tensor cache recorded"},
+	{"step", TOOL_COUNT, &step_number, "N", "with a trace: which step (default: the last)"},
+	{"speed", TOOL_TEXT, &speed_text, "X", "with a trace: compute is X times faster (default 1)"},
 	{"svg", TOOL_TEXT, &svg, "FILE", "write the curve there as a chart"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -186,16 +193,72 @@ static int fill(struct plan_report *report)
 	return plan_curve(report);
 }
 
-static int run_plan(const struct tool_command *command, int argc, char **argv)
+/* ---- A recorded step ---- */
+
+/* "1GB,2GB": of all drives, writing and reading. Without it, from 1/4 to 32 GB/s. */
+static int parse_rates(const struct tool_command *command, struct plan_trace_report *report)
+{
+	char text[256], *rest = text;
+
+	if (!bandwidth_text) {
+		for (double rate = 0.25e9; rate <= 32e9; rate *= 2)
+			report->rates[report->rates_count++] = (struct plan_trace_rate){.write = rate, .read = rate};
+		return 0;
+	}
+	if ((size_t)snprintf(text, sizeof(text), "%s", bandwidth_text) < sizeof(text))
+		while (rest && report->rates_count < PLAN_TRACE_RATES_MAX) {
+			uint64_t rate;
+
+			if (spw_size_parse(strsep(&rest, ","), &rate) || rate == 0 || rate >= 1ull << 50)
+				break;
+			report->rates[report->rates_count++] =
+				(struct plan_trace_rate){.write = (double)rate, .read = (double)rate};
+			if (!rest)
+				return 0;
+		}
+	(void)tool_usage_error(command, "--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB", bandwidth_text,
+			       PLAN_TRACE_RATES_MAX);
+	return -EINVAL;
+}
+
+static int run_trace(const struct tool_command *command)
+{
+	static struct plan_trace_report report;
+	double terabytes, speed;
+	int result;
+
+	if (traces.count != 1 || model.layers != 0 || model.hidden != 0 || model.heads != 0 || svg)
+		return tool_usage_error(command, "one trace stands in place of a model, and draws no chart");
+	if (parse_number(command, "endurance", endurance_text, 1e9, &terabytes) ||
+	    parse_number(command, "speed", speed_text, 1e6, &speed) || parse_rates(command, &report))
+		return TOOL_USAGE;
+	report.path = traces.paths[0];
+	report.endurance_bytes = terabytes * 1e12 * (drives ? drives : 1);
+	result = plan_trace_fill(&report, step_number, speed);
+	if (result != 0)
+		result = tool_fail(command, result, json);
+	else if (json)
+		result = tool_print_json(plan_trace_json(&report));
+	else
+		plan_trace_print(&report, stdout);
+	plan_trace_free(&report);
+	return result;
+}
+
+/* ---- The command ---- */
+
+static int run_model(const struct tool_command *command)
 {
 	static struct plan_report report;
-	int result = tool_options_parse(command, argc, argv);
+	int result;
 
-	if (result != 0)
-		return tool_usage_exit(result);
+	if (bandwidth_text && (spw_size_parse(bandwidth_text, &need) != 0 || need == 0))
+		return tool_usage_error(command, "--bandwidth=%s: not a size above 0; write for example 12.1GB",
+					bandwidth_text);
 	if (need == 0 && (model.layers == 0 || model.hidden == 0 || model.heads == 0))
 		return tool_usage_error(command,
-					"describe the model: --layers, --hidden and --heads; or give --bandwidth");
+					"describe the model: --layers, --hidden and --heads; or give --bandwidth, or "
+					"--trace");
 	if (need != 0 && (model.layers != 0 || model.hidden != 0 || model.heads != 0 || svg))
 		return tool_usage_error(command,
 					"--bandwidth stands in place of a model, and there is no curve without one");
@@ -212,22 +275,38 @@ static int run_plan(const struct tool_command *command, int argc, char **argv)
 	return TOOL_DONE;
 }
 
+static int run_plan(const struct tool_command *command, int argc, char **argv)
+{
+	int result = tool_options_parse(command, argc, argv);
+
+	if (result != 0)
+		result = tool_usage_exit(result);
+	else
+		result = traces.count > 0 ? run_trace(command) : run_model(command);
+	tool_devices_free(&traces);
+	return result;
+}
+
 const struct tool_command command_plan = {
 	.name = "plan",
 	.summary = "what spilling a model's activations takes from drives, and gives",
-	.synopsis = "--layers N --hidden N --heads N [OPTION...]",
-	.description = "Computes, for a transformer that is trained on given GPUs and drives: the activations of a "
-		       "layer and of a\n"
-		       "step, the bandwidth and the drives that each GPU needs to spill them all, what the planner "
-		       "would spill\n"
-		       "without making the step longer, how long the drives last, and, for growing micro-batches, the "
-		       "peak of\n"
-		       "the activations and the throughput if they are kept, recomputed or spilled. Touches no device.",
+	.synopsis = "(--layers N --hidden N --heads N | --trace FILE) [OPTION...]",
+	.description =
+		"Computes, for a transformer that is trained on given GPUs and drives: the activations of a "
+		"layer and of a\n"
+		"step, the bandwidth and the drives that each GPU needs to spill them all, what the planner "
+		"would spill\n"
+		"without making the step longer, how long the drives last, and, for growing micro-batches, the "
+		"peak of\n"
+		"the activations and the throughput if they are kept, recomputed or spilled. For a recorded step, "
+		"the same of\n"
+		"that step for drives of several bandwidths. Touches no device.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 --pipeline-parallel 8 "
 		    "--micro-batches 32 \\\n"
 		    "                --recompute selective --gpu-tflops 989 --efficiency 40 --drive-write 10GB --svg "
 		    "curve.svg\n"
+		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 --drives 4\n"
 		    "  spillway plan --bandwidth 12.1GB --drives 4 --endurance 600 --json\n",
 	.run = run_plan,
 	.options = options,

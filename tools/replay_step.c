@@ -3,10 +3,16 @@
 #include "tools/replay_step.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "util/util.h"
+
+/* What becomes of larger figures before they are refused: sums of a few still fit. */
+#define LARGEST         0x1p61
+#define SAVED_BYTES_MAX 0x1p50
+#define STEP_NS_MAX     0x1p60
 
 /* What is known while the events are gone through. */
 struct making {
@@ -25,7 +31,7 @@ struct making {
 
 uint64_t replay_scaled(uint64_t bytes, double scale)
 {
-	return scale == 1 ? bytes : (uint64_t)((double)bytes * scale);
+	return scale == 1 ? bytes : (uint64_t)fmin((double)bytes * scale, LARGEST);
 }
 
 /* Scaled ends, so that what touches still does and what lies within still does. */
@@ -47,7 +53,7 @@ static uint64_t now_of(const struct making *making, uint64_t ns)
 {
 	uint64_t begin = making->trace->events[making->first].ns + making->wait_ns;
 
-	return ns > begin ? (uint64_t)((double)(ns - begin) / making->opts->speed) : 0;
+	return ns > begin ? (uint64_t)fmin((double)(ns - begin) / making->opts->speed, LARGEST) : 0;
 }
 
 /* ---- The events ---- */
@@ -235,9 +241,27 @@ static void find_largest_scope(struct replay_step *step, uint64_t min_bytes)
 	}
 }
 
+/* No real step comes near; sums of sizes and times stay far from the end of their types. */
+static int check_size(const struct making *making)
+{
+	double bytes = 0;
+
+	for (uint32_t i = making->first; i < making->end; i++)
+		if (making->trace->events[i].kind == SPW_TRACE_OFFER)
+			bytes += (double)making->trace->events[i].storage_len_bytes * making->opts->scale;
+	if (bytes > SAVED_BYTES_MAX)
+		return spw_error(-EINVAL, "step %u of the trace saves %.3g bytes; at most %.3g", making->step->number,
+				 bytes, SAVED_BYTES_MAX);
+	return 0;
+}
+
 static int go_through(struct making *making)
 {
 	struct replay_step *step = making->step;
+	int rc = check_size(making);
+
+	if (rc)
+		return rc;
 
 	step->backward_ns = UINT64_MAX;
 	for (uint32_t i = making->first; i < making->end; i++)
@@ -251,6 +275,9 @@ static int go_through(struct making *making)
 		if (ns > step->compute_ns)
 			step->compute_ns = ns;
 	}
+	if ((double)step->compute_ns > STEP_NS_MAX)
+		return spw_error(-EINVAL, "step %u of the trace takes %.3g s", step->number,
+				 (double)step->compute_ns / 1e9);
 	release_rest(making);
 	if (step->backward_ns > step->compute_ns)
 		step->backward_ns = step->compute_ns;

@@ -60,6 +60,32 @@ END
 expect_exit 1 "$SPILLWAY" plan "${model[@]}" --drives 4 --svg "$TEST_TMP/missing/curve.svg"
 expect_output "$TEST_TMP/missing/curve.svg"
 
+begin "a recorded step: for each bandwidth, what to spill, and what recomputing would do"
+trace=$ROOT/tests/traces/gpt.jsonl.gz
+expect_exit 0 "$SPILLWAY" plan --trace "$trace" --speed 40
+expect_output "bandwidth to spill all" recompute POSITIONAL "LIFE, RATED" gpt.py
+expect_exit 0 "$SPILLWAY" plan "$trace" --speed 40 --bandwidth 250MB,1GB,4GB --json
+json "[b['write_bytes_per_second'] for b in d['bandwidths']] == [250e6, 1e9, 4e9]"
+json "all(b['fastest']['stall_seconds'] == 0 for b in d['bandwidths'])"
+json "d['peak_keep_bytes'] > d['bandwidths'][0]['fastest']['peak_bytes'] > d['bandwidths'][1]['fastest']['peak_bytes'] > d['bandwidths'][2]['fastest']['peak_bytes']"
+json "d['peak_recompute_bytes'] < d['peak_keep_bytes'] and d['step_recompute_seconds'] > d['step_seconds']"
+json "all(b['fastest']['peak_bytes'] <= b['positional']['peak_bytes'] or b['positional']['stall_seconds'] > 0 for b in d['bandwidths'])"
+json "[x['percent_of_keep'] for x in d['bandwidths'][2]['budgets']] == [75, 50, 25] and all(x['feasible'] for x in d['bandwidths'][2]['budgets'])"
+json "not d['bandwidths'][0]['budgets'][2]['feasible']"
+json "abs(d['bandwidth_needed_bytes_per_second'] - 2 * d['step_activation_bytes'] / d['step_seconds']) < 1"
+for name in bert t5; do
+    expect_exit 0 "$SPILLWAY" plan "$ROOT/tests/traces/$name.jsonl.gz" --step 2 --json
+    json "len(d['bandwidths']) == 8 and d['trace_step'] == 2"
+done
+expect_exit 1 "$SPILLWAY" plan --trace "$ROOT/README.md"
+expect_output "README.md, line 1"
+expect_exit 1 "$SPILLWAY" plan "$trace" --step 9
+expect_exit 2 "$SPILLWAY" plan "$trace" --layers 3
+expect_exit 2 "$SPILLWAY" plan "$trace" "$trace"
+expect_exit 2 "$SPILLWAY" plan "$trace" --bandwidth 1GB,
+expect_exit 2 "$SPILLWAY" plan "$trace" --bandwidth 0
+expect_exit 2 "$SPILLWAY" plan "$trace" --speed 0
+
 begin "wrong usage exits with 2, impossible models with 1"
 expect_exit 2 "$SPILLWAY" plan
 expect_output --layers

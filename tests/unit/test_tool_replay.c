@@ -141,6 +141,33 @@ static void steps_that_are_not_there(void **state)
 	assert_non_null(strstr(spw_last_error(), "step 3"));
 }
 
+/* A trace may claim anything: what would overflow is refused. */
+static void enormous_figures(void **state)
+{
+	struct spw_trace_event made[4] = {events[0], events[1], events[1], events[0]};
+	const struct spw_trace enormous = {
+		.model = "", .events = made, .count = 4, .steps = 2, .tensors = 2, .storages = 2};
+	struct replay_step_opts opts = {.number = 1, .speed = 1, .scale = 1};
+	struct replay_step step;
+
+	(void)state;
+	made[2].tensor = made[2].storage_key = 2;
+	made[1].storage_len_bytes = made[1].len_bytes = INT64_MAX;
+	made[2].storage_len_bytes = made[2].len_bytes = INT64_MAX;
+	made[3].ns = INT64_MAX;
+	assert_int_equal(replay_step_make(&enormous, &opts, &step), -EINVAL);
+	opts.scale = 1e6;
+	assert_int_equal(replay_step_make(&enormous, &opts, &step), -EINVAL);
+	opts.scale = 1e-6;
+	assert_int_equal(replay_step_make(&enormous, &opts, &step), -EINVAL);
+	assert_non_null(strstr(spw_last_error(), "takes"));
+	opts.speed = 1e-6;
+	assert_int_equal(replay_step_make(&enormous, &opts, &step), -EINVAL);
+	opts.speed = 1e6;
+	assert_int_equal(replay_step_make(&enormous, &opts, &step), 0);
+	replay_step_free(&step);
+}
+
 static void the_step_for_the_planner(void **state)
 {
 	struct replay_step_opts opts = plain;
@@ -190,11 +217,9 @@ static void the_pattern_finds_every_byte(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_step_of_a_trace),
-		cmocka_unit_test(speed_and_scale),
-		cmocka_unit_test(steps_that_are_not_there),
-		cmocka_unit_test(the_step_for_the_planner),
-		cmocka_unit_test(the_pattern_finds_every_byte),
+		cmocka_unit_test(a_step_of_a_trace),        cmocka_unit_test(speed_and_scale),
+		cmocka_unit_test(steps_that_are_not_there), cmocka_unit_test(enormous_figures),
+		cmocka_unit_test(the_step_for_the_planner), cmocka_unit_test(the_pattern_finds_every_byte),
 	};
 
 	return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
