@@ -69,9 +69,9 @@ struct sim_io {
 	bool active;
 	uint64_t finish_ns;
 	uint64_t sequence;
-	int fault;      /* enum sim_fault, or -1 */
-	uint32_t again; /* so often more */
-	int forced;     /* a result that was settled meanwhile: cancelled, power gone */
+	int fault;         /* enum sim_fault, or -1 */
+	uint32_t again;    /* so often more */
+	int forced;        /* a result that was settled meanwhile: cancelled, power gone */
 	uint8_t *captured; /* the bytes of a write that takes long, or NULL */
 	struct sim_io *next, *previous;
 };
