@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_threads.c - one store, eight threads: each object's content is its own, whoever reads it when */
+/* tests/integration/test_store_threads.c - one store, 64 threads: each object's content is its own, whoever reads it when */
 #include "tests/integration/test_store.h"
 
 #include <pthread.h>
@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <time.h>
 
-#define THREADS      8
+#define THREADS      64
 #define SLOTS        48 /* objects that the threads share */
-#define IN_FLIGHT    6  /* requests that a thread leaves open */
+#define IN_FLIGHT    3  /* requests that a thread leaves open */
 #define OBJECT_BYTES (600u * 1024)
 #define BUFFER_BYTES (OBJECT_BYTES + 4096)
 #define RUN_SECONDS  3

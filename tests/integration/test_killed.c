@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/integration/test_killed.c - kill -9 at random moments: of a process that puts, gets and frees, and of one that formats
+ *
+ * After a kill the store opens at once, empty and good for use, and its neighbour's partition holds every byte. After a kill in the
+ * middle of a format the drives are the old store, the new one, or are refused in words; never anything else.
+ */
+#include "tests/integration/test_store.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KILLS         8
+#define FORMAT_KILLS  12
+#define FORMAT_DRIVES 2
+#define SLOTS         8
+#define OBJECT_BYTES  (MIB / 2)
+
+static uint64_t seed;
+static pid_t child;
+
+/* In the child, where cmocka's asserts would return into the parent's test. */
+#define child_check(condition)                                                                                \
+	do {                                                                                                  \
+		if (!(condition)) {                                                                           \
+			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, spw_last_error()); \
+			_exit(1);                                                                             \
+		}                                                                                             \
+	} while (0)
+
+/* Begin @work in a process of its own, and return when it says that it has begun. */
+static void start(void (*work)(int said, uint64_t random))
+{
+	int said[2];
+	char word;
+
+	assert_int_equal(pipe(said), 0);
+	(void)fflush(NULL);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		(void)close(said[0]);
+		work(said[1], random_next(&seed));
+		_exit(0);
+	}
+	(void)close(said[1]);
+	if (read(said[0], &word, 1) != 1)
+		fail_msg("the child has ended instead of beginning");
+	(void)close(said[0]);
+}
+
+static void say(int said)
+{
+	char word = 's';
+
+	child_check(write(said, &word, 1) == 1);
+	(void)signal(SIGPIPE, SIG_IGN);
+}
+
+/* The moment itself is what is random here. */
+static void kill_within(uint64_t us)
+{
+	struct timespec delay = {.tv_nsec = (long)(random_below(&seed, us) * 1000)};
+	int status;
+
+	(void)nanosleep(&delay, NULL);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	child = 0;
+	if (!WIFSIGNALED(status))
+		fail_msg("the child ended by itself with status %d", WEXITSTATUS(status));
+}
+
+static int end_all(void **state)
+{
+	if (child > 0) {
+		(void)kill(child, SIGKILL);
+		(void)waitpid(child, NULL, 0);
+		child = 0;
+	}
+	return close_stores(state);
+}
+
+static int open_partition(uint32_t partition, struct spw_store **store)
+{
+	struct spw_store_opts opts = default_opts();
+
+	opts.partition = partition;
+	opts.arena_bytes = 8 * MIB;
+	return try_open(drive_paths, 4, &opts, store);
+}
+
+/* ---- Traffic ---- */
+
+/* Puts, gets and frees without end; every byte that comes back is checked. */
+static void traffic(int said, uint64_t random)
+{
+	struct spw_request *puts[SLOTS] = {NULL};
+	uint8_t *from = malloc(SLOTS * (size_t)OBJECT_BYTES), *back = malloc(OBJECT_BYTES);
+	spw_object objects[SLOTS];
+	size_t lens[SLOTS];
+	struct spw_store *store;
+
+	child_check(from && back && open_partition(0, &store) == 0);
+	content_fill(from, SLOTS * (size_t)OBJECT_BYTES, random);
+	say(said);
+	for (;;) {
+		unsigned slot = (unsigned)random_below(&random, SLOTS);
+
+		if (puts[slot]) {
+			child_check(spw_request_wait(puts[slot]) == 0);
+			child_check(get_wait(store, objects[slot], 0, back, lens[slot]) == 0);
+			child_check(memcmp(back, from + slot * (size_t)OBJECT_BYTES, lens[slot]) == 0);
+			child_check(spw_store_free(store, objects[slot]) == 0);
+		}
+		lens[slot] = 1 + random_below(&random, OBJECT_BYTES);
+		child_check(spw_store_put(store, from + slot * (size_t)OBJECT_BYTES, lens[slot], NULL, &objects[slot],
+					  &puts[slot]) == 0);
+	}
+}
+
+static void test_traffic_killed(void **state)
+{
+	uint8_t *bytes = malloc(4 * MIB);
+	struct spw_store *store, *neighbour;
+	spw_object kept, object;
+
+	(void)state;
+	assert_non_null(bytes);
+	format_drives(4, 2, SPW_CHUNK_BYTES_MIN);
+	assert_ok(open_partition(1, &neighbour));
+	content_fill(bytes, 4 * MIB, 77);
+	kept = put_wait(neighbour, bytes, 4 * MIB);
+	for (unsigned round = 0; round < KILLS; round++) {
+		start(traffic);
+		kill_within(30000);
+		assert_ok(open_partition(0, &store));
+		assert_int_equal(stats_of(store).used_bytes, 0);
+		content_fill(bytes, 4 * MIB, round);
+		object = put_wait(store, bytes, 4 * MIB);
+		get_check(store, object, 0, bytes, 4 * MIB, round);
+		get_check(neighbour, kept, 0, bytes, 4 * MIB, 77);
+		close_store(store);
+		assert_ok(spw_check(drive_paths, 4, NULL, NULL));
+	}
+	close_store(neighbour);
+	free(bytes);
+}
+
+/* ---- Format ---- */
+
+static int format_with(uint32_t partitions)
+{
+	struct spw_format_opts opts;
+
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.partitions = partitions;
+	opts.chunk_bytes = SPW_CHUNK_BYTES_MIN;
+	opts.force = true;
+	return spw_format(drive_paths, FORMAT_DRIVES, &opts, NULL);
+}
+
+/* A store of 3 partitions, then one of 4, again and again. */
+static void formats(int said, uint64_t random)
+{
+	(void)random;
+	say(said);
+	for (unsigned i = 0;; i++)
+		child_check(format_with(3 + i % 2) == 0);
+}
+
+static void test_format_killed(void **state)
+{
+	unsigned usable = 0, refused = 0;
+
+	(void)state;
+	assert_ok(format_with(4));
+	for (unsigned round = 0; round < FORMAT_KILLS; round++) {
+		struct spw_store_info info = {.size = sizeof(info)};
+		struct spw_store *store = NULL;
+		struct spw_store_opts opts = default_opts();
+		int rc;
+
+		start(formats);
+		kill_within(60000);
+		rc = spw_check(drive_paths, FORMAT_DRIVES, &info, NULL);
+		if (rc == 0)
+			assert_true(info.drives == FORMAT_DRIVES && (info.partitions == 3 || info.partitions == 4));
+		else if ((rc != -EUCLEAN && rc != -EMEDIUMTYPE && rc != -ENXIO) || spw_last_error()[0] == '\0')
+			fail_msg("a format that was killed left %s (%s)", spw_strerror(rc), spw_last_error());
+		usable += rc == 0;
+		refused += rc != 0;
+		opts.arena_bytes = 8 * MIB;
+		assert_int_equal(try_open(drive_paths, FORMAT_DRIVES, &opts, &store), rc);
+		if (store)
+			close_store(store);
+		assert_ok(format_with(4));
+	}
+	print_message("killed in a format: %u times usable, %u times refused\n", usable, refused);
+}
+
+static int setup(void **state)
+{
+	seed = random_seed();
+	return drives_from_environment(state);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_traffic_killed, end_all),
+		cmocka_unit_test_teardown(test_format_killed, end_all),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
