@@ -396,6 +396,14 @@ bool sim_range_is_true(const struct sim_drive *drive, uint64_t offset, uint64_t 
 	return memcmp(drive->medium + offset, drive->truth + offset, len) == 0;
 }
 
+bool sim_has_unflushed(const struct sim_drive *drive, uint64_t writes)
+{
+	for (unsigned i = 0; i < drive->undo_count; i++)
+		if (drive->undo[i].write <= writes)
+			return true;
+	return false;
+}
+
 bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset, uint64_t len)
 {
 	for (unsigned i = 0; i < SIM_WRONG_READS && i < drive->wrong_count; i++)
@@ -703,7 +711,8 @@ int64_t sim_io_end(struct sim_io *io)
 			      drive->path, op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes,
 			      (long long)res, io->fault >= 0 ? ", fault " : "",
 			      io->fault >= 0 ? sim_fault_names[io->fault] : "");
-	if (io->op == SPW_FLUSH && res == 0)
+	/* A flush that was lost is a mutation, no fault of drives: see backend.c. */
+	if (io->op == SPW_FLUSH && res == 0 && io->fault != SIM_LOST)
 		forget_undo(drive);
 	else if (io->op == SPW_WRITE && res > 0)
 		end_write(drive, io, (uint32_t)res);

@@ -144,6 +144,8 @@ int64_t sim_io_end(struct sim_io *io);
 
 /* Do something to a drive now, or to one of its next requests. Return: whether there was something to do it to. */
 bool sim_fault(unsigned drive, enum sim_fault fault, uint32_t after, uint32_t times);
+/* Is a write that ended when the drive had ended no more than @writes still in its cache alone? */
+bool sim_has_unflushed(const struct sim_drive *drive, uint64_t writes);
 /* No fault is armed any more; what was done to the drive stays. */
 void sim_disarm(unsigned drive);
 

@@ -40,6 +40,8 @@ struct model_request {
 	uint64_t offset, len;
 	uint64_t begun_ns;
 	uint64_t then; /* what its callback does */
+	bool is_flush;
+	uint64_t writes[SIM_DRIVES_MAX]; /* of a flush: what each drive had ended before */
 	int res;
 };
 
@@ -144,6 +146,15 @@ static void get_ended(struct model_request *request, int res, const char *words)
 		spw_store_release(sim_world.store, request->memory);
 }
 
+static void upkeep_ended(const struct model_request *request, int res, const char *words)
+{
+	if (res != 0 && !(res == -ECANCELED && (request->cancelled || closing)) && !any_writes_may_fail())
+		sim_fail("a flush or trim failed although no drive has: %d, %s", res, words);
+	for (unsigned i = 0; res == 0 && request->is_flush && i < sim_drive_count; i++)
+		if (sim_has_unflushed(&sim_drives[i], request->writes[i]))
+			sim_fail("%s: was flushed, and what was written before is in its cache", sim_drives[i].path);
+}
+
 static void ended(struct model_request *request, int res, const char *words)
 {
 	if (!request->used)
@@ -153,8 +164,8 @@ static void ended(struct model_request *request, int res, const char *words)
 		put_ended(request, res, words);
 	else if (request->kind == MODEL_GET)
 		get_ended(request, res, words);
-	else if (res != 0 && !(res == -ECANCELED && (request->cancelled || closing)) && !any_writes_may_fail())
-		sim_fail("a flush or trim failed although no drive has: %d, %s", res, words);
+	else
+		upkeep_ended(request, res, words);
 	if (request->object) {
 		request->object->references--;
 		object_let_go(request->object);
@@ -423,6 +434,9 @@ static bool do_upkeep(const struct sim_step *step)
 
 	if (!request)
 		return false;
+	request->is_flush = step->kind == SIM_STEP_FLUSH;
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		request->writes[i] = sim_drives[i].writes;
 	rc = step->kind == SIM_STEP_FLUSH ? spw_store_flush(sim_world.store, how, &request->handle)
 					  : spw_store_trim(sim_world.store, how, &request->handle);
 	if (rc)

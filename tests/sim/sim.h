@@ -154,6 +154,7 @@ void sim_tensors_end(bool abruptly);
 	X(SHORT_IS_WHOLE, "short-is-whole", "a short transfer counts as a whole one")                       \
 	X(WRONG_DRIVE, "wrong-drive", "errors name the drive beside the one that failed")                   \
 	X(ENDED_TWICE, "ended-twice", "one request in 50 is reported twice")                                \
+	X(NO_FLUSH, "no-flush", "drives are not asked to flush")                                            \
 	X(EARLY_TOKENS, "early-tokens", "the cache gives memory back as soon as a write was accepted")
 
 enum sim_mutation {

@@ -261,8 +261,13 @@ static bool do_fault(const struct sim_step *step)
 {
 	unsigned drive = (unsigned)(step->a % sim_drive_count);
 
-	return sim_fault(drive, (enum sim_fault)(step->b % SIM_FAULTS), (uint32_t)(step->c % 32),
-			 1 + (uint32_t)(step->c / 32 % 4));
+	enum sim_fault fault = (enum sim_fault)(step->b % SIM_FAULTS);
+	uint32_t times = 1 + (uint32_t)(step->c / 32 % 4);
+
+	/* Now and then nothing that the drive is given ends for a while. */
+	if (fault == SIM_HANG && step->c / 128 % 8 == 0)
+		times = 64;
+	return sim_fault(drive, fault, (uint32_t)(step->c % 32), times);
 }
 
 static bool do_revive(const struct sim_step *step)
