@@ -73,7 +73,8 @@ def positive(text: str) -> int:
     return number
 
 
-def arguments(description: str, argv: Any = None) -> argparse.Namespace:
+def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Namespace:
+    """ranks: how many processes an example for several starts by default; 0: it runs in this one."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
     option("--mode", choices=MODES, default="keep", help="what becomes of activations (keep)")
@@ -97,6 +98,8 @@ def arguments(description: str, argv: Any = None) -> argparse.Namespace:
     option("--record", metavar="FILE", help="record a trace of the tensor cache, for `spillway plan`")
     option("--json", nargs="?", const="-", metavar="FILE", help="what was measured, as JSON (standard output)")
     option("--gradients", action="store_true", help="a checksum of every step's gradients, in the JSON")
+    if ranks:
+        option("--ranks", type=positive, default=ranks, help=f"processes to start, if torchrun has not ({ranks})")
     args = parser.parse_args(argv)
     args.heads = args.heads or max(1, args.hidden // 64)
     if args.mode == "spillway" and not args.devices:
@@ -159,6 +162,16 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: A
     return result
 
 
+def write_result(args: argparse.Namespace, name: str, result: Dict[str, Any]) -> None:
+    options = {key: value if isinstance(value, (int, float, str, type(None))) else str(value)
+               for key, value in vars(args).items()}
+    result.update(model=name, mode=args.mode, options=options, threads=args.threads, torch=torch.__version__)
+    if args.json == "-":
+        print(json.dumps(result))
+    elif args.json:
+        Path(args.json).write_text(json.dumps(result))
+
+
 def main(name: str, description: str, model_of: Callable[..., nn.Module], batches_of: Callable[..., Batches],
          argv: Any = None) -> int:
     """Train and tell. model_of(args); batches_of(args, text, generator) gives (inputs, targets)."""
@@ -176,11 +189,5 @@ def main(name: str, description: str, model_of: Callable[..., nn.Module], batche
     except (spillway.SpillwayError, ValueError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
-    options = {key: value if isinstance(value, (int, float, str, type(None))) else str(value)
-               for key, value in vars(args).items()}
-    result.update(model=name, mode=args.mode, options=options, threads=args.threads, torch=torch.__version__)
-    if args.json == "-":
-        print(json.dumps(result))
-    elif args.json:
-        Path(args.json).write_text(json.dumps(result))
+    write_result(args, name, result)
     return 0

@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# python/examples/ddp.py - data parallel GPT: every rank has the model, its own text, and its own part of the drives
+"""Train copies of the GPT on several processes that share the drives.
+
+  spillway format --partitions 4 --devices /dev/a,/dev/b
+  python3 python/examples/ddp.py --ranks 4 --mode spillway --devices /dev/a,/dev/b
+"""
+import argparse
+import sys
+from typing import Any, Dict
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from common import text_of, train
+from gpt import GPT, batches
+from ranks import main, store_of
+
+
+def run(args: argparse.Namespace, rank: int, world: int) -> Dict[str, Any]:
+    torch.manual_seed(args.seed)
+    model = DistributedDataParallel(GPT(args))
+    source = batches(args, text_of(args), torch.Generator().manual_seed(args.seed + rank))
+    with store_of(args, rank) as store:
+        return train(args, model, source, store)
+
+
+if __name__ == "__main__":
+    sys.exit(main("ddp", __doc__, run, ranks=2))

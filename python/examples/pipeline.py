@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# python/examples/pipeline.py - a GPT cut into stages, one process each, scheduled 1F1B
+"""Train one GPT on several processes, each with some of its layers; they share the drives.
+
+  spillway format --partitions 2 --devices /dev/a,/dev/b
+  python3 python/examples/pipeline.py --ranks 2 --micro-batches 8 --mode spillway --devices /dev/a,/dev/b
+"""
+import argparse
+import hashlib
+import sys
+import time
+from typing import Any, Dict, List
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import spillway.schedules
+from common import loss_of, losses_of, offload_of, result_of, text_of
+from gpt import GPT, batches
+from ranks import main, store_of
+
+
+class Part(nn.Module):
+    """The layers of one stage; the first has the embeddings, the last the head."""
+
+    def __init__(self, whole: GPT, stage: int, stages: int) -> None:
+        super().__init__()
+        share = -(-len(whole.blocks) // stages)
+        self.blocks = nn.ModuleList(list(whole.blocks)[stage * share : (stage + 1) * share])
+        self.token, self.position = (whole.token, whole.position) if stage == 0 else (None, None)
+        self.norm, self.head = (whole.norm, whole.head) if stage == stages - 1 else (None, None)
+        self.register_buffer("future", whole.future)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.token is not None:
+            x = self.token(x) + self.position.weight
+        for block in self.blocks:
+            x = block(x, self.future)
+        return x if self.head is None else self.head(self.norm(x))
+
+
+class Stage:
+    """Runs passes of micro-batches, and exchanges activations and gradients with its neighbours."""
+
+    def __init__(self, args: argparse.Namespace, rank: int, world: int) -> None:
+        torch.manual_seed(args.seed)
+        self.model = Part(GPT(args), rank, world)
+        self.before, self.after = rank - 1 if rank > 0 else None, rank + 1 if rank < world - 1 else None
+        self.shape = (args.batch, args.sequence, args.hidden)
+        self.micro_batches = args.micro_batches
+        self.graphs: Dict[int, Any] = {}  # of micro-batches that wait for their backward pass
+        self.sent: List[Any] = []
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        self.sent.append((dist.isend(tensor, to), tensor))  # which must live until it has gone
+
+    def receive(self, source: int) -> Tensor:
+        tensor = torch.empty(self.shape)
+        dist.recv(tensor, source)
+        return tensor
+
+    def forward(self, number: int, inputs: Tensor, targets: Tensor) -> float:
+        x = inputs if self.before is None else self.receive(self.before).requires_grad_()
+        y = self.model(x)
+        if self.after is None:
+            y = loss_of(y, targets) / self.micro_batches
+        else:
+            self.send(y.detach(), self.after)
+        self.graphs[number] = x, y
+        return y.item() if self.after is None else 0.0
+
+    def backward(self, number: int) -> None:
+        x, y = self.graphs.pop(number)
+        y.backward(None if self.after is None else self.receive(self.after))
+        if self.before is not None:
+            self.send(x.grad, self.before)
+
+    def wait_sent(self) -> None:
+        for request, _ in self.sent:
+            request.wait()
+        self.sent.clear()
+
+
+def run(args: argparse.Namespace, rank: int, world: int) -> Dict[str, Any]:
+    stage = Stage(args, rank, world)
+    optimizer = torch.optim.AdamW(stage.model.parameters(), lr=3e-4)
+    source = batches(args, text_of(args), torch.Generator().manual_seed(args.seed))
+    losses, seconds = [], []
+    digest = hashlib.sha256()
+    with store_of(args, rank) as store:
+        off = offload_of(args, stage.model, store)
+        order = spillway.schedules.one_f_one_b(rank, world, args.micro_batches)
+        for _ in range(args.steps):
+            parts = [next(source) for _ in range(args.micro_batches)]
+            began, total = time.perf_counter(), 0.0
+            with off:
+                for number, phase in spillway.schedules.announce(off, order):
+                    if phase == "forward":
+                        (inputs,), targets = parts[number]
+                        total += stage.forward(number, inputs, targets)
+                    else:
+                        stage.backward(number)
+            stage.wait_sent()
+            for parameter in stage.model.parameters():
+                digest.update(parameter.grad.numpy().tobytes())
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(total)
+            seconds.append(time.perf_counter() - began)
+        result = {**result_of(args, off, store), "step_seconds": seconds, **losses_of(losses)}
+        off.close()
+    return {**result, "gradients_sha256": digest.hexdigest()}
+
+
+if __name__ == "__main__":
+    sys.exit(main("pipeline", __doc__, run, ranks=2))

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+# spillway/schedules.py - tells a tensor cache where the schedule of a pipeline is: plain 1F1B, DeepSpeed, Megatron
+"""Pipelines run forward and backward passes of several micro-batches in turns. The cache reads ahead for the next
+backward pass while another pass computes, if it is told which comes: by ``offload.step()`` at the start of a step, and
+``offload.stage(micro_batch, phase, next=(micro_batch, phase))`` before each pass. That is all that a scheduler has to
+call. Here it is done for schedulers that exist; the training itself still runs ``with off:``.
+
+>>> spillway.schedules.attach_deepspeed(engine, off)
+>>> forward_backward = spillway.schedules.wrap_megatron(get_forward_backward_func(), off, rank, size)
+
+Neither package is imported: the adapters use what their schedules do from outside.
+"""
+from __future__ import annotations
+
+import itertools
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
+
+import torch
+from torch import Tensor
+
+from .torch import Offload, Stage
+
+__all__ = ["announce", "attach_deepspeed", "one_f_one_b", "wrap_megatron"]
+
+_PHASES = {"ForwardPass": "forward", "BackwardPass": "backward"}
+
+
+def one_f_one_b(stage: int, stages: int, micro_batches: int) -> List[Stage]:
+    """The passes of one stage of a pipeline in the order of 1F1B: as many forward passes as there are stages after
+    this one, then forward and backward in turns, then the backward passes that are left.
+
+    :raises ValueError: no such stage, or no micro-batch
+    """
+    if not 0 <= stage < stages or micro_batches < 1:
+        raise ValueError(f"stage {stage} of {stages} with {micro_batches} micro-batches cannot be scheduled")
+    warm_up = min(stages - 1 - stage, micro_batches)
+    order: List[Stage] = [(index, "forward") for index in range(warm_up)]
+    for index in range(micro_batches - warm_up):
+        order += [(warm_up + index, "forward"), (index, "backward")]
+    return order + [(index, "backward") for index in range(micro_batches - warm_up, micro_batches)]
+
+
+def announce(off: Offload, order: Iterable[Stage]) -> Iterator[Stage]:
+    """Begin a step and go through the passes of a schedule; each is told, with the one after it, before it is given
+    out.
+
+    >>> for micro_batch, phase in spillway.schedules.announce(off, spillway.schedules.one_f_one_b(0, 2, 8)):
+    ...     run(micro_batch, phase)
+    """
+    off.step()
+    passes: List[Stage] = list(order)
+    for index, (micro_batch, phase) in enumerate(passes):
+        off.stage(micro_batch, phase, next=passes[index + 1] if index + 1 < len(passes) else None)
+        yield micro_batch, phase
+
+
+# ---- DeepSpeed -----------------------------------------------------------------------------------------------------------
+
+
+class _Announced:
+    """A schedule of DeepSpeed that tells each pass just before it hands out its instruction."""
+
+    def __init__(self, schedule: Any, off: Offload) -> None:
+        self._schedule, self._off = schedule, off
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._schedule, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        steps = [list(commands) for commands in self._schedule]
+        passes = self._passes(steps)
+        if not any(phase == "backward" for _, phase in passes):
+            return iter(steps)  # evaluation
+        told = announce(self._off, passes)
+        return (self._commands(commands, told) for commands in steps)
+
+    @staticmethod
+    def _passes(steps: List[List[Any]]) -> List[Stage]:
+        """Instructions name buffers. A buffer holds the micro-batch of its last forward pass."""
+        passes: List[Stage] = []
+        in_buffer: Dict[int, int] = {}
+        count = itertools.count()
+        for command in itertools.chain.from_iterable(steps):
+            phase = _PHASES.get(type(command).__name__)
+            if phase == "forward":
+                in_buffer[command.kwargs["buffer_id"]] = next(count)
+            if phase:
+                passes.append((in_buffer[command.kwargs["buffer_id"]], phase))
+        return passes
+
+    @staticmethod
+    def _commands(commands: List[Any], told: Iterator[Stage]) -> Iterator[Any]:
+        for command in commands:
+            if type(command).__name__ in _PHASES:
+                next(told)
+            yield command
+
+
+def attach_deepspeed(engine: Any, off: Offload) -> Callable[[], None]:
+    """Let a ``deepspeed.runtime.pipe.engine.PipelineEngine`` tell its passes; every schedule that it executes from now
+    on begins a step. Returns the function that ends it.
+
+    :raises TypeError: the engine has no _exec_schedule(): it is none, or of a version that works otherwise
+    """
+    execute = getattr(engine, "_exec_schedule", None)
+    if not callable(execute):
+        raise TypeError(f"{type(engine).__name__} has no _exec_schedule(): it is not a PipelineEngine that is known here")
+
+    def execute_announced(pipe_schedule: Any) -> Any:
+        return execute(_Announced(pipe_schedule, off))
+
+    def detach() -> None:
+        if vars(engine).get("_exec_schedule") is execute_announced:
+            del engine._exec_schedule
+
+    engine._exec_schedule = execute_announced
+    return detach
+
+
+# ---- Megatron ------------------------------------------------------------------------------------------------------------
+
+
+def _outputs_of(result: Any) -> Iterable[Tensor]:
+    output = result[0] if isinstance(result, tuple) else result
+    for tensor in output if isinstance(output, (tuple, list)) else [output]:
+        if isinstance(tensor, Tensor) and tensor.requires_grad:
+            yield tensor
+
+
+class _MegatronStep:
+    """One call of a forward-backward function. Its forward passes are seen by their calls of forward_step_func, its
+    backward passes by the first gradient of an output."""
+
+    def __init__(self, off: Offload, order: Optional[List[Stage]]) -> None:
+        self._off = off
+        self._after: Dict[Stage, Optional[Stage]] = {}
+        if order is not None:
+            self._after = {here: order[i + 1] if i + 1 < len(order) else None for i, here in enumerate(order)}
+        self._count = itertools.count()
+        self._begun: Set[int] = set()
+
+    def _tell(self, here: Stage) -> None:
+        self._off.stage(*here, next=self._after.get(here))
+
+    def _backward(self, number: int) -> None:
+        if number not in self._begun:
+            self._begun.add(number)
+            self._tell((number, "backward"))
+
+    def watching(self, forward_step_func: Callable[..., Any]) -> Callable[..., Any]:
+        def forward_step(*args: Any, **kwargs: Any) -> Any:
+            number = next(self._count)
+            if torch.is_grad_enabled():
+                self._tell((number, "forward"))
+            result = forward_step_func(*args, **kwargs)
+            for output in _outputs_of(result):
+                output.register_hook(lambda _gradient: self._backward(number))
+            return result
+
+        return forward_step
+
+
+def wrap_megatron(
+    forward_backward_func: Callable[..., Any], off: Offload, pipeline_rank: int = 0, pipeline_size: int = 1
+) -> Callable[..., Any]:
+    """What ``megatron.core.pipeline_parallel.get_forward_backward_func()`` returned, telling its passes; same arguments,
+    same result. Each call with ``forward_only=False`` begins a step.
+
+    :param pipeline_rank: with ``pipeline_size``, the place in the pipeline: then it is known which pass comes next.
+        Not for interleaved schedules (several model chunks per rank): they tell each pass when it begins.
+    """
+
+    def forward_backward(*, forward_step_func: Callable[..., Any], num_microbatches: int, **kwargs: Any) -> Any:
+        if kwargs.get("forward_only", False):
+            return forward_backward_func(
+                forward_step_func=forward_step_func, num_microbatches=num_microbatches, **kwargs
+            )
+        # Without a pipeline each forward pass is followed by its backward pass: 1F1B of one stage.
+        order = None
+        if not _interleaved(kwargs.get("model")):
+            order = one_f_one_b(pipeline_rank, pipeline_size, num_microbatches)
+        off.step()
+        watched = _MegatronStep(off, order).watching(forward_step_func)
+        return forward_backward_func(forward_step_func=watched, num_microbatches=num_microbatches, **kwargs)
+
+    return forward_backward
+
+
+def _interleaved(model: Any) -> bool:
+    return isinstance(model, (list, tuple)) and len(model) > 1

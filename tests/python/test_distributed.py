@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_distributed.py - ranks that share drives, a pipeline, and adapters for DeepSpeed's and Megatron's loops
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import spillway
+import spillway.schedules
+import spillway.torch
+from conftest import ROOT
+from offloading import left_in
+from spillway.schedules import one_f_one_b
+
+TINY = ["--layers", "4", "--hidden", "64", "--heads", "2", "--sequence", "64", "--batch", "2", "--micro-batches", "4", "--steps", "3",
+        "--threads", "1", "--text", str(ROOT / "tensor"), "--gradients", "--json"]
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def run_ranks(example, ranks, *options):
+    """What each rank measured."""
+    env = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    done = subprocess.run([sys.executable, str(ROOT / "python/examples" / example), *TINY, "--ranks", str(ranks), *options],
+                          capture_output=True, text=True, env={**env, "PYTHONPATH": str(ROOT / "python")})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["ranks"]
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch is built without torch.distributed")
+@pytest.mark.parametrize("example, ranks", [("ddp.py", 2), ("ddp.py", 4), ("pipeline.py", 2), ("pipeline.py", 4)])
+def test_ranks_share_the_drives_and_train_to_the_same_bits(drives, example, ranks):
+    spillway.format_store(drives, partitions=ranks)
+    keep = run_ranks(example, ranks)
+    spilled = run_ranks(example, ranks, "--mode", "spillway", "--devices", ",".join(drives))
+    for plain, mine in zip(keep, spilled):
+        assert mine["losses_hex"] == plain["losses_hex"]
+        assert mine["gradients_sha256"] == plain["gradients_sha256"]
+        assert mine["bytes_spilled"] + mine["bytes_forwarded"] > 0
+        assert mine["cache"]["steps"] == 3
+    assert spillway.check_store(drives).partitions_in_use == 0
+
+
+def test_a_rank_without_a_partition_is_told(drives):
+    spillway.format_store(drives, partitions=1)
+    with pytest.raises(AssertionError, match=r"(?s)ddp: rank 1: [^\n]*partition.*ddp: "):
+        run_ranks("ddp.py", 2, "--mode", "spillway", "--devices", ",".join(drives))
+
+
+# ---- 1F1B ----------------------------------------------------------------------------------------------------------------
+
+
+def test_one_f_one_b():
+    F, B = "forward", "backward"
+    assert one_f_one_b(0, 2, 3) == [(0, F), (1, F), (0, B), (2, F), (1, B), (2, B)]
+    assert one_f_one_b(1, 2, 3) == [(0, F), (0, B), (1, F), (1, B), (2, F), (2, B)]
+    assert one_f_one_b(0, 4, 2) == [(0, F), (1, F), (0, B), (1, B)]
+
+
+@pytest.mark.parametrize("stages", range(1, 6))
+@pytest.mark.parametrize("micro_batches", range(1, 8))
+def test_one_f_one_b_is_complete(stages, micro_batches):
+    for stage in range(stages):
+        order = one_f_one_b(stage, stages, micro_batches)
+        assert sorted(order) == sorted((i, phase) for i in range(micro_batches) for phase in ("forward", "backward"))
+        assert all(order.index((i, "forward")) < order.index((i, "backward")) for i in range(micro_batches))
+        held = [sum(1 if phase == "forward" else -1 for _, phase in order[:end]) for end in range(len(order) + 1)]
+        assert max(held) <= stages - stage
+
+
+@pytest.mark.parametrize("place", [(2, 2, 4), (-1, 2, 4), (0, 2, 0)])
+def test_one_f_one_b_of_nothing(place):
+    with pytest.raises(ValueError, match="cannot be scheduled"):
+        one_f_one_b(*place)
+
+
+# ---- Stand-ins with the interfaces of the schedulers ---------------------------------------------------------------------
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+def batch_of(number):
+    return torch.randn(64, 128, generator=torch.Generator().manual_seed(number))
+
+
+class Listening:
+    """Notes what an offload is told, on its way."""
+
+    def __init__(self, off, monkeypatch):
+        self.told = []
+        stage, step = off.stage, off.step
+        monkeypatch.setattr(off, "stage", lambda *here, next=None: self.told.append((*here, next)) or stage(*here, next=next))
+        monkeypatch.setattr(off, "step", lambda: self.told.append("step") or step())
+
+
+def expected_of(order):
+    return ["step"] + [(*here, order[i + 1] if i + 1 < len(order) else None) for i, here in enumerate(order)]
+
+
+class PipeInstruction:
+    """As in deepspeed.runtime.pipe.schedule: by name, with keyword arguments."""
+
+    def __init__(self, **kwargs):
+        self.name, self.kwargs = type(self).__name__, kwargs
+
+
+class LoadMicroBatch(PipeInstruction):
+    pass
+
+
+class ForwardPass(PipeInstruction):
+    pass
+
+
+class BackwardPass(PipeInstruction):
+    pass
+
+
+class OptimizerStep(PipeInstruction):
+    pass
+
+
+class PipeSchedule:
+    """Iterating gives a list of instructions per step."""
+
+    def __init__(self, micro_batches, stages, stage_id, train=True):
+        self.order = [here for here in one_f_one_b(stage_id, stages, micro_batches) if train or here[1] == "forward"]
+        self.buffers = min(stages - stage_id, micro_batches)
+
+    def num_pipe_buffers(self):
+        return self.buffers
+
+    def __iter__(self):
+        for number, phase in self.order:
+            buffer = number % self.buffers
+            if phase == "forward":
+                yield [LoadMicroBatch(buffer_id=buffer), ForwardPass(buffer_id=buffer)]
+            else:
+                yield [BackwardPass(buffer_id=buffer)]
+        yield [OptimizerStep()]
+
+
+class PipelineEngine:
+    """As deepspeed.runtime.pipe.engine.PipelineEngine executes a schedule."""
+
+    def __init__(self, model):
+        self.module = model
+        self.pipe_buffers = {}
+
+    def _exec_load_micro_batch(self, buffer_id):
+        self.pipe_buffers[buffer_id] = batch_of(self.loaded)
+        self.loaded += 1
+
+    def _exec_forward_pass(self, buffer_id):
+        self.pipe_buffers[buffer_id] = self.module(self.pipe_buffers[buffer_id]).pow(2).sum()
+
+    def _exec_backward_pass(self, buffer_id):
+        self.pipe_buffers.pop(buffer_id).backward()
+
+    def _exec_optimizer_step(self):
+        pass
+
+    _INSTRUCTION_MAP = {LoadMicroBatch: _exec_load_micro_batch, ForwardPass: _exec_forward_pass,
+                        BackwardPass: _exec_backward_pass, OptimizerStep: _exec_optimizer_step}
+
+    def _exec_schedule(self, pipe_schedule):
+        self.loaded = 0
+        self.num_buffers = pipe_schedule.num_pipe_buffers()
+        for step_cmds in pipe_schedule:
+            for cmd in step_cmds:
+                self._INSTRUCTION_MAP[type(cmd)](self, **cmd.kwargs)
+
+    def train_batch(self):
+        self._exec_schedule(PipeSchedule(6, 3, 0))
+
+    def eval_batch(self):
+        with torch.no_grad():
+            self._exec_schedule(PipeSchedule(6, 3, 0, train=False))
+
+
+def test_deepspeed(store, monkeypatch):
+    plain = PipelineEngine(Model())
+    plain.train_batch()
+    engine = PipelineEngine(Model())
+    off = spillway.torch.offload(engine.module, store, min_bytes=1)
+    heard = Listening(off, monkeypatch)
+    detach = spillway.schedules.attach_deepspeed(engine, off)
+    with off:
+        engine.train_batch()
+    assert heard.told == expected_of(one_f_one_b(0, 3, 6))
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.module.parameters(), engine.module.parameters()))
+    assert off.stats().steps == 1
+    heard.told.clear()
+    with off:
+        engine.eval_batch()
+        assert heard.told == []
+        detach()
+        detach()
+        engine.train_batch()
+    assert heard.told == []
+    engine.pipe_buffers.clear()
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_deepspeed_of_another_kind(store):
+    with pytest.raises(TypeError, match=r"Model has no _exec_schedule\(\)"):
+        spillway.schedules.attach_deepspeed(Model(), spillway.torch.offload(Model(), store))
+
+
+def forward_backward(order):
+    """As megatron.core.pipeline_parallel.schedules: a function with their arguments that runs passes in this order."""
+
+    def func(*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size,
+             decoder_seq_length=None, forward_only=False, collect_non_loss_data=False, first_val_step=None):
+        held, losses = {}, []
+        for number, phase in order(num_microbatches):
+            if phase == "forward":
+                output, loss_func = forward_step_func(data_iterator, model)
+                loss, reduced = loss_func(output)
+                losses.append(reduced)
+                held[number] = loss / num_microbatches
+            elif not forward_only:
+                held.pop(number).backward()
+        return losses
+
+    return func
+
+
+def forward_step(data_iterator, model):
+    return model(next(data_iterator)), lambda output: (output.pow(2).sum(), output.detach().sum().item())
+
+
+@pytest.mark.parametrize("rank, size", [(0, 1), (0, 3), (2, 3)])
+def test_megatron(store, monkeypatch, rank, size):
+    def run(func, model, forward_only=False):
+        return func(forward_step_func=forward_step, data_iterator=map(batch_of, range(5)), model=model, num_microbatches=5,
+                    seq_length=128, micro_batch_size=64, forward_only=forward_only)
+
+    func = forward_backward(lambda count: one_f_one_b(rank, size, count))
+    plain, model = Model(), Model()
+    expected = run(func, plain)
+    off = spillway.torch.offload(model, store, min_bytes=1)
+    heard = Listening(off, monkeypatch)
+    wrapped = spillway.schedules.wrap_megatron(func, off, rank, size)
+    with off:
+        assert run(wrapped, model) == expected
+    assert heard.told == expected_of(one_f_one_b(rank, size, 5))
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters()))
+    heard.told.clear()
+    with off, torch.no_grad():
+        run(wrapped, model, forward_only=True)
+    assert heard.told == []
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_megatron_interleaved(store, monkeypatch):
+    """Two chunks of the model on this rank: each pair of micro-batch and chunk has a number; nobody says what is next."""
+    chunks = [Model(), Model()]
+    whole = nn.ModuleList(chunks)
+
+    def func(*, forward_step_func, data_iterator, model, num_microbatches, **_):
+        losses = [forward_step_func(data_iterator, chunk)[0].sum() for chunk in model for _ in range(num_microbatches)]
+        for loss in reversed(losses):
+            loss.backward()
+
+    off = spillway.torch.offload(whole, store, min_bytes=1)
+    heard = Listening(off, monkeypatch)
+    with off:
+        spillway.schedules.wrap_megatron(func, off, 0, 2)(
+            forward_step_func=forward_step, data_iterator=map(batch_of, range(4)), model=chunks, num_microbatches=2)
+    passes = [(i, "forward", None) for i in range(4)] + [(i, "backward", None) for i in (3, 2, 1, 0)]
+    assert heard.told == ["step"] + passes
