@@ -44,10 +44,16 @@ static const struct choice rw_choices[] = {
 };
 static const struct choice verify_choices[] = {
 	{"xxh3", BENCH_VERIFY_XXH3}, {"crc32c", BENCH_VERIFY_CRC32C}, {"0", BENCH_VERIFY_NONE}, {NULL, 0}};
-static const struct choice backend_choices[] = {
-	{"auto", SPW_BACKEND_AUTO}, {"io_uring", SPW_BACKEND_IO_URING}, {"libaio", SPW_BACKEND_LIBAIO}, {NULL, 0}};
-static const struct choice engine_choices[] = {
-	{"io_uring", SPW_BACKEND_IO_URING}, {"libaio", SPW_BACKEND_LIBAIO}, {NULL, 0}};
+static const struct choice backend_choices[] = {{"auto", SPW_BACKEND_AUTO},
+						{"io_uring", SPW_BACKEND_IO_URING},
+						{"libaio", SPW_BACKEND_LIBAIO},
+						{"nvme", SPW_BACKEND_NVME},
+						{NULL, 0}};
+/* As fio calls them. */
+static const struct choice engine_choices[] = {{"io_uring", SPW_BACKEND_IO_URING},
+					       {"libaio", SPW_BACKEND_LIBAIO},
+					       {"io_uring_cmd", SPW_BACKEND_NVME},
+					       {NULL, 0}};
 static const struct choice level_choices[] = {{"engine", BENCH_LEVEL_ENGINE}, {"store", BENCH_LEVEL_STORE}, {NULL, 0}};
 static const struct choice stripe_choices[] = {{"pull", SPW_STRIPE_PULL}, {"static", SPW_STRIPE_STATIC}, {NULL, 0}};
 
@@ -111,9 +117,9 @@ static const struct option options[] = {
 	{"stonewall", NULL, KIND_FLAG, FIELD(stonewall), 0, 0, NULL, NULL, "begin when all jobs before have ended"},
 	{"description", NULL, KIND_TEXT, TEXT(description), NULL, "TEXT", "a remark"},
 	{"ioengine", NULL, KIND_CHOICE, FIELD(backend), 0, 0, engine_choices, "NAME",
-	 "io_uring or libaio: as --backend"},
+	 "io_uring, libaio, or io_uring_cmd for nvme: as --backend"},
 	{"backend", NULL, KIND_CHOICE, FIELD(backend), 0, 0, backend_choices, "NAME",
-	 "auto io_uring libaio (default auto)"},
+	 "auto io_uring libaio nvme (default auto)"},
 	{"level", NULL, KIND_CHOICE, FIELD(level), 0, 0, level_choices, "LEVEL",
 	 "engine: blocks of devices; store: objects of a store whose drives --filename names"},
 	{"stripe", NULL, KIND_CHOICE, FIELD(stripe), 0, 0, stripe_choices, "HOW",

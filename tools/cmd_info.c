@@ -44,8 +44,12 @@ static int print_json(const struct spw_store_info *info, const struct spw_drive_
 {
 	json_t *array = json_array();
 
-	for (unsigned i = 0; i < devices.count; i++)
-		(void)json_array_append_new(array, tool_json_drive(&drives[i]));
+	for (unsigned i = 0; i < devices.count; i++) {
+		json_t *drive = tool_json_drive(&drives[i]);
+
+		(void)json_object_set_new(drive, "nvme", tool_json_nvme(devices.paths[i]));
+		(void)json_array_append_new(array, drive);
+	}
 	return tool_print_json(json_pack("{s:o, s:o, s:o}", "store", tool_json_store(info), "open",
 					 json_holders(info, status), "drives", array));
 }
@@ -73,6 +77,7 @@ static int show(const struct tool_command *command)
 		print_holders(&info, status);
 		(void)putchar('\n');
 		tool_print_drives(drives, devices.count, stdout);
+		tool_print_nvme(devices.paths, devices.count, stdout);
 	}
 out:
 	free(status);
@@ -91,7 +96,9 @@ const struct tool_command command_info = {
 	.synopsis = "--devices A,B,... [--json]",
 	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions and how many a process "
 		       "holds right now,\n"
-		       "chunk and block size) and each drive. Reads only, also while the store is in use.\n",
+		       "chunk and block size) and each drive, of NVMe drives also wear and health (as root). Reads "
+		       "only, also\n"
+		       "while the store is in use.\n",
 	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway info --devices a.img,b.img --json\n",
 	.run = run,

@@ -33,9 +33,10 @@ static int candidates(const char *const **paths, char ***listed)
 
 static json_t *device_json(const struct spw_probe_info *info)
 {
-	return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o}", "path", tool_json_text(info->path), "holds",
+	return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:o}", "path", tool_json_text(info->path), "holds",
 			 tool_json_text(info->holds), "usable", info->usable, "has_store", info->has_store, "reason",
-			 tool_json_text(info->reason), "geometry", tool_json_geometry(&info->geometry));
+			 tool_json_text(info->reason), "geometry", tool_json_geometry(&info->geometry), "nvme",
+			 tool_json_nvme(info->path));
 }
 
 static void device_row(struct tool_table *table, const struct spw_probe_info *info)
@@ -59,7 +60,7 @@ static const struct tool_column columns[] = {
 	{"POLL", false}, {"CHAR", false},  {"USABLE", false}, {"HOLDS", false},
 };
 
-static int print_text(const struct spw_probe_info *infos, int count)
+static int print_text(const char *const *paths, const struct spw_probe_info *infos, int count)
 {
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
 	bool gap = false;
@@ -72,6 +73,7 @@ static int print_text(const struct spw_probe_info *infos, int count)
 	if (count > 0)
 		tool_table_print(table, stdout);
 	tool_table_free(table);
+	tool_print_nvme(paths, (unsigned)count, stdout);
 	for (int i = 0; i < count; i++) {
 		if (infos[i].usable)
 			continue;
@@ -132,7 +134,7 @@ static int run(const struct tool_command *command, int argc, char **argv)
 			goto out;
 		}
 	}
-	code = json ? print_json(infos, count) : print_text(infos, count);
+	code = json ? print_json(infos, count) : print_text(paths, infos, count);
 	if (code == TOOL_DONE)
 		code = exit_code(infos, count);
 out:
@@ -150,7 +152,9 @@ const struct tool_command command_probe = {
 		       "node, whether\n"
 		       "completions can be polled, its NVMe character device, what is on it, and whether 'spillway "
 		       "format' would\n"
-		       "take it; below the table, why not, and what to do about it. Reads only.\n",
+		       "take it; below the table, the wear and health of NVMe drives (as root), why a device is not "
+		       "usable, and\n"
+		       "what to do about it. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for d in\n"

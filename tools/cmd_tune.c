@@ -58,12 +58,17 @@ struct sweep {
 	struct result *results;
 	unsigned results_count;
 	bool drives_poll; /* all of them */
+	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
 	bool interrupted;
 };
 
 static const char *backend_name(enum spw_backend backend)
 {
-	return backend == SPW_BACKEND_LIBAIO ? "libaio" : "io_uring";
+	switch (backend) {
+	case SPW_BACKEND_LIBAIO: return "libaio";
+	case SPW_BACKEND_NVME: return "nvme";
+	default: return "io_uring";
+	}
 }
 
 /* ---- What to measure -------------------------------------------------------------------------------------------------------- */
@@ -75,22 +80,28 @@ static void add_setting(struct sweep *sweep, struct setting setting)
 		sweep->settings[sweep->settings_count++] = setting;
 }
 
+static void add_waits(struct sweep *sweep, struct setting setting)
+{
+	add_setting(sweep, setting);
+	setting.poll = true;
+	if (sweep->drives_poll)
+		add_setting(sweep, setting);
+}
+
 static void add_backends(struct sweep *sweep, struct setting setting)
 {
 	setting.backend = SPW_BACKEND_IO_URING;
-	add_setting(sweep, setting);
-	if (sweep->drives_poll) {
-		setting.poll = true;
-		add_setting(sweep, setting);
-		setting.poll = false;
-	}
+	add_waits(sweep, setting);
+	setting.backend = SPW_BACKEND_NVME;
+	if (sweep->drives_pass)
+		add_waits(sweep, setting);
 	setting.backend = SPW_BACKEND_LIBAIO;
 	add_setting(sweep, setting);
 }
 
 static int plan_sweep(struct sweep *sweep)
 {
-	size_t most = 2 * 3 * SPW_ARRAY_LEN(block_sizes) * SPW_ARRAY_LEN(depths);
+	size_t most = 2 * 5 * SPW_ARRAY_LEN(block_sizes) * SPW_ARRAY_LEN(depths);
 
 	sweep->settings = calloc(most, sizeof(*sweep->settings));
 	sweep->results = calloc(most, sizeof(*sweep->results));
@@ -111,6 +122,7 @@ static int plan_sweep(struct sweep *sweep)
 static int look_at_drives(struct sweep *sweep)
 {
 	sweep->drives_poll = true;
+	sweep->drives_pass = true;
 	for (unsigned i = 0; i < devices.count; i++) {
 		struct spw_probe_info info = {.size = sizeof(info)};
 		int result = spw_probe(devices.paths[i], &info);
@@ -120,6 +132,8 @@ static int look_at_drives(struct sweep *sweep)
 		if (info.geometry.size_bytes == 0)
 			return spw_error(info.error != 0 ? info.error : -ENODEV, "%s", info.reason);
 		sweep->drives_poll &= info.geometry.polls;
+		sweep->drives_pass &= info.geometry.nvme_char_path[0] != '\0' &&
+				      access(info.geometry.nvme_char_path, R_OK | W_OK) == 0;
 	}
 	return 0;
 }

@@ -26,7 +26,7 @@ from ._library import SpillwayError, blocking, check, fast, to_dataclass
 
 Path = Union[str, "os.PathLike[str]"]
 
-_BACKENDS = {"auto": 0, "io_uring": 1, "libaio": 2}
+_BACKENDS = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3}
 _STRIPES = {"pull": 0, "static": 1}
 _KINDS = ("block device", "file", "NVMe character device")
 _URGENT_READ = 0
@@ -260,7 +260,7 @@ class Store:
     :param queue_depth: chunks in flight per drive; 0 the default
     :param arena_bytes: DMA memory for copies and prefetching; None the default (256 MiB). Touched only as far as it is
         used
-    :param backend: "auto", "io_uring" or "libaio"
+    :param backend: "auto", "io_uring", "libaio" or "nvme" (passthrough to whole NVMe namespaces)
     :param stripe: "pull" or "static"
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
