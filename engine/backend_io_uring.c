@@ -564,7 +564,38 @@ static void take_completions(struct spw_queue *q, struct spw_uring *u)
 	io_uring_smp_store_release(cq->khead, head);
 }
 
-/* Polls the drives until one part has ended, somebody asks to wake, or the time is up. */
+static unsigned take_counted(struct spw_queue *q, struct spw_uring *u)
+{
+	unsigned count = completions_ready(u);
+
+	take_completions(q, u);
+	return count;
+}
+
+static uint64_t troubles(const struct spw_queue *q)
+{
+	return q->stats.errors + q->stats.retries + q->stats.short_transfers;
+}
+
+/*
+ * Submit, look at the drives once, and take what has ended. All of it: while completions lie in the ring the kernel looks at no drive.
+ * Nor does it when something failed as it was submitted. A drive that is gone, and is asked again and again, would keep the others
+ * waiting for ever; so after a failure the drives are looked at once more.
+ */
+static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
+{
+	uint64_t troubles_before = troubles(q);
+	int ret = enter(q, u, 0, spw_queue_in_flight(q) > 0, -1);
+
+	*taken = take_counted(q, u);
+	if (ret == 0 && troubles(q) != troubles_before && spw_queue_in_flight(q) > 0) {
+		ret = enter(q, u, 0, true, -1);
+		*taken += take_counted(q, u);
+	}
+	return ret;
+}
+
+/* Polls the drives until so many parts have ended, somebody asks to wake, or the time is up. */
 static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, int64_t timeout_ns)
 {
 	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
@@ -583,15 +614,17 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 		return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
 	}
 	do {
-		ret = enter(q, u, 0, spw_queue_in_flight(q) > 0, -1);
-		if (ret || want == 0 || completions_ready(u) >= want)
+		unsigned taken;
+
+		ret = poll_once(q, u, &taken);
+		if (ret || taken >= want)
 			break;
+		want -= taken;
 		if (atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 			break;
 		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
 			ret = -ETIME;
 	} while (ret == 0);
-	take_completions(q, u);
 	return ret;
 }
 
