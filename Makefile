@@ -165,7 +165,7 @@ demo: ## train a small GPT three ways (keep, recompute, spillway) and compare; D
 
 .PHONY: bench
 bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
-	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/bench.sh
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/peak_bench && SPW_BUILD=$(abspath $(BUILD)) tests/bench/bench.sh
 
 $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
 	$(call say,LD,$@)

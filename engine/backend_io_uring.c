@@ -484,10 +484,17 @@ static unsigned completions_ready(const struct spw_uring *u)
 	return io_uring_smp_load_acquire(u->ring.cq.ktail) - *u->ring.cq.khead;
 }
 
-static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events, int64_t timeout_ns)
+static int enter_for(const struct spw_uring *u, unsigned count, unsigned want, unsigned flags, int64_t timeout_ns)
 {
 	struct __kernel_timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
 	struct io_uring_getevents_arg arg = {.ts = (uintptr_t)&timeout};
+
+	return io_uring_enter2((unsigned)u->enter_fd, count, want, flags | IORING_ENTER_EXT_ARG, (void *)&arg,
+			       sizeof(arg));
+}
+
+static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events, int64_t timeout_ns)
+{
 	unsigned flags = u->enter_flags | (get_events ? IORING_ENTER_GETEVENTS : 0);
 	unsigned count = publish_entries(u);
 	int ret;
@@ -504,8 +511,7 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 	if (want > 0)
 		q->stats.sleeps++;
 	if (want > 0 && timeout_ns >= 0)
-		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags | IORING_ENTER_EXT_ARG, (void *)&arg,
-				      sizeof(arg));
+		ret = enter_for(u, count, want, flags, timeout_ns);
 	else
 		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags, NULL, 0);
 	if (ret == -EEXIST)

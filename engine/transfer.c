@@ -100,11 +100,11 @@ HOT void end_io(struct spw_queue *q, struct spw_io *io)
 		end_later(q, io);
 }
 
-static void call_done_of_ended(struct spw_queue *q)
+HOT void call_done_of_ended(struct spw_queue *q)
 {
 	struct spw_io *io;
 
-	while ((io = q->ended_head) != NULL) {
+	while (unlikely((io = q->ended_head) != NULL)) {
 		q->ended_head = io->engine_next;
 		if (!q->ended_head)
 			q->ended_tail = NULL;
@@ -445,7 +445,7 @@ static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
 	}
 }
 
-static void issue_all(struct spw_queue *q)
+static void issue_waiting(struct spw_queue *q)
 {
 	bool was_issuing = q->issuing;
 
@@ -454,9 +454,18 @@ static void issue_all(struct spw_queue *q)
 		issue_those_again(q);
 	for (uint64_t mask = q->waiting_mask; mask; mask &= mask - 1)
 		issue_device(q, &q->devices[__builtin_ctzll(mask)]);
-	if (spw_queue_in_flight(q) > q->stats.in_flight_max)
-		q->stats.in_flight_max = spw_queue_in_flight(q);
 	q->issuing = was_issuing;
+}
+
+HOT void issue_all(struct spw_queue *q)
+{
+	uint32_t in_flight;
+
+	if (q->waiting_mask || unlikely(q->again_head))
+		issue_waiting(q);
+	in_flight = spw_queue_in_flight(q);
+	if (unlikely(in_flight > q->stats.in_flight_max))
+		q->stats.in_flight_max = in_flight;
 }
 
 /* ---- The public side ------------------------------------------------------------------------------------------------------- */

@@ -33,20 +33,6 @@ void spw_wake_ask(struct spw_wake *wake)
 		errno = saved_errno;
 }
 
-bool spw_wake_sleep(struct spw_wake *wake)
-{
-	atomic_store(&wake->sleeping, true);
-	if (!atomic_load(&wake->asked))
-		return true;
-	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
-	return false;
-}
-
-void spw_wake_up(struct spw_wake *wake)
-{
-	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
-}
-
 void spw_wake_drain(struct spw_wake *wake)
 {
 	uint64_t count, one = 1;

@@ -23,11 +23,21 @@ void spw_wake_close(struct spw_wake *wake);
 /* From any thread, also from a signal handler. */
 void spw_wake_ask(struct spw_wake *wake);
 
-/* Announce a sleep. Return: false when somebody has asked: do not sleep. */
-bool spw_wake_sleep(struct spw_wake *wake);
-
 /* The sleep is over. */
-void spw_wake_up(struct spw_wake *wake);
+static inline void spw_wake_up(struct spw_wake *wake)
+{
+	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
+}
+
+/* Announce a sleep. Return: false when somebody has asked: do not sleep. */
+static inline bool spw_wake_sleep(struct spw_wake *wake)
+{
+	atomic_store(&wake->sleeping, true);
+	if (!atomic_load(&wake->asked))
+		return true;
+	spw_wake_up(wake);
+	return false;
+}
 
 /* Make the eventfd unreadable again. */
 void spw_wake_drain(struct spw_wake *wake);

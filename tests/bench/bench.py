@@ -14,6 +14,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,9 @@ from pathlib import Path
 import jobs
 import report
 
-BUDGET_SECONDS = 560
+BUDGET_SECONDS = 540
+LIMIT_SECONDS = 590
+COUNT_SECONDS = 12  # to count instructions
 HUGE_BYTES = 192 << 20  # the largest job has 16 MiB times 8 in flight
 START_SECONDS = 0.35  # to start and end a tool, beside the time it measures
 SECONDS_RANGE = (0.4, 5.0)
@@ -99,7 +102,7 @@ def run(argv, timeout):
 def words_of(outcome):
     """The line of its output that says what went wrong."""
     lines = [line.strip() for line in (outcome.errors + "\n" + outcome.output).splitlines() if line.strip()]
-    complaints = [line for line in lines if re.match(r"spillway|fio: |verify: |error", line)]
+    complaints = [line for line in lines if re.match(r"spillway|fio: (?!multiple writers)|verify: |error", line)]
     return (complaints or lines[-1:] or [f"exit status {outcome.status}"])[0]
 
 
@@ -146,6 +149,16 @@ def measured_peak(outcome):
             "errors": 0, "latency_ns": {}}
 
 
+def measured_loop(outcome):
+    """peak_bench prints one line of JSON."""
+    data = parse_json(outcome.output)
+    return {"iops": data["ios"] / data["seconds"], "bandwidth": data["ios"] * data["block_bytes"] / data["seconds"], "ios": data["ios"],
+            "bytes": data["ios"] * data["block_bytes"], "errors": data["failed"], "latency_ns": {}}
+
+
+READERS = {"json": measured, "t/io_uring": measured_peak, "peak_bench": measured_loop}
+
+
 class Progress:
     """Where we are and how long it still takes, on one line of a terminal, or a line per case."""
 
@@ -170,12 +183,14 @@ class Bench:
         self.build = options.build
         self.programs = {"fio": "fio", "spillway": f"{options.build}/spillway"}
         self.seconds = options.seconds
-        self.hugepages = report.free_huge_bytes() >= HUGE_BYTES
+        self.hugepages = not options.no_huge_pages and report.free_huge_bytes() >= HUGE_BYTES
         _, cases, peaks = jobs.load()
         self.left_out = []
         cases = [c for c in cases if not options.only or re.search(options.only, c.title)]
         self.series = [s for case in cases for s in self.usable(case)]
-        self.peaks = [p for p in peaks if not options.only or re.search(options.only, "peak")]
+        peaks = [p for p in peaks if not options.only or re.search(options.only, f"peak: {p.name}")]
+        self.left_out += [f"peak: {p.name}: needs {p.drives} drives" for p in peaks if p.drives > len(options.devices)]
+        self.peaks = [p for p in peaks if p.drives <= len(options.devices)]
         self.peak_series = []
 
     def usable(self, case):
@@ -207,9 +222,9 @@ class Bench:
         """How long each run may take, so that all of it ends within the budget."""
         rounds = self.options.rounds
         timed, whole = len(self.timed()), len(self.series) - len(self.timed())
-        peaks = sum(len(p.runners) * (p.seconds_min + 1) for p in self.peaks) * rounds
-        fixed = timed * START_SECONDS * (rounds + 1) + whole * 1.5 + peaks
-        if self.seconds is None:
+        fixed = timed * START_SECONDS * (rounds + 1) + whole * 1.5 + self.peak_seconds() + COUNT_SECONDS
+        self.seconds_chosen = self.seconds is None
+        if self.seconds_chosen:
             self.seconds = (BUDGET_SECONDS - fixed) / max(1, timed * rounds)
             self.seconds = min(max(self.seconds, SECONDS_RANGE[0]), SECONDS_RANGE[1])
         total = fixed + timed * rounds * self.seconds
@@ -290,12 +305,24 @@ class Bench:
         else:
             series.fail(words_of(outcome))
 
+    def is_late(self, rounds_done):
+        """Whether one more round like those before would take longer than the ten minutes that were promised."""
+        spent = time.monotonic() - self.begun
+        return self.seconds_chosen and spent + spent / rounds_done + self.peak_seconds() + COUNT_SECONDS > LIMIT_SECONDS
+
+    def peak_seconds(self):
+        return sum(len(p.runners) * (p.seconds_min + 1) for p in self.peaks) * self.options.rounds
+
     def measure(self):
+        self.begun = time.monotonic()
         progress = Progress(len(self.timed()) * (self.options.rounds + 1) + len(self.series) - len(self.timed()))
         for series in self.timed():
             self.measure_idle(series)
             progress.step(f"starting costs: {series.runner.name}")
         for number in range(self.options.rounds):
+            if number > 0 and self.is_late(number):
+                self.left_out.append(f"rounds {number + 1} to {self.options.rounds}: no time left")
+                break
             for title in dict.fromkeys(s.case.title for s in self.series):
                 group = [s for s in self.series if s.case.title == title and not (s.case.complete and number)]
                 shift = number % len(group) if group else 0
@@ -304,18 +331,24 @@ class Bench:
                     series.rounds.append(None if series.hopeless else self.run_once(series, seconds))
                     progress.step(f"round {number + 1}: {title}: {series.runner.name}")
 
+    def peak_command(self, words, drives, seconds):
+        devices = [jobs.escape(device) for device in self.options.devices[:drives]]
+        names = {f"device{number}": device for number, device in enumerate(devices, 1)}
+        number, unit = re.fullmatch(r"(\d+)(\w*)", self.options.size).groups()
+        names |= {"size": self.options.size, "size_of_all": f"{int(number) * drives}{unit}"}
+        return [word.format(build=self.build, device=devices[0], devices=":".join(devices), seconds=seconds, **names) for word in words]
+
     def measure_peaks(self):
         for peak in self.peaks:
             seconds = math.ceil(max(peak.seconds_min, self.seconds))
             group = []
             for entry in peak.runners:
-                command = [word.format(build=self.build, device=jobs.escape(self.options.devices[0]), seconds=seconds)
-                           for word in entry["command"]]
+                command = self.peak_command(entry["command"], peak.drives, seconds)
                 if not Path(command[0]).exists() and "/" in command[0] or "libspillway_fio" in " ".join(command) and not self.options.engine:
                     self.left_out.append(f"peak: {entry['name']}: not built")
                     continue
                 runner = jobs.Runner(entry["name"], entry["reads"], peer=entry.get("peer", False))
-                case = jobs.Case("peak", peak.name, (), 1, "iops", (), (), False)
+                case = jobs.Case("peak", peak.name, (), peak.drives, peak.metric, (), (), False)
                 group.append(Series(case, runner, command))
             for number in range(self.options.rounds):
                 for series in group:
@@ -330,12 +363,50 @@ class Bench:
         try:
             if outcome.status != 0:
                 raise ValueError(words_of(outcome))
-            result = measured_peak(outcome) if series.runner.tool == "t/io_uring" else measured(outcome)
+            result = READERS[series.runner.tool](outcome)
         except (ValueError, KeyError) as error:
             series.fail(str(error))
             return None
         result.update(wall_seconds=outcome.wall_seconds, cpu_seconds_total=outcome.cpu_seconds, cpu_seconds=outcome.cpu_seconds)
         return result
+
+
+    def count(self, argv):
+        """Instructions in user space of a command under callgrind, system calls, and what it said."""
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = run(["valgrind", "--tool=callgrind", "--collect-systime=yes", f"--callgrind-out-file={folder}/out", *argv], 120)
+            found = re.search(r"^==\d+== Collected : (\d+) (\d+)", outcome.errors, re.MULTILINE)
+            if outcome.status != 0 or not found:
+                raise ValueError(words_of(outcome))
+            return int(found.group(1)), int(found.group(2)), outcome
+
+    def count_instructions(self):
+        """Per I/O, of the engine's loop and of t/io_uring. The first by the difference of two runs; the second, which cannot be told how
+        many to do, by its system calls, each of which submits a whole batch. What starting costs is in its figure: a thousandth."""
+        peak, engine = f"{self.build}/fio-plain/t/io_uring", f"{self.build}/tests/bench/peak_bench"
+        reason = next((f"{what} is missing" for what in (peak, engine) if not Path(what).exists()), None)
+        if not shutil.which("valgrind"):
+            reason = "valgrind is not installed"
+        if reason or (self.options.only and not re.search(self.options.only, "instructions")):
+            self.left_out += [f"instructions per I/O: {reason}"] if reason else []
+            return []
+        batch, device = 16, self.options.devices[0]
+        ours = [[engine, device, f"ios={ios}", "depth=64", f"batch={batch}", "bs=4096"] for ios in (50000, 250000)]
+        theirs = [peak, "-d64", f"-s{batch}", f"-c{batch}", "-b4096", "-p0", "-B1", "-F1", "-n1", "-r3", device]
+        print("bench: counting instructions", file=sys.stderr)
+        try:
+            runs = [self.count(command) for command in ours]
+            done = [parse_json(outcome.output)["ios"] for _, _, outcome in runs]
+            instructions, calls, _ = self.count(theirs)
+        except (ValueError, KeyError) as error:
+            self.left_out.append(f"instructions per I/O: {error}")
+            return []
+        valgrind = "valgrind --tool=callgrind --collect-systime=yes "
+        return [
+            {"runner": "fio t/io_uring", "per_io": instructions / (calls * batch), "command": valgrind + shlex.join(theirs)},
+            {"runner": "spillway engine", "per_io": (runs[1][0] - runs[0][0]) / (done[1] - done[0]),
+             "command": valgrind + shlex.join(ours[0]) + "; the same with " + ours[1][2]},
+        ]
 
 
 def arguments():
@@ -347,6 +418,7 @@ def arguments():
     parser.add_argument("--engine", action="store_true", help="the fio engine is built")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--no-huge-pages", action="store_true", help="for fio's buffers")
     parser.add_argument("--only", help="regular expression on 'job: section'")
     parser.add_argument("devices", nargs="+")
     options = parser.parse_args()
@@ -367,6 +439,7 @@ def main():
     try:
         bench.measure()
         bench.measure_peaks()
+        instructions = bench.count_instructions()
     finally:
         bench.remove_store()
     data = {
@@ -376,6 +449,7 @@ def main():
         "seconds": bench.seconds,
         "machine": machine,
         "left_out": bench.left_out,
+        "instructions": instructions,
         "series": [report.summarize(s) for s in bench.series + bench.peak_series],
     }
     report.add_ratios(data["series"])

@@ -7,6 +7,7 @@
 #
 # BENCH_ROUNDS (5), BENCH_SECONDS per run (as fits into ten minutes), BENCH_ONLY (regular expression on job and section),
 # BENCH_SIZE of what is used of each drive (1G), BENCH_ALLOW_DESTRUCTIVE=1 for drives that carry something.
+# BENCH_NO_HUGE_PAGES=1 where others may take them meanwhile.
 # Writes report.json, report.md and charts to BUILD/bench, or to BENCH_OUT.
 set -Eeuo pipefail
 
@@ -46,7 +47,7 @@ trap 'exit 143' TERM
 
 # Reserved huge pages, for fio's mmaphuge and for spillway's arena alike; given back at the end.
 reserve_huge_pages() {
-    [ -w $huge/nr_hugepages ] || return 0
+    [ -z "${BENCH_NO_HUGE_PAGES:-}" ] && [ -w $huge/nr_hugepages ] || return 0
     [ "$(cat $huge/free_hugepages)" -lt $huge_wanted ] || return 0
     huge_before=$(cat $huge/nr_hugepages)
     echo $((huge_before + huge_wanted)) >$huge/nr_hugepages || true
@@ -109,7 +110,7 @@ reserve_huge_pages
 
 # In the background, so that a signal is dealt with at once.
 "$(find_python)" -B tests/bench/bench.py --build "$build" --out "$out" --kind "$kind" --size "$size" ${engine:+--engine} \
-    --rounds "${BENCH_ROUNDS:-5}" ${BENCH_SECONDS:+--seconds "$BENCH_SECONDS"} ${BENCH_ONLY:+--only "$BENCH_ONLY"} \
+    --rounds "${BENCH_ROUNDS:-5}" ${BENCH_SECONDS:+--seconds "$BENCH_SECONDS"} ${BENCH_ONLY:+--only "$BENCH_ONLY"} ${BENCH_NO_HUGE_PAGES:+--no-huge-pages} \
     "${devices[@]}" &
 running=$!
 status=0

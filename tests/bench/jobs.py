@@ -51,6 +51,8 @@ class Case:
 class Peak:
     name: str
     seconds_min: float
+    drives: int
+    metric: str
     runners: list = field(default_factory=list)
 
 
@@ -81,7 +83,7 @@ def load(path=HERE / "matrix.toml"):
             entry[key] = tuple(entry.get(key, ()))
         runners[entry["name"]] = Runner(**entry)
     cases = [case for row in data["row"] for case in row_cases(row, runners)]
-    return runners, cases, [Peak(p["name"], p["seconds_min"], p["runner"]) for p in data.get("peak", [])]
+    return runners, cases, [Peak(p["name"], p["seconds_min"], p.get("drives", 1), p.get("metric", "iops"), p["runner"]) for p in data.get("peak", [])]
 
 
 def row_cases(row, runners):
@@ -113,10 +115,11 @@ def command_line(case, runner, devices, build, seconds, programs, hugepages=Fals
     options = [option.format(build=build, devices=joined) for option in runner.options]
     options += runner.hugepages if hugepages else ()
     settings = [f"--{name}={value}" for name, value in case.settings]
-    common = [f"--filename={runner.filename or joined}", *settings, *case.options]
+    # Buffers are not touched between writes, in no tool.
+    common = [f"--filename={runner.filename or joined}", *settings, *case.options, "--scramble_buffers=0"]
     if seconds is not None:
         common += ["--time_based=1", f"--runtime={max(1, round(seconds * 1000))}ms"]
     if runner.tool == "fio":
-        # The engine first: its own options mean nothing before it. Buffers are not touched between writes, in no tool.
-        return [programs["fio"], f"--name={case.section}", *options, *common, "--scramble_buffers=0", "--output-format=json"]
+        # The engine first: its own options mean nothing before it.
+        return [programs["fio"], f"--name={case.section}", *options, *common, "--output-format=json"]
     return [programs["spillway"], "bench", "--allow-destructive", *options, *common, "--output-format=json"]

@@ -2,17 +2,17 @@
 /*
  * tests/bench/peak_bench.c - what the engine alone costs: fio's t/io_uring, with the queue in place of the ring
  *
- *   peak_bench DEVICE [seconds=N | ios=N] [depth=64] [batch=16] [bs=4096] [order=random|sequential] [wait=interrupt|poll|sqpoll]
+ *   peak_bench DEVICE [seconds=N | ios=N] [depth=64] [batch=16] [bs=4096] [wait=interrupt|poll|sqpoll]
  *
- * Reads whole blocks at random places (or one after the other) with one thread, registered memory and registered files, submits and
+ * Reads whole blocks at random places with one thread, registered memory and registered files, submits and
  * collects `batch` of them with one system call, and measures nothing else meanwhile. With ios=N it ends after so many, for
  * counting instructions: the difference of two counts is the cost of the ios between them. Prints one line of JSON.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include <spillway/engine.h>
 
@@ -20,16 +20,16 @@
 
 struct setup {
 	uint64_t seconds, ios, depth, batch, block_bytes;
-	bool sequential;
 	enum spw_wait wait;
 };
 
 struct loop {
+	const struct setup *setup;
 	struct spw_queue *queue;
 	struct spw_io *ios;
-	uint64_t blocks, next, random, done, failed;
+	uint64_t blocks, random, done, failed, refused;
+	double seconds;
 	uint32_t block_bytes;
-	bool sequential;
 };
 
 static inline void must(int rc, const char *what)
@@ -38,15 +38,6 @@ static inline void must(int rc, const char *what)
 		return;
 	(void)fprintf(stderr, "peak_bench: %s: %s\n", what, spw_last_error());
 	exit(1);
-}
-
-static double cpu_seconds(void)
-{
-	struct rusage usage;
-
-	(void)getrusage(RUSAGE_SELF, &usage);
-	return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 static bool parse(struct setup *setup, const char *word)
@@ -68,10 +59,6 @@ static bool parse(struct setup *setup, const char *word)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(numbers); i++)
 		if (strlen(numbers[i].name) == len && strncmp(word, numbers[i].name, len) == 0)
 			return spw_size_parse(value, numbers[i].value) == 0;
-	if (strncmp(word, "order=", 6) == 0) {
-		setup->sequential = strcmp(value, "sequential") == 0;
-		return setup->sequential || strcmp(value, "random") == 0;
-	}
 	for (unsigned i = 0; strncmp(word, "wait=", 5) == 0 && i < SPW_ARRAY_LEN(waits); i++)
 		if (strcmp(value, waits[i]) == 0) {
 			setup->wait = (enum spw_wait)i;
@@ -83,29 +70,30 @@ static bool parse(struct setup *setup, const char *word)
 /* A linear congruential generator, whose high bits are as random as an address has to be. t/io_uring takes fio's generator. */
 static inline uint64_t next_block(struct loop *loop)
 {
-	if (loop->sequential)
-		return loop->next++ % loop->blocks;
 	loop->random = loop->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return (uint64_t)((unsigned __int128)loop->random * loop->blocks >> 64);
 }
 
-static void prepare(struct loop *loop, struct spw_io *io)
+static inline int prepare(struct loop *loop, struct spw_io *io)
 {
 	io->offset_bytes = next_block(loop) * loop->block_bytes;
-	must(spw_queue_prepare(loop->queue, io), "prepare");
+	return spw_queue_prepare(loop->queue, io);
 }
 
-/* Goes round at once, and is issued with the others by the next reap. */
+/* Goes round at once, and is issued with the others by the next reap; while the queue is being closed that is refused. */
 static void io_done(struct spw_io *io)
 {
 	struct loop *loop = io->context;
 
-	loop->failed += io->res < 0;
-	prepare(loop, io);
+	if (__builtin_expect(io->res < 0, 0))
+		loop->failed += io->res != -ECANCELED;
+	if (__builtin_expect(prepare(loop, io) != 0, 0))
+		loop->refused++;
 }
 
-static void open_all(struct loop *loop, const struct setup *setup, const char *path)
+static void open_all(struct loop *loop, const char *path)
 {
+	const struct setup *setup = loop->setup;
 	struct spw_device *device;
 	struct spw_arena *arena;
 	struct spw_arena_opts arena_opts;
@@ -126,7 +114,6 @@ static void open_all(struct loop *loop, const struct setup *setup, const char *p
 	must(spw_queue_open(&device, 1, &opts, &loop->queue), "queue");
 	loop->blocks = spw_device_geometry(device)->size_bytes / setup->block_bytes;
 	loop->block_bytes = (uint32_t)setup->block_bytes;
-	loop->sequential = setup->sequential;
 	loop->random = 88172645463325252u;
 	loop->ios = calloc(setup->depth, sizeof(*loop->ios));
 	if (!loop->ios || loop->blocks == 0)
@@ -143,13 +130,14 @@ static void open_all(struct loop *loop, const struct setup *setup, const char *p
 }
 
 /* As t/io_uring: the depth is filled in batches; from then on each system call submits a batch and waits for one. */
-static void run(struct loop *loop, const struct setup *setup)
+static void run(struct loop *loop)
 {
+	const struct setup *setup = loop->setup;
 	uint64_t end_ns = setup->ios ? UINT64_MAX : spw_clock_ns() + setup->seconds * 1000000000u;
 	unsigned batch = (unsigned)setup->batch;
 
 	for (uint64_t i = 0; i < setup->depth; i++) {
-		prepare(loop, &loop->ios[i]);
+		must(prepare(loop, &loop->ios[i]), "prepare");
 		if ((i + 1) % batch == 0)
 			must(spw_queue_submit(loop->queue), "submit");
 	}
@@ -163,34 +151,39 @@ static void run(struct loop *loop, const struct setup *setup)
 	}
 }
 
+/* In a thread of its own, as all tools that make bench compares: what the main thread does is not counted. */
+static void *measure(void *context)
+{
+	struct loop *loop = context;
+	uint64_t begin_ns = spw_clock_ns();
+
+	run(loop);
+	loop->seconds = (double)(spw_clock_ns() - begin_ns) / 1e9;
+	spw_queue_close(loop->queue);
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	struct setup setup = {.seconds = 2, .depth = 64, .batch = 16, .block_bytes = 4096};
-	struct loop loop = {0};
-	struct spw_queue_stats stats = {0};
-	uint64_t begin_ns;
-	double cpu, seconds;
+	struct loop loop = {.setup = &setup};
+	pthread_t thread;
+	int error;
 
 	for (int i = 2; i < argc; i++)
 		if (!parse(&setup, argv[i]))
 			argc = 1;
 	if (argc < 2 || setup.depth == 0 || setup.depth > SPW_QUEUE_DEPTH_MAX || setup.batch == 0) {
 		(void)fprintf(stderr, "usage: peak_bench DEVICE [seconds=N | ios=N] [depth=N] [batch=N] [bs=BYTES] "
-				      "[order=random|sequential] [wait=interrupt|poll|sqpoll]\n");
+				      "[wait=interrupt|poll|sqpoll]\n");
 		return 2;
 	}
-	open_all(&loop, &setup, argv[1]);
-	cpu = cpu_seconds();
-	begin_ns = spw_clock_ns();
-	run(&loop, &setup);
-	seconds = (double)(spw_clock_ns() - begin_ns) / 1e9;
-	cpu = cpu_seconds() - cpu;
-	spw_queue_stats(loop.queue, &stats, sizeof(stats));
-	(void)printf("{\"ios\": %ju, \"failed\": %ju, \"seconds\": %.6f, \"cpu_seconds\": %.6f, \"block_bytes\": %u, "
-		     "\"system_calls\": %ju, \"parts_fixed\": %ju, \"in_flight_max\": %u, \"description\": \"%s\"}\n",
-		     (uintmax_t)loop.done, (uintmax_t)loop.failed, seconds, cpu, loop.block_bytes,
-		     (uintmax_t)stats.system_calls, (uintmax_t)stats.parts_fixed, stats.in_flight_max,
-		     spw_queue_description(loop.queue));
-	spw_queue_close(loop.queue);
+	open_all(&loop, argv[1]);
+	error = pthread_create(&thread, NULL, measure, &loop);
+	if (error)
+		must(spw_error_errno(-error, "no thread"), argv[1]);
+	(void)pthread_join(thread, NULL);
+	(void)printf("{\"ios\": %ju, \"failed\": %ju, \"seconds\": %.6f, \"block_bytes\": %u}\n", (uintmax_t)loop.done,
+		     (uintmax_t)loop.failed, loop.seconds, loop.block_bytes);
 	return loop.failed > 0;
 }

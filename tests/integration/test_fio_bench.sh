@@ -10,7 +10,7 @@ reason=$("$ROOT/tools/fio_engine/fetch.sh" "$SPW_BUILD/fio-src" 2>&1) || status=
 [ $status -ne 77 ] || skip "${reason##*$'\n'}"
 [[ $SPW_BUILD == /* ]] || SPW_BUILD=$ROOT/$SPW_BUILD
 one='' two='' three='' four='' carries='' # make_* set them
-bench=(env BUILD="$SPW_BUILD" BENCH_OUT="$TEST_TMP/out" BENCH_ROUNDS=2 BENCH_SECONDS=0.1 BENCH_SIZE=32M)
+bench=(env BUILD="$SPW_BUILD" BENCH_OUT="$TEST_TMP/out" BENCH_ROUNDS=2 BENCH_SECONDS=0.1 BENCH_SIZE=32M BENCH_NO_HUGE_PAGES=1)
 
 begin "every runner gives figures, with the command line beside them"
 for name in one two three four; do
