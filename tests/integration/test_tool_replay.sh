@@ -130,6 +130,42 @@ begin "a drive that is half as fast for a while"
 expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 100MB,4GB,4GB --mode spill --dip 3-4 --steps 6 --json
 json "d['steps'][2]['bytes_written'] < d['steps'][1]['bytes_written'] == d['steps'][5]['bytes_written']"
 
+# steps OPTION...: of a recorded step, small, at a speed that wants some 1 to 2 GB/s.
+steps() {
+    "$SPILLWAY" replay "$ROOT/tests/traces/$1.jsonl.gz" --speed 40 --scale 0.02 --json "${@:2}"
+}
+
+begin "recorded steps: plans cost no time, and memory falls as bandwidth rises"
+for name in gpt bert t5; do
+    for rate in 8GB 1GB 250MB; do
+        steps $name --bandwidth $rate --steps 4 >"$TEST_TMP/$name.$rate"
+        steps $name --bandwidth $rate --steps 4 --mode positional >"$TEST_TMP/$name.$rate.positional"
+    done
+done
+expect_true "the targets of docs/TRACES.md" python3 - "$TEST_TMP" <<'END'
+import json, sys
+for name in "gpt", "bert", "t5":
+    runs = [json.load(open(f"{sys.argv[1]}/{name}.{rate}")) for rate in ("8GB", "1GB", "250MB")]
+    others = [json.load(open(f"{sys.argv[1]}/{name}.{rate}.positional")) for rate in ("8GB", "1GB", "250MB")]
+    assert all(run["over_ideal_max"] <= 1.02 for run in runs), name
+    peaks = [run["activation_peak_bytes"] for run in runs]
+    assert peaks == sorted(peaks) and peaks[-1] <= runs[-1]["keep_all_bytes"], (name, peaks)
+    assert peaks[0] <= 1.25 * runs[0]["lower_bound_bytes"], (name, peaks)
+    # What is planned is never worse than the positional rule; what comes of it, by what ends between two calls.
+    for run, other in zip(runs, others):
+        assert run["activation_peak_bytes"] <= 1.06 * other["activation_peak_bytes"], (name, run, other)
+END
+
+begin "a recorded step on a drive that is half as fast for a while: two steps stall at most"
+for name in gpt t5; do
+    steps $name --bandwidth 1GB --dip 6-10 --steps 15 >"$OUTPUT"
+    json "not any(s['stall_seconds'] > 0.02 * d['ideal_seconds'] for s in d['steps'][7:10] + d['steps'][12:])"
+done
+
+begin "a budget is kept"
+steps bert --bandwidth 1GB --mode budget --budget 250MiB --steps 4 >"$OUTPUT"
+json "d['activation_peak_bytes'] <= 250 << 20 and d['bytes_written'] > 0"
+
 begin "drives: must hold a store, and are handed back as they were"
 make_file plain 64M
 unchanged "$plain" expect_exit 1 "$SPILLWAY" replay "$trace" --devices "$plain"
