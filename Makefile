@@ -169,12 +169,16 @@ bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 
 $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) -o $@ $^ $(lib_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) -o $@ $^ $(lib_libs) $(tool_libs)
 
 .PHONY: bench-store
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
+
+.PHONY: bench-cache
+bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
+	@mkdir -p $(BUILD)/bench && $(BUILD)/tests/bench/cache_bench $(BUILD)/bench
 
 .PHONY: bench-replay
 bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans against SSDTrain's rule

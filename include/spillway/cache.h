@@ -63,7 +63,7 @@ enum spw_cache_mode {
 
 struct spw_cache_opts {
 	size_t size;
-	enum spw_cache_mode mode; /* default SPW_CACHE_SPILL */
+	enum spw_cache_mode mode; /* default SPW_CACHE_FASTEST */
 	uint64_t min_bytes;       /* smaller tensors are kept; default 64 KiB */
 	uint64_t staging_bytes;   /* most bytes that wait to be written; beyond it tensors are kept; default 1 GiB */
 	uint64_t prefetch_bytes;  /* most bytes read ahead; 0: as the largest scope spilled; default 0 */

@@ -32,13 +32,21 @@ struct trainer {
 	uint64_t forward_bytes;
 };
 
-static void trainer_open(struct trainer *trainer, const struct spw_store_opts *store_opts)
+static void trainer_open_to(struct trainer *trainer, const struct spw_store_opts *store_opts, enum spw_cache_mode mode)
 {
 	struct spw_cache_opts opts;
 
 	*trainer = (struct trainer){.store = open_drives(4, store_opts)};
 	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.mode = mode;
+	opts.memory_bytes = 4 * MIB;
 	assert_ok(spw_cache_open(trainer->store, &opts, &trainer->cache));
+}
+
+/* By the fixed rule, which does the same in every step. */
+static void trainer_open(struct trainer *trainer, const struct spw_store_opts *store_opts)
+{
+	trainer_open_to(trainer, store_opts, SPW_CACHE_SPILL);
 }
 
 static struct spw_cache_stats trainer_stats(struct trainer *trainer)
@@ -201,6 +209,39 @@ static void test_training_steps(void **state)
 }
 
 /* The drives have all the time they want: everything but the kept goes there and comes back. */
+/* Whatever the plan: the bytes are right, steps that are alike follow it, and it says what it expects. */
+static void test_planned_steps(void **state)
+{
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET, SPW_CACHE_POSITIONAL};
+	struct spw_store_opts opts = default_opts();
+	struct spw_cache_stats stats;
+	struct trainer trainer;
+
+	(void)state;
+	(void)format_drives(4, 1, 0);
+	for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		trainer_open_to(&trainer, &opts, modes[i]);
+		for (unsigned step = 0; step < 4; step++) {
+			forward(&trainer);
+			/* Otherwise all may be forwarded, and nothing is known of the drives. */
+			while (step < 2 && trainer_stats(&trainer).staging_bytes > 0)
+				pause_shortly();
+			backward(&trainer);
+		}
+		spw_cache_step(trainer.cache);
+		stats = trainer_stats(&trainer);
+		assert_true(stats.write_bytes_per_second > 0);
+		assert_true(stats.plans > 0);
+		assert_int_equal(stats.plan_mismatches, 0);
+		assert_int_equal(stats.steps_fixed + stats.steps_planned, 4);
+		assert_true(stats.steps_planned >= 2);
+		assert_int_equal(stats.plan_tensors, TENSORS);
+		assert_true(stats.plan_peak_bytes <= stats.plan_keep_all_bytes);
+		assert_int_equal(stats.writes_failed + stats.reads_failed + stats.prefetches_failed, 0);
+		trainer_close(&trainer);
+	}
+}
+
 static void test_memory_falls_to_what_is_kept(void **state)
 {
 	struct spw_store_opts opts = default_opts();
@@ -390,6 +431,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test_case(test_training_steps),
+		test_case(test_planned_steps),
 		test_case(test_memory_falls_to_what_is_kept),
 		test_case(test_full_drives),
 		test_case(test_few_requests),

@@ -46,6 +46,7 @@ static void rig_begin(struct rig *rig)
 {
 	*rig = (struct rig){.store = fake_open()};
 	spw_cache_opts_init(&rig->opts, sizeof(rig->opts));
+	rig->opts.mode = SPW_CACHE_SPILL;
 	rig->opts.min_bytes = 16;
 	rig->opts.tensors_max = 64;
 	rig->opts.log = (struct spw_log){.write = rig_log, .context = rig};

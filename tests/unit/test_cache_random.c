@@ -7,6 +7,9 @@
  * be checked. Memory that was offered is destroyed and freed as soon as its token is drained. One seed gives one run:
  * the only other thread ends a read when the first one waits for it. A second test lets several threads loose on one
  * cache; its order is the scheduler's.
+ *
+ * In half of the rounds each step begins with the same seed as the one before, so that steps are alike for a while,
+ * until what the drives did makes them differ: plans are made, followed and left.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,6 +87,8 @@ struct owner {
 
 struct world {
 	uint64_t random;
+	uint64_t io_random;
+	uint64_t script; /* the seed of every step; 0: none */
 	struct spw_store *store;
 	struct spw_cache *cache;
 	struct handle handles[HANDLES_MAX];
@@ -125,9 +130,23 @@ static void check_bytes(const struct world *world, const uint8_t *bytes, uint64_
 /* ---- What must always hold inside ---- */
 
 struct sums {
-	uint64_t activation, staging, window, in_flight;
+	uint64_t activation, staging, window, in_flight, old;
 	uint32_t entries;
 };
+
+/* What a plan knows of the tensors of this step. */
+static void check_place(const struct world *world, const struct entry *entry)
+{
+	const struct adapt *adapt = &entry->cache->adapt;
+
+	if (entry->recorded_step != entry->cache->step || entry->matched == NO_TENSOR || entry->state == ENTRY_DEAD)
+		return;
+	REQUIRE(world, adapt->planned && entry->matched < adapt->basis.count &&
+			       adapt->basis.tensors[entry->matched].plannable);
+	REQUIRE(world, adapt->basis.tensors[entry->matched].bytes == entry->len_bytes);
+	REQUIRE(world, adapt->slots[entry->matched] == (uint32_t)(entry - entry->cache->entries));
+	REQUIRE(world, !adapt->gone[entry->matched]);
+}
 
 static void check_entry(const struct world *world, const struct entry *entry, struct sums *sums)
 {
@@ -136,6 +155,10 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 	sums->entries++;
 	sums->activation += entry->owner_held ? entry->len_bytes : 0;
 	sums->activation += entry->memory ? entry->len_bytes : 0;
+	if (entry->recorded_step != entry->cache->step) {
+		sums->old += entry->owner_held ? entry->len_bytes : 0;
+		sums->old += entry->memory ? entry->len_bytes : 0;
+	}
 	sums->staging += entry->write_in_flight ? entry->len_bytes : 0;
 	sums->window += entry->in_window ? entry->len_bytes : 0;
 	sums->in_flight += (unsigned)entry->write_in_flight + entry->read_in_flight;
@@ -151,6 +174,7 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 	REQUIRE(world, entry->state != ENTRY_RESIDENT || !entry->memory == entry->owner_held);
 	REQUIRE(world, !entry->in_window || entry->state == ENTRY_READING || entry->state == ENTRY_RESIDENT);
 	REQUIRE(world, entry->leases == 0 || entry->memory);
+	check_place(world, entry);
 }
 
 static void check_inside(const struct world *world)
@@ -164,6 +188,12 @@ static void check_inside(const struct world *world)
 		if (cache->entries[i].state != ENTRY_FREE)
 			check_entry(world, &cache->entries[i], &sums);
 	REQUIRE(world, sums.in_flight == cache->io_in_flight);
+	REQUIRE(world, sums.old == cache->adapt.old_bytes);
+	REQUIRE(world, cache->adapt.waiting == 0);
+	REQUIRE(world, cache->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.staging);
+	REQUIRE(world,
+		cache->measure.flows[DIRECTION_WRITE].in_flight + cache->measure.flows[DIRECTION_READ].in_flight ==
+			sums.in_flight);
 	spw_cache_unlock(cache);
 	spw_cache_stats(cache, &stats, sizeof(stats));
 	REQUIRE(world, stats.entries == sums.entries);
@@ -232,7 +262,11 @@ static void do_offer(struct world *world)
 				   .owner = owner->token};
 	if (random_chance(&world->random, 3))
 		world->store->put_error = random_chance(&world->random, 50) ? -ENOSPC : -EIO;
-	rc = spw_cache_offer(world->cache, &offer, &handle->tensor);
+	rc = spw_cache_offer_hint(world->cache, &offer,
+				  (enum spw_cache_hint)(random_chance(&world->random, 80)
+								? SPW_HINT_NONE
+								: random_below(&world->random, 4)),
+				  &handle->tensor);
 	world->store->put_error = 0;
 	REQUIRE(world, rc >= 0 || rc == -ENOBUFS);
 	if (rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL)
@@ -335,12 +369,18 @@ static void do_change_storage(struct world *world)
 static void do_say_where(struct world *world)
 {
 	uint32_t micro_batch = (uint32_t)random_below(&world->random, 2);
+	enum spw_stage stage = random_chance(&world->random, 40) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
+	enum spw_stage next_stage = random_chance(&world->random, 60) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
 
 	switch (random_below(&world->random, 8)) {
-	case 0: spw_cache_step(world->cache); break;
-	case 1: spw_cache_stage(world->cache, micro_batch, SPW_STAGE_BACKWARD); break;
-	case 2:
-	case 3: spw_cache_stage(world->cache, micro_batch, SPW_STAGE_FORWARD); break;
+	case 0:
+		spw_cache_step(world->cache);
+		if (world->script)
+			world->random = world->script;
+		break;
+	case 1:
+	case 2: spw_cache_stage(world->cache, micro_batch, stage); break;
+	case 3: spw_cache_stage_next(world->cache, micro_batch, stage, 1 - micro_batch, next_stage); break;
 	case 4:
 	case 5: spw_cache_scope_enter(world->cache, random_below(&world->random, 3)); break;
 	default: spw_cache_scope_leave(world->cache);
@@ -418,17 +458,22 @@ static void do_anything(struct world *world)
 	else if (choice < 80)
 		do_say_where(world);
 	else
-		end_one(world, &world->random);
+		end_one(world, &world->io_random);
 }
 
 /* ---- Rounds ---- */
 
 static void world_begin(struct world *world, uint64_t random)
 {
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_FASTEST, SPW_CACHE_FASTEST,
+						    SPW_CACHE_BUDGET, SPW_CACHE_POSITIONAL};
 	struct spw_cache_opts opts;
 
-	*world = (struct world){.random = random, .helper_random = random + 1, .store = fake_open()};
+	*world = (struct world){
+		.random = random, .io_random = random + 2, .helper_random = random + 1, .store = fake_open()};
 	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.mode = modes[random_below(&world->random, SPW_ARRAY_LEN(modes))];
+	opts.memory_bytes = 1 + random_below(&world->random, 50000);
 	opts.min_bytes = 64;
 	opts.tensors_max = TENSORS_MAX;
 	opts.staging_bytes = random_chance(&world->random, 50) ? UINT64_C(1) << 30 : 20000;
@@ -439,6 +484,7 @@ static void world_begin(struct world *world, uint64_t random)
 	world->store->arena = random_chance(&world->random, 50) ? UINT64_MAX : 10000;
 	world->write_errors_percent = (unsigned)random_below(&world->random, 2) * 10;
 	world->read_errors_percent = (unsigned)random_below(&world->random, 2) * 10;
+	world->script = random_chance(&world->random, 50) ? random_next(&world->random) : 0;
 	for (unsigned i = 0; i < STORAGES; i++)
 		world->keys[i] = ++world->key_last;
 	assert_int_equal(spw_cache_open(world->store, &opts, &world->cache), 0);
@@ -497,7 +543,7 @@ static void test_random_interleavings(void **state)
 	static struct world world;
 	uint64_t random = seed;
 	unsigned long left = operations();
-	uint64_t takes = 0, failed = 0;
+	uint64_t takes = 0, failed = 0, plans = 0, mismatches = 0;
 
 	(void)state;
 	while (left > 0) {
@@ -512,11 +558,13 @@ static void test_random_interleavings(void **state)
 		}
 		takes += world.takes;
 		failed += world.failed_takes;
+		plans += world.cache->count.plans;
+		mismatches += world.cache->count.plan_mismatches;
 		world_end(&world);
 	}
 	/* The run has seen something. */
 	assert_true(takes > operations() / 50);
-	assert_true(operations() < 100000 || failed > 0);
+	assert_true(operations() < 100000 || (failed > 0 && plans > 0 && mismatches > 0));
 }
 
 /* ---- Several threads on one cache ---- */
@@ -624,8 +672,10 @@ static void *crowd_member(void *context)
 	for (unsigned step = 0; step < THREAD_STEPS; step++) {
 		spw_tensor tensors[6];
 
-		if (member->index == 0)
+		if (member->index == 0) {
+			spw_cache_step(crowd->cache);
 			spw_cache_stage(crowd->cache, 0, SPW_STAGE_FORWARD);
+		}
 		for (unsigned i = 0; i < 6; i++)
 			tensors[i] = crowd_offer(crowd, member->index, crowd_key(member->index, step, i));
 		crowd_drain(crowd);
@@ -680,6 +730,7 @@ static void test_several_threads(void **state)
 	crowd.store->wait_for_test = true;
 	assert_int_equal(pthread_mutex_init(&crowd.lock, NULL), 0);
 	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.mode = SPW_CACHE_FASTEST;
 	opts.min_bytes = 64;
 	opts.tensors_max = 1024;
 	assert_int_equal(spw_cache_open(crowd.store, &opts, &crowd.cache), 0);

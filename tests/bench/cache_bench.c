@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/bench/cache_bench.c - what the tensor cache costs for each tensor, and planning for each step
+ *
+ *   cache_bench FOLDER
+ *
+ * Over a real store on a file in FOLDER. Prints a table, and writes it to FOLDER/cache.md and FOLDER/cache.json. Only
+ * offers and takes are timed; a round is a step of so many tensors, and the median of all rounds counts. Nothing is
+ * asserted.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <spillway/spillway.h>
+
+#include "util/util.h"
+
+#define TENSORS      1000u
+#define TENSORS_PLAN 10000u
+#define ROUNDS       41u
+#define BATCH        200u
+#define KEPT_BYTES   (1u << 20)
+#define SMALL_BYTES  64u
+#define DRIVE_BYTES  (UINT64_C(256) << 20)
+#define CASES_MAX    8u
+
+struct result {
+	const char *name, *key;
+	uint64_t median_ns, min_ns, max_ns, target_ns;
+};
+
+static struct result results[CASES_MAX];
+static unsigned result_count;
+static struct spw_store *store;
+static uint8_t *memory;
+static spw_tensor tensors[TENSORS_PLAN];
+static uint64_t next_key;
+
+static void must(int rc, const char *what)
+{
+	if (rc >= 0)
+		return;
+	(void)fprintf(stderr, "cache_bench: %s: %s\n", what, spw_last_error());
+	exit(1);
+}
+
+static void open_store(const char *path)
+{
+	struct spw_format_opts format;
+	struct spw_store_opts opts;
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	if (fd < 0 || ftruncate(fd, (off_t)DRIVE_BYTES) || close(fd)) {
+		perror(path);
+		exit(1);
+	}
+	spw_format_opts_init(&format, sizeof(format));
+	must(spw_format(&path, 1, &format, NULL), "format");
+	spw_store_opts_init(&opts, sizeof(opts));
+	must(spw_store_open(&path, 1, &opts, &store), "open");
+	must(spw_store_alloc(store, KEPT_BYTES, (void **)&memory), "memory");
+	memset(memory, 1, KEPT_BYTES);
+}
+
+static struct spw_cache *open_cache(enum spw_cache_mode mode)
+{
+	struct spw_cache_opts opts;
+	struct spw_cache *cache;
+
+	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.mode = mode;
+	must(spw_cache_open(store, &opts, &cache), "cache");
+	return cache;
+}
+
+static void offer(struct spw_cache *cache, unsigned which, uint64_t bytes, enum spw_cache_hint hint)
+{
+	struct spw_offer offer = {.storage_key = ++next_key,
+				  .storage_bytes = memory,
+				  .storage_len_bytes = bytes,
+				  .len_bytes = bytes,
+				  .owner = which + 1};
+
+	must(spw_cache_offer_hint(cache, &offer, hint, &tensors[which]), "offer");
+}
+
+static void take(struct spw_cache *cache, unsigned which, uint64_t bytes)
+{
+	struct spw_taken taken;
+
+	must(spw_cache_take(cache, tensors[which], 0, bytes, &taken), "take");
+	if (taken.lease)
+		spw_cache_return(cache, taken.lease);
+}
+
+static void release_all(struct spw_cache *cache, unsigned count)
+{
+	uint64_t owners[64];
+
+	for (unsigned i = 0; i < count; i++)
+		must(spw_cache_release(cache, tensors[i]), "release");
+	while (spw_cache_drain(cache, owners, 64) > 0)
+		;
+}
+
+static int compare(const void *one, const void *other)
+{
+	uint64_t left = *(const uint64_t *)one, right = *(const uint64_t *)other;
+
+	return (left > right) - (left < right);
+}
+
+static void report(const char *name, const char *key, uint64_t *ns, unsigned count, uint64_t target_ns)
+{
+	qsort(ns, count, sizeof(*ns), compare);
+	results[result_count++] = (struct result){name, key, ns[count / 2], ns[0], ns[count - 1], target_ns};
+}
+
+/* A whole step's offers, then its takes in reverse order, as a training step does. */
+static void bench_kept(enum spw_cache_mode mode, const char *name, const char *key)
+{
+	struct spw_cache *cache = open_cache(mode);
+	uint64_t ns[ROUNDS];
+
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		uint64_t began_ns;
+
+		spw_cache_step(cache);
+		began_ns = spw_clock_ns();
+		for (unsigned i = 0; i < TENSORS; i++)
+			offer(cache, i, KEPT_BYTES, SPW_HINT_PIN);
+		for (unsigned i = TENSORS; i-- > 0;)
+			take(cache, i, KEPT_BYTES);
+		ns[round] = (spw_clock_ns() - began_ns) / TENSORS;
+		release_all(cache, TENSORS);
+	}
+	report(name, key, ns, ROUNDS, 500);
+	spw_cache_close(cache);
+}
+
+/* Cancelled writes have left the store: it has requests for the next ones. */
+static void settle(void)
+{
+	struct spw_store_stats stats;
+
+	do {
+		(void)sched_yield();
+		spw_store_stats(store, &stats, sizeof(stats));
+	} while (stats.requests > 0);
+}
+
+/* Each is asked for at once, while its write has not been issued: forwarded, and the write cancelled. */
+static void bench_forwarded(enum spw_cache_mode mode, const char *name, const char *key)
+{
+	struct spw_cache *cache = open_cache(mode);
+	struct spw_cache_stats stats;
+	uint64_t ns[ROUNDS];
+
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		uint64_t began_ns, spent_ns = 0;
+
+		spw_cache_step(cache);
+		spw_cache_stage(cache, 0, SPW_STAGE_FORWARD);
+		for (unsigned i = 0; i < TENSORS; i += BATCH) {
+			settle();
+			began_ns = spw_clock_ns();
+			for (unsigned k = i; k < i + BATCH; k++) {
+				offer(cache, k, SMALL_BYTES, SPW_HINT_SPILL);
+				take(cache, k, SMALL_BYTES);
+				/* The first take began a backward stage: offers would be kept. */
+				if (k == 0)
+					spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
+				if (k == 0)
+					spw_cache_stage(cache, 1, SPW_STAGE_FORWARD);
+			}
+			spent_ns += spw_clock_ns() - began_ns;
+		}
+		ns[round] = spent_ns / TENSORS;
+		release_all(cache, TENSORS);
+	}
+	spw_cache_stats(cache, &stats, sizeof(stats));
+	if (stats.tensors_forwarded < (uint64_t)TENSORS * ROUNDS * 9 / 10)
+		(void)fprintf(stderr, "cache_bench: only %llu of %u tensors were forwarded\n",
+			      (unsigned long long)stats.tensors_forwarded, TENSORS * ROUNDS);
+	report(name, key, ns, ROUNDS, 1000);
+	spw_cache_close(cache);
+}
+
+/* Between two steps of so many tensors of changing sizes, so that each is planned anew. */
+static void bench_planning(void)
+{
+	struct spw_cache *cache = open_cache(SPW_CACHE_FASTEST);
+	struct spw_cache_stats stats;
+	uint64_t ns[ROUNDS], plans = 0;
+	unsigned count = 0;
+
+	for (unsigned round = 0; round < 9; round++) {
+		uint64_t bytes = (64 << 10) + round;
+
+		spw_cache_step(cache);
+		spw_cache_stats(cache, &stats, sizeof(stats));
+		if (stats.plans > plans)
+			ns[count++] = stats.plan_cost_ns;
+		plans = stats.plans;
+		spw_cache_stage(cache, 0, SPW_STAGE_FORWARD);
+		for (unsigned i = 0; i < TENSORS_PLAN; i++)
+			offer(cache, i, bytes, SPW_HINT_NONE);
+		spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
+		for (unsigned i = TENSORS_PLAN; i-- > 0;)
+			take(cache, i, bytes);
+		release_all(cache, TENSORS_PLAN);
+	}
+	if (count > 0)
+		report("planning a step of 10,000 tensors, at its beginning", "plan_10000", ns, count, 10000000);
+	spw_cache_close(cache);
+}
+
+static void write_markdown(FILE *file)
+{
+	(void)fprintf(file, "| what | median | least | most | target |\n|---|---:|---:|---:|---:|\n");
+	for (unsigned i = 0; i < result_count; i++)
+		(void)fprintf(file, "| %s | %.3f us | %.3f us | %.3f us | %.1f us |\n", results[i].name,
+			      (double)results[i].median_ns / 1e3, (double)results[i].min_ns / 1e3,
+			      (double)results[i].max_ns / 1e3, (double)results[i].target_ns / 1e3);
+}
+
+static int write_json(const char *path)
+{
+	json_t *root = json_object();
+	int rc;
+
+	for (unsigned i = 0; i < result_count; i++)
+		(void)json_object_set_new(root, results[i].key,
+					  json_pack("{s:I,s:I,s:I,s:I}", "median_ns", (json_int_t)results[i].median_ns,
+						    "min_ns", (json_int_t)results[i].min_ns, "max_ns",
+						    (json_int_t)results[i].max_ns, "target_ns",
+						    (json_int_t)results[i].target_ns));
+	rc = json_dump_file(root, path, JSON_INDENT(2));
+	json_decref(root);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	char path[4096];
+	FILE *file;
+
+	if (argc != 2) {
+		(void)fprintf(stderr, "usage: cache_bench FOLDER\n");
+		return 2;
+	}
+	(void)snprintf(path, sizeof(path), "%s/cache-bench.drive", argv[1]);
+	open_store(path);
+	bench_kept(SPW_CACHE_SPILL, "offer + take, kept, fixed rule", "kept_spill");
+	bench_kept(SPW_CACHE_FASTEST, "offer + take, kept, planning", "kept_fastest");
+	bench_forwarded(SPW_CACHE_SPILL, "offer + take, forwarded, fixed rule", "forwarded_spill");
+	bench_forwarded(SPW_CACHE_FASTEST, "offer + take, forwarded, planning", "forwarded_fastest");
+	bench_planning();
+	spw_store_release(store, memory);
+	spw_store_close(store);
+	if (unlink(path))
+		perror(path);
+	write_markdown(stdout);
+	(void)snprintf(path, sizeof(path), "%s/cache.md", argv[1]);
+	file = fopen(path, "w");
+	if (!file) {
+		perror(path);
+		return 1;
+	}
+	write_markdown(file);
+	(void)fclose(file);
+	(void)snprintf(path, sizeof(path), "%s/cache.json", argv[1]);
+	if (write_json(path)) {
+		(void)fprintf(stderr, "cache_bench: %s cannot be written\n", path);
+		return 1;
+	}
+	return 0;
+}
