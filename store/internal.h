@@ -26,6 +26,7 @@
 #define SPW_STORE_INTERNAL_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 
@@ -245,6 +246,9 @@ struct spw_store {
 	_Atomic int eventfd; /* -1 until somebody asks for it */
 	pthread_t worker;
 	bool worker_started;
+	int numa_node;         /* that all drives lie on and that the worker and the arena are on, too; -1: none */
+	cpu_set_t worker_cpus; /* of that node, as far as whoever opened the store may run there */
+	char description[512];
 	sem_t stop_told; /* who closes the store has woken the worker and touches the queue no more */
 
 	/* worker */
@@ -303,6 +307,7 @@ void spw_request_fail(struct spw_request *request, int error, const char *format
 bool spw_request_begin(struct spw_request *request);
 
 /* store/worker.c */
+int spw_store_settle(struct spw_store *store);
 void spw_store_push(struct spw_store *store, struct message *message);
 void spw_store_wake(struct spw_store *store);
 int spw_store_turn(struct spw_store *store, bool wait);

@@ -184,15 +184,6 @@ static int open_slots(struct spw_store *store)
 	return 0;
 }
 
-/* The drives' node if they all share one. */
-static int common_numa_node(const struct spw_store *store)
-{
-	for (uint32_t i = 1; i < store->drive_count; i++)
-		if (store->drives[i].geometry.numa_node != store->drives[0].geometry.numa_node)
-			return -1;
-	return store->drives[0].geometry.numa_node;
-}
-
 /* Arena, and from it a block for each transfer's tail and copy buffers of a chunk each. */
 static int open_memory(struct spw_store *store)
 {
@@ -212,7 +203,7 @@ static int open_memory(struct spw_store *store)
 	arena_opts.bytes = store->opts.arena_bytes;
 	if (arena_opts.bytes < wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES)
 		arena_opts.bytes = wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
-	arena_opts.numa_node = common_numa_node(store);
+	arena_opts.numa_node = store->numa_node;
 	arena_opts.no_hugetlb = store->opts.no_hugetlb;
 	arena_opts.log = store->opts.log;
 	rc = spw_arena_open(&arena_opts, &store->arena);
@@ -256,20 +247,29 @@ static int open_transfers(struct spw_store *store)
 static int open_queue(struct spw_store *store)
 {
 	struct spw_queue_opts opts;
+	int used = 0, rc;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = store->opts.backend;
 	opts.depth = store->opts.queue_depth;
 	opts.arena = store->arena;
 	opts.log = store->opts.log;
-	return spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
+	rc = spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
+	if (rc)
+		return rc;
+	/* The node first: the words that follow may be cut off where they are published. */
+	if (store->numa_node >= 0 && !store->opts.inline_mode)
+		used = snprintf(store->description, sizeof(store->description), "NUMA node %d; ", store->numa_node);
+	(void)snprintf(store->description + used, sizeof(store->description) - (size_t)used, "%s",
+		       spw_queue_description(store->queue));
+	return 0;
 }
 
 int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts, struct spw_store **out)
 {
-	int (*const parts[])(struct spw_store *) = {take_partition, open_drives,      open_pieces,
-						    open_slots,     open_memory,      open_transfers,
-						    open_queue,     spw_publish_open, spw_store_start};
+	int (*const parts[])(struct spw_store *) = {take_partition,   open_drives,    open_pieces,    open_slots,
+						    spw_store_settle, open_memory,    open_transfers, open_queue,
+						    spw_publish_open, spw_store_start};
 	struct spw_store *store;
 	int rc;
 
@@ -351,7 +351,7 @@ void spw_store_release(struct spw_store *store, void *memory)
 
 const char *spw_store_description(const struct spw_store *store)
 {
-	return spw_queue_description(store->queue);
+	return store->description;
 }
 
 uint64_t spw_store_chunk_bytes(const struct spw_store *store)

@@ -4,6 +4,7 @@
  * to do
  */
 #include <errno.h>
+#include <numa.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -310,6 +311,62 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
+/* The drives' node if they all share one. */
+static int node_of_drives(const struct spw_store *store)
+{
+	for (uint32_t i = 1; i < store->drive_count; i++)
+		if (store->drives[i].geometry.numa_node != store->drives[0].geometry.numa_node)
+			return -1;
+	return store->drives[0].geometry.numa_node;
+}
+
+/* Those CPUs of the node on which this thread may run. Return: how many. */
+static int cpus_of_node(int node, cpu_set_t *cpus)
+{
+	struct bitmask *of_node = NULL;
+	cpu_set_t allowed;
+
+	CPU_ZERO(cpus);
+	if (numa_available() < 0 || node > numa_max_node() || sched_getaffinity(0, sizeof(allowed), &allowed))
+		return 0;
+	of_node = numa_allocate_cpumask();
+	if (of_node && numa_node_to_cpus(node, of_node) == 0)
+		for (unsigned cpu = 0; cpu < CPU_SETSIZE && cpu < of_node->size; cpu++)
+			if (numa_bitmask_isbitset(of_node, cpu) && CPU_ISSET(cpu, &allowed))
+				CPU_SET(cpu, cpus);
+	if (of_node)
+		numa_bitmask_free(of_node);
+	return CPU_COUNT(cpus);
+}
+
+/* Where the worker and the memory will be: with the drives, if they are together and this process may run there. */
+int spw_store_settle(struct spw_store *store)
+{
+	store->numa_node = node_of_drives(store);
+	if (store->numa_node >= 0 && cpus_of_node(store->numa_node, &store->worker_cpus) == 0) {
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"the drives are on NUMA node %d, where this process may not run (see taskset, cpuset)",
+			store->numa_node);
+		store->numa_node = -1;
+	}
+	return 0;
+}
+
+static int create_worker(struct spw_store *store)
+{
+	pthread_attr_t attributes;
+	int rc = pthread_attr_init(&attributes);
+
+	if (rc)
+		return rc;
+	if (store->numa_node >= 0)
+		rc = pthread_attr_setaffinity_np(&attributes, sizeof(store->worker_cpus), &store->worker_cpus);
+	if (!rc)
+		rc = pthread_create(&store->worker, &attributes, worker_main, store);
+	(void)pthread_attr_destroy(&attributes);
+	return rc;
+}
+
 int spw_store_start(struct spw_store *store)
 {
 	sigset_t all, before;
@@ -323,7 +380,7 @@ int spw_store_start(struct spw_store *store)
 	if (rc)
 		return spw_error_errno(-rc, "cannot block signals for the I/O worker");
 	(void)sem_init(&store->stop_told, 0, 0);
-	rc = pthread_create(&store->worker, NULL, worker_main, store);
+	rc = create_worker(store);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc)
 		return spw_error_errno(-rc, "cannot start the I/O worker");

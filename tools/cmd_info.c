@@ -23,8 +23,8 @@ static void print_holders(const struct spw_store_info *info, struct spw_status *
 {
 	for (uint32_t i = 0; i < info->partitions; i++)
 		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
-			(void)printf("open         partition %u, in process %d (%s); drives retired: %u\n", i,
-				     status->pid, status->command, status->store.drives_retired);
+			(void)printf("open         partition %u, in process %d (%s); drives retired: %u; %s\n", i,
+				     status->pid, status->command, status->store.drives_retired, status->description);
 }
 
 static json_t *json_holders(const struct spw_store_info *info, struct spw_status *status)
@@ -34,9 +34,10 @@ static json_t *json_holders(const struct spw_store_info *info, struct spw_status
 	for (uint32_t i = 0; i < info->partitions; i++)
 		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
 			(void)json_array_append_new(
-				holders, json_pack("{s:i, s:i, s:o, s:i}", "partition", (int)i, "pid", (int)status->pid,
-						   "command", tool_json_text(status->command), "drives_retired",
-						   (int)status->store.drives_retired));
+				holders, json_pack("{s:i, s:i, s:o, s:i, s:o}", "partition", (int)i, "pid",
+						   (int)status->pid, "command", tool_json_text(status->command),
+						   "drives_retired", (int)status->store.drives_retired, "description",
+						   tool_json_text(status->description)));
 	return holders;
 }
 

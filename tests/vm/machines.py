@@ -25,6 +25,7 @@ class Kind:
 
 
 CONFORMANCE = "tests/integration/test_engine_conformance.c"
+NUMA = "tests/vm/test_numa.c"
 REMOVAL = "tests/vm/test_removal.c"
 REMOVAL_ENGINE = "tests/vm/test_removal_engine.c"
 
@@ -55,7 +56,8 @@ def removal():
 
 ALL = [
     Kind("nvme512", "4 drives of 512 byte blocks, 2 nodes, poll queues",
-         conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_faults", "store_processes") + removal(),
+         conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_faults", "store_processes") +
+         [Case("numa", NUMA)] + removal(),
          poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
          conformance("interrupt", "poll") + integration("store", "store_space"), block_bytes=4096, nodes=1, poll_queues=2),
