@@ -10,6 +10,7 @@
 
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/tune.h"
 #include "util/util.h"
 
 /*
@@ -220,15 +221,23 @@ static bool are_nvme_chars(struct spw_device *const devices[], unsigned count)
 	return true;
 }
 
-int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *user_opts,
 		   struct spw_queue **queue)
 {
 	static const struct spw_backend_ops *const in_order[] = {&spw_backend_nvme, &spw_backend_io_uring,
 								 &spw_backend_libaio};
-	enum spw_backend wanted = SPW_BACKEND_AUTO;
+	struct spw_queue_opts merged = {0}, *opts = &merged;
+	enum spw_backend wanted;
+	int ret;
 
-	if (opts && opts->size >= offsetof(struct spw_queue_opts, backend) + sizeof(opts->backend))
-		wanted = opts->backend;
+	*queue = NULL;
+	spw_queue_opts_init(opts, sizeof(*opts));
+	if (user_opts)
+		spw_opts_merge(opts, sizeof(*opts), user_opts, user_opts->size);
+	ret = spw_tune_apply(devices, count, opts);
+	if (ret)
+		return ret;
+	wanted = opts->backend;
 	if (wanted == SPW_BACKEND_NVME || (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
 		return spw_queue_open_with(devices, count, opts, in_order, wanted == SPW_BACKEND_NVME ? 1 : 3, queue);
 	if (wanted == SPW_BACKEND_IO_URING)

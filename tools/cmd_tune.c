@@ -60,6 +60,7 @@ struct sweep {
 	bool drives_poll; /* all of them */
 	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
 	bool interrupted;
+	json_t *drives; /* as the library tells them again */
 };
 
 static const char *backend_name(enum spw_backend backend)
@@ -119,10 +120,22 @@ static int plan_sweep(struct sweep *sweep)
 	return 0;
 }
 
+static json_t *drive_json(const char *path, const struct spw_geometry *geometry)
+{
+	char *whole = realpath(path, NULL);
+	json_t *drive = json_pack("{s:o, s:o, s:o, s:I}", "path", tool_json_text(whole ? whole : path), "model",
+				  tool_json_text(geometry->model), "serial", tool_json_text(geometry->serial),
+				  "size_bytes", (json_int_t)geometry->size_bytes);
+
+	free(whole);
+	return drive;
+}
+
 static int look_at_drives(struct sweep *sweep)
 {
 	sweep->drives_poll = true;
 	sweep->drives_pass = true;
+	sweep->drives = json_array();
 	for (unsigned i = 0; i < devices.count; i++) {
 		struct spw_probe_info info = {.size = sizeof(info)};
 		int result = spw_probe(devices.paths[i], &info);
@@ -131,6 +144,7 @@ static int look_at_drives(struct sweep *sweep)
 			return result;
 		if (info.geometry.size_bytes == 0)
 			return spw_error(info.error != 0 ? info.error : -ENODEV, "%s", info.reason);
+		(void)json_array_append_new(sweep->drives, drive_json(devices.paths[i], &info.geometry));
 		sweep->drives_poll &= info.geometry.polls;
 		sweep->drives_pass &= info.geometry.nvme_char_path[0] != '\0' &&
 				      access(info.geometry.nvme_char_path, R_OK | W_OK) == 0;
@@ -292,8 +306,9 @@ static json_t *sweep_json(const struct sweep *sweep)
 		(void)json_object_set_new(best, "write", result_json(write));
 	for (unsigned i = 0; i < sweep->results_count; i++)
 		(void)json_array_append_new(runs, result_json(&sweep->results[i]));
-	return json_pack("{s:i, s:s, s:I, s:o, s:o, s:o}", "format", TUNE_FILE_FORMAT, "version", spw_version(),
-			 "timestamp", (json_int_t)time(NULL), "devices", paths, "best", best, "runs", runs);
+	return json_pack("{s:i, s:s, s:I, s:o, s:O, s:o, s:o}", "format", SPW_TUNE_FORMAT, "version", spw_version(),
+			 "timestamp", (json_int_t)time(NULL), "devices", paths, "drives", sweep->drives, "best", best,
+			 "runs", runs);
 }
 
 static const struct tool_column columns[] = {
@@ -345,7 +360,9 @@ static int report(const struct tool_command *command, const struct sweep *sweep)
 		if (result != 0)
 			code = tool_fail(command, result, false);
 		else if (!json)
-			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them.\n", path);
+			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them, and so does every "
+				     "program over these drives with SPILLWAY_TUNE=%s.\n",
+				     path, path);
 	}
 	if (json && tool_print_json(json_incref(document)) != TOOL_DONE && code == TOOL_DONE)
 		code = TOOL_FAILED;
@@ -368,6 +385,7 @@ static int tune(const struct tool_command *command)
 	if (result == 0)
 		result = run_sweep(&sweep);
 	code = result == 0 ? report(command, &sweep) : tool_fail(command, result, json);
+	json_decref(sweep.drives);
 	free(sweep.settings);
 	free(sweep.results);
 	return code;

@@ -81,52 +81,26 @@ int tune_file_save(const char *path, const json_t *document)
 	return result;
 }
 
-static int apply_settings(const char *path, const json_t *settings, struct bench_job *job)
-{
-	json_int_t block_bytes, depth;
-	const char *wait, *backend;
-	int result;
-
-	if (json_unpack((json_t *)(uintptr_t)settings, "{s:I, s:I, s:s, s:s}", "block_bytes", &block_bytes, "iodepth",
-			&depth, "wait", &wait, "backend", &backend) != 0)
-		return spw_error(-EINVAL, "%s: the settings for rw=%s are incomplete: run 'spillway tune' again", path,
-				 bench_rw_name(job->rw));
-	if (block_bytes <= 0 || block_bytes > SPW_IO_BYTES_MAX || depth <= 0 || depth > SPW_QUEUE_DEPTH_MAX)
-		return spw_error(-EINVAL, "%s: blocks of %jd bytes at depth %jd make no sense", path,
-				 (intmax_t)block_bytes, (intmax_t)depth);
-	result = bench_option_set(job, "backend", backend);
-	if (result != 0)
-		return spw_error(result, "%s: %s", path, spw_last_error());
-	job->block_bytes_min = job->block_bytes_max = (uint64_t)block_bytes;
-	job->iodepth = (uint32_t)depth;
-	job->hipri = strcmp(wait, "poll") == 0;
-	return 0;
-}
-
 int tune_file_apply(const char *path, struct bench_job *job)
 {
-	const char *direction = bench_rw_writes(job->rw) ? "write" : "read";
+	struct spw_tune tune = {.size = sizeof(tune)};
+	const struct spw_tune_settings *settings = bench_rw_writes(job->rw) ? &tune.write : &tune.read;
 	char usual[PATH_MAX];
-	const json_t *settings;
-	json_error_t error;
-	json_t *document;
 	int result;
 
 	if (!path)
 		path = tune_file_default(usual, sizeof(usual));
 	if (!path)
 		return -EINVAL;
-	document = json_load_file(path, 0, &error);
-	if (!document)
-		return spw_error(-EINVAL, "%s:%d: %s; 'spillway tune' writes this file", path, error.line, error.text);
-	settings = json_object_get(json_object_get(document, "best"), direction);
-	if (json_integer_value(json_object_get(document, "format")) != TUNE_FILE_FORMAT)
-		result = spw_error(-EINVAL, "%s: not a settings file of this version: run 'spillway tune' again", path);
-	else if (!json_is_object(settings))
-		result = spw_error(-EINVAL, "%s: holds no settings for rw=%s: run 'spillway tune%s'", path,
-				   bench_rw_name(job->rw), bench_rw_writes(job->rw) ? " --write" : "");
-	else
-		result = apply_settings(path, settings, job);
-	json_decref(document);
-	return result;
+	result = spw_tune_read(path, NULL, 0, &tune, sizeof(tune));
+	if (result != 0)
+		return result;
+	if (settings->depth == 0)
+		return spw_error(-EINVAL, "%s: holds no settings for rw=%s: run 'spillway tune%s'", path,
+				 bench_rw_name(job->rw), bench_rw_writes(job->rw) ? " --write" : "");
+	job->backend = settings->backend;
+	job->block_bytes_min = job->block_bytes_max = settings->block_bytes;
+	job->iodepth = settings->depth;
+	job->hipri = settings->wait == SPW_WAIT_POLL;
+	return 0;
 }

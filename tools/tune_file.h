@@ -9,8 +9,6 @@
 
 #include "tools/bench.h"
 
-#define TUNE_FILE_FORMAT 1
-
 /* $XDG_CONFIG_HOME/spillway/tune.json, else ~/.config/spillway/tune.json. Return: path, or NULL with spw_last_error(). */
 const char *tune_file_default(char *path, size_t len);
 

@@ -238,8 +238,15 @@ struct spw_queue_opts {
 	uint32_t depth;           /* kernel requests in flight per device, 1..SPW_QUEUE_DEPTH_MAX; default 32 */
 	struct spw_arena *arena;  /* registered with the queue where the backend can; NULL for none */
 	struct spw_log log;
-	uint32_t placement; /* nvme, drives with FDP: writes name the drive's placement handle of this number, counted from 1 and
+	uint32_t
+		placement; /* nvme, drives with FDP: writes name the drive's placement handle of this number, counted from 1 and
 			       modulo how many there are; 0: none; default 0 */
+	/*
+	 * A file that `spillway tune` wrote for these drives: its depth is used instead of depth, and its backend and way to wait
+	 * where those above are the defaults; which, is logged. NULL: the file that the environment variable SPILLWAY_TUNE names, if
+	 * it is set; "": none. Read by spw_queue_open() only.
+	 */
+	const char *tune_path;
 };
 
 /* Counters of one queue; all are totals since open. */
@@ -258,6 +265,33 @@ struct spw_queue_stats {
 		kernel_workers; /* io_uring worker threads of the process now: what could not be issued without waiting */
 };
 
+#define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
+
+/* What suits reads, or writes, of all the drives at once. depth, of kernel requests per drive, is 0 when nothing is known. */
+struct spw_tune_settings {
+	uint64_t block_bytes;
+	uint32_t depth;
+	enum spw_backend backend;
+	enum spw_wait wait;
+};
+
+struct spw_tune {
+	size_t size;
+	struct spw_tune_settings read, write;
+};
+
+/**
+ * spw_tune_read - read a file of `spillway tune`
+ * @devices: the drives that it must have been written for, all of them; none: whatever drives
+ *
+ * A drive is told by model, size and serial number; one without a serial number by its path.
+ *
+ * Return: 0; -EINVAL not such a file, with line and column where it is not even JSON; -ENODEV it is for other drives; or
+ * what opening it gives.
+ */
+SPW_EXPORT int spw_tune_read(const char *path, struct spw_device *const devices[], unsigned count,
+			     struct spw_tune *tune, size_t size);
+
 SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
 
 /**
@@ -267,7 +301,8 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
  * kernel refuses are dropped one at a time. What was chosen and dropped, and why, goes to the log and to
  * spw_queue_description().
  *
- * Return: 0; -EINVAL; -ENOMEM; or what io_uring_setup(2) or io_setup(2) returns.
+ * Return: 0; -EINVAL; -ENOMEM; what spw_tune_read() returns of a settings file; or what io_uring_setup(2) or io_setup(2)
+ * returns.
  */
 SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
 			      struct spw_queue **queue);

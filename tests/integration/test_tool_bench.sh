@@ -257,6 +257,16 @@ best = json.load(open(sys.argv[1]))["best"]["write"]
 options = json.load(open(sys.argv[2]))["jobs"][0]["job options"]
 assert (options["bs"], options["iodepth"]) == (str(best["block_bytes"]), str(best["iodepth"]))
 PY
+# The library uses it too, for this drive and for no other.
+SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" format --devices "$two"
+SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" bench --filename="$two" --level=store --rw=write --object-size=1m \
+    --size=8m --verbose
+expect_output "tune.json: depth"
+expect_exit 0 "$SPILLWAY" format --force --devices "$one"
+SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" bench --filename="$one" --level=store --rw=write --object-size=1m \
+    --size=8m --verbose
+expect_output "not among the drives"
+expect_exit 0 "$SPILLWAY" wipe --yes --devices "$one" --devices "$two"
 expect_exit 0 "$SPILLWAY" tune "$two" --runtime 5ms --json --output "$TEST_TMP/read.json"
 expect_exit 2 "$SPILLWAY" bench --filename="$two" --rw=write --tuned="$TEST_TMP/read.json"
 expect_output "no settings for rw=write"
