@@ -584,9 +584,15 @@ static void test_misuse_asserts(void **state)
 	expect_spw_assert(spw_alloc_put(alloc, &other));
 	other = extent, other.len_blocks--;
 	expect_spw_assert(spw_alloc_put(alloc, &other));
+	/* Who kept only the handle gets the rest, as long as it is allocated. */
+	spw_alloc_extent(alloc, extent.handle, &other);
+	assert_memory_equal(&other, &extent, sizeof(other));
+	expect_spw_assert(spw_alloc_extent(alloc, 0, &other));
+	expect_spw_assert(spw_alloc_extent(alloc, 1000, &other));
 	assert_int_equal(spw_alloc_verify(alloc), 0);
 	spw_alloc_put(alloc, &extent);
 	expect_spw_assert(spw_alloc_put(alloc, &extent)); /* freed twice */
+	expect_spw_assert(spw_alloc_extent(alloc, extent.handle, &other));
 	spw_alloc_close(alloc);
 }
 

@@ -373,6 +373,8 @@ static void test_plan(void **state)
 		check_plan(sizes[i], 7, 1u << 20, 4096);
 		check_plan(sizes[i], 200, 64u << 10, 4096);
 		check_plan(sizes[i], 2, 4u << 20, 65536);
+		if (sizes[i] >= (UINT64_C(1) << 29)) /* blocks larger than the reserved area */
+			check_plan(sizes[i], 2, 4u << 20, 2u << 20);
 		if (sizes[i] >= (UINT64_C(1) << 40))
 			check_plan(sizes[i], SPW_LAYOUT_PARTITIONS_MAX, SPW_LAYOUT_CHUNK_BYTES_MAX, 4096);
 	}
