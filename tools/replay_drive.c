@@ -282,13 +282,13 @@ static bool advance(double until_ns)
 	sim.now_ns = fmin(next_ns, until_ns);
 	if (next_ns > until_ns)
 		return false;
-	if (write_ns <= next_ns)
+	if (write && write_ns <= next_ns)
 		serve_ended(&sim.write, write);
-	else if (read_ns <= next_ns)
+	else if (read && read_ns <= next_ns)
 		serve_ended(&sim.read, read);
 	else if (written && written->end_ns <= next_ns)
 		end_request(&sim.write, written);
-	else
+	else if (have_read)
 		end_request(&sim.read, have_read);
 	return true;
 }

@@ -47,8 +47,8 @@ static uint32_t first_steady(const struct replay_report *report)
 
 struct replay_summary replay_summarize(const struct replay_report *report)
 {
-	uint64_t step_ns[REPLAY_STEPS_MAX], stall_ns[REPLAY_STEPS_MAX], written[REPLAY_STEPS_MAX];
-	uint64_t read[REPLAY_STEPS_MAX], forwarded[REPLAY_STEPS_MAX];
+	uint64_t step_ns[REPLAY_STEPS_MAX] = {0}, stall_ns[REPLAY_STEPS_MAX] = {0}, written[REPLAY_STEPS_MAX] = {0};
+	uint64_t read[REPLAY_STEPS_MAX] = {0}, forwarded[REPLAY_STEPS_MAX] = {0};
 	struct replay_summary summary = {.ideal_seconds = seconds_of(report->step->compute_ns)};
 	uint32_t first = first_steady(report), count = 0;
 

@@ -115,7 +115,8 @@ static void sample(void *context)
 	(void)pthread_mutex_lock(&replaying->samples_lock);
 	spw_cache_stats(replaying->run->cache, &stats, sizeof(stats));
 	last = timeline->samples_count > 0 ? &timeline->samples[timeline->samples_count - 1] : NULL;
-	if ((!last || last->bytes != stats.activation_bytes) && timeline->samples_count < timeline->samples_max)
+	if ((!last || last->bytes != stats.activation_bytes) && timeline->samples &&
+	    timeline->samples_count < timeline->samples_max)
 		timeline->samples[timeline->samples_count++] = (struct replay_sample){
 			.ns = spw_clock_ns() - timeline->begin_ns, .bytes = stats.activation_bytes};
 	(void)pthread_mutex_unlock(&replaying->samples_lock);
