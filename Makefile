@@ -184,6 +184,8 @@ bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for
 bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans against SSDTrain's rule
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all && tests/bench/replay.py --build $(BUILD)
 
+# Large blocks for programs that do not know of it: `spillway run`.
+-include malloc/malloc.mk
 # The fio engine brings its own rules: make fio-engine.
 -include tools/fio_engine/fio.mk
 # And the simulated drives: make sim.
@@ -208,6 +210,7 @@ install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), 
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
 	install -m 755 $(BUILD)/libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/$(solib)
+	install -m 755 $(BUILD)/libspillway_malloc.so $(DESTDIR)$(LIBDIR)/
 	ln -sf $(solib) $(DESTDIR)$(LIBDIR)/libspillway.so.$(SOMAJOR)
 	ln -sf libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libspillway.so
 	install -m 644 $(BUILD)/spillway.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
@@ -218,7 +221,7 @@ install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), 
 .PHONY: uninstall
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a libspillway_malloc.so $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc)
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
 	rm -rf $(DESTDIR)$(pydir)/spillway
 	@rmdir $(DESTDIR)$(PREFIX)/include/spillway 2>/dev/null || true

@@ -23,6 +23,7 @@ RULES = {
     "store": ("util/", "alloc/", "layout/", "engine/", "spillway/store.h", "spillway/status.h", *BLOCKS),
     "tensor": ("util/", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", *ERROR),
     "tools": ("util/", *PUBLIC),
+    "malloc": (),
 }
 # The public headers among themselves, from the bottom up.
 HEADERS = {

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * malloc/preload.h - libspillway_malloc.so: large blocks for programs that do not know of it
+ *
+ * Loaded by `spillway run`, it serves malloc(), calloc(), realloc(), posix_memalign() and their like from 1 MiB on out
+ * of memory on huge pages that is reused as it is: no page is faulted anew in every step, and blocks begin at multiples
+ * of 64 KiB, so that drives take them without a copy. All else, and what does not fit, comes from libc.
+ *
+ * SPILLWAY_MALLOC_BYTES        address space for it (as much as there is memory)
+ * SPILLWAY_MALLOC_CACHE_BYTES  most bytes that stay resident while free (1 GiB)
+ *
+ * Safe in threads, and across fork(): the child has a copy, as of all memory.
+ */
+#ifndef SPW_MALLOC_PRELOAD_H
+#define SPW_MALLOC_PRELOAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct spw_malloc_stats {
+	size_t size;
+	uint64_t used_bytes;          /* in blocks that are in use */
+	uint64_t resident_free_bytes; /* free, and still there */
+	uint64_t taken, reused;       /* blocks; those of them whose pages were there */
+	uint64_t refused;             /* did not fit: came from libc */
+	uint64_t returned_bytes;      /* to the system */
+};
+
+__attribute__((visibility("default"))) void spw_malloc_stats(struct spw_malloc_stats *stats, size_t size);
+
+#endif

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Invariants
+ *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free one has the same in
+ *      its last unit.
+ *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
+ *   3. No two neighbours are free in the same state: they would be one.
+ *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when no call runs.
+ */
+#include "malloc/spans.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+enum { USED, DIRTY, CLEAN };
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#define LOOKED_AT_MAX   32 /* blocks of a bin that may be too short */
+
+static unsigned bin_of(uint32_t len)
+{
+	return 31u - (unsigned)__builtin_clz(len);
+}
+
+static void *map_bytes(size_t size_bytes)
+{
+	void *bytes =
+		mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return bytes == MAP_FAILED ? NULL : bytes;
+}
+
+static void mark(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
+{
+	spans->len[first] = len;
+	spans->state[first] = state;
+	if (state != USED) {
+		spans->len[first + len - 1] = len;
+		spans->state[first + len - 1] = state;
+	}
+}
+
+static void bin_add(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
+{
+	uint32_t *head = &spans->bins[state == CLEAN][bin_of(len)];
+
+	mark(spans, first, len, state);
+	spans->next[first] = *head;
+	spans->prev[first] = 0;
+	if (*head)
+		spans->prev[*head - 1] = first + 1;
+	*head = first + 1;
+	if (state == DIRTY)
+		spans->resident_free_bytes += len * SPW_SPAN_BYTES;
+}
+
+static void bin_remove(struct spw_spans *spans, uint32_t first)
+{
+	uint32_t len = spans->len[first], next = spans->next[first], prev = spans->prev[first];
+
+	if (prev)
+		spans->next[prev - 1] = next;
+	else
+		spans->bins[spans->state[first] == CLEAN][bin_of(len)] = next;
+	if (next)
+		spans->prev[next - 1] = prev;
+	if (spans->state[first] == DIRTY)
+		spans->resident_free_bytes -= len * SPW_SPAN_BYTES;
+}
+
+/* Becomes free, joined with neighbours of the same state: (3). Its own entries need not be valid. */
+static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
+{
+	uint32_t end = first + len;
+
+	if (end < spans->count && spans->state[end] == state && spans->len[end]) {
+		bin_remove(spans, end);
+		len += spans->len[end];
+	}
+	if (first > 0 && spans->state[first - 1] == state && spans->len[first - 1]) {
+		uint32_t before = spans->len[first - 1];
+
+		bin_remove(spans, first - before);
+		first -= before;
+		len += before;
+	}
+	bin_add(spans, first, len, state);
+}
+
+/* The first unit of a free block that is long enough, plus 1; 0: there is none. What was given last comes first. */
+static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
+{
+	for (unsigned bin = bin_of(len); bin < SPW_SPAN_BINS; bin++) {
+		unsigned left = LOOKED_AT_MAX;
+
+		for (uint32_t at = spans->bins[clean][bin]; at && left > 0; at = spans->next[at - 1], left--)
+			if (spans->len[at - 1] >= len)
+				return at;
+	}
+	return 0;
+}
+
+static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
+{
+	/* Private anonymous memory reads as zeros afterwards. If the system refuses, it stays resident and dirty. */
+	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED) != 0) {
+		free_join(spans, first, len, DIRTY);
+		return;
+	}
+	spans->returned_bytes += len * SPW_SPAN_BYTES;
+	free_join(spans, first, len, CLEAN);
+}
+
+/* All that is free becomes clean, so that neighbours join. */
+static void purge(struct spw_spans *spans)
+{
+	for (unsigned bin = 0; bin < SPW_SPAN_BINS; bin++) {
+		uint32_t at, last = 0;
+
+		while ((at = spans->bins[0][bin]) != 0 && at != last) {
+			last = at; /* the same again: the system refused */
+			bin_remove(spans, at - 1);
+			give_back(spans, at - 1, spans->len[at - 1]);
+		}
+	}
+}
+
+int spw_spans_init(struct spw_spans *spans, uint64_t size_bytes, uint64_t resident_max_bytes)
+{
+	uint64_t count = size_bytes / SPW_SPAN_BYTES;
+	size_t before;
+	char *range;
+
+	*spans = (struct spw_spans){.resident_max_bytes = resident_max_bytes};
+	if (count == 0 || count >= UINT32_MAX)
+		return -EINVAL;
+	range = map_bytes(count * SPW_SPAN_BYTES + HUGE_PAGE_BYTES);
+	spans->len = map_bytes(count * (3 * sizeof(uint32_t) + 1));
+	if (!range || !spans->len) {
+		if (range)
+			(void)munmap(range, count * SPW_SPAN_BYTES + HUGE_PAGE_BYTES);
+		if (spans->len)
+			(void)munmap(spans->len, count * (3 * sizeof(uint32_t) + 1));
+		return -ENOMEM;
+	}
+	spans->next = spans->len + count;
+	spans->prev = spans->next + count;
+	spans->state = (uint8_t *)(spans->prev + count);
+	spans->count = (uint32_t)count;
+	before = -(uintptr_t)range & (HUGE_PAGE_BYTES - 1);
+	spans->base = range + before;
+	if (before > 0)
+		(void)munmap(range, before);
+	(void)munmap(spans->base + count * SPW_SPAN_BYTES, HUGE_PAGE_BYTES - before);
+	/* Without transparent huge pages small ones serve. */
+	(void)madvise(spans->base, count * SPW_SPAN_BYTES, MADV_HUGEPAGE);
+	bin_add(spans, 0, spans->count, CLEAN);
+	return 0;
+}
+
+void spw_spans_destroy(struct spw_spans *spans)
+{
+	if (!spans->count)
+		return;
+	(void)munmap(spans->base, spans->count * SPW_SPAN_BYTES);
+	(void)munmap(spans->len, spans->count * (3 * sizeof(uint32_t) + 1));
+	*spans = (struct spw_spans){0};
+}
+
+void *spw_spans_take(struct spw_spans *spans, size_t len_bytes, bool *zeroed)
+{
+	size_t units = (len_bytes + SPW_SPAN_BYTES - 1) / SPW_SPAN_BYTES;
+	uint32_t at, first, have;
+	uint8_t state;
+
+	if (units == 0 || units > spans->count || len_bytes > SIZE_MAX - SPW_SPAN_BYTES) {
+		spans->refused++;
+		return NULL;
+	}
+	at = find(spans, false, (uint32_t)units);
+	if (!at)
+		at = find(spans, true, (uint32_t)units);
+	if (!at) {
+		purge(spans);
+		at = find(spans, true, (uint32_t)units);
+	}
+	if (!at) {
+		spans->refused++;
+		return NULL;
+	}
+	first = at - 1;
+	have = spans->len[first];
+	state = spans->state[first];
+	bin_remove(spans, first);
+	if (have > units)
+		bin_add(spans, first + (uint32_t)units, have - (uint32_t)units, state);
+	mark(spans, first, (uint32_t)units, USED);
+	spans->state[first + units - 1] = USED;
+	spans->used_bytes += units * SPW_SPAN_BYTES;
+	spans->taken++;
+	spans->reused += state == DIRTY;
+	*zeroed = state == CLEAN;
+	return spans->base + first * SPW_SPAN_BYTES;
+}
+
+size_t spw_spans_len_bytes(const struct spw_spans *spans, const void *block)
+{
+	return spans->len[(size_t)((const char *)block - spans->base) / SPW_SPAN_BYTES] * SPW_SPAN_BYTES;
+}
+
+void spw_spans_give(struct spw_spans *spans, void *block)
+{
+	uint32_t first = (uint32_t)((size_t)((char *)block - spans->base) / SPW_SPAN_BYTES);
+	uint32_t len = spans->len[first];
+
+	spans->used_bytes -= len * SPW_SPAN_BYTES;
+	if (spans->resident_free_bytes + len * SPW_SPAN_BYTES > spans->resident_max_bytes)
+		give_back(spans, first, len);
+	else
+		free_join(spans, first, len, DIRTY);
+}

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_run.py - spillway run: large blocks of a program that does not know of it
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import spillway
+from conftest import BUILD, ROOT
+
+COMMAND = BUILD / "spillway"
+
+pytestmark = [
+    pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built"),
+    pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself"),
+]
+
+PROLOGUE = """
+import ctypes, json, os, sys, threading
+names = ("used_bytes", "resident_free_bytes", "taken", "reused", "refused", "returned_bytes")
+class Stats(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in names]
+library = ctypes.CDLL(None)
+library.malloc.restype = library.calloc.restype = library.realloc.restype = library.memalign.restype = ctypes.c_void_p
+library.malloc_usable_size.restype = ctypes.c_size_t
+def malloc(size): return ctypes.c_void_p(library.malloc(ctypes.c_size_t(size)))
+def stats():
+    now = Stats()
+    library.spw_malloc_stats(ctypes.byref(now), ctypes.c_size_t(ctypes.sizeof(now)))
+    return {name: getattr(now, name) for name in names}
+MIB = 1 << 20
+before = stats()
+"""
+
+
+def run(program, *options):
+    done = subprocess.run([str(COMMAND), "run", *options, "--", sys.executable, "-c", PROLOGUE + program], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_block_is_aligned_reused_and_counted():
+    out = run("""
+a = malloc(3 * MIB)
+usable, length = library.malloc_usable_size(a), stats()["used_bytes"] - before["used_bytes"]
+library.free(a)
+b = malloc(3 * MIB)
+print(json.dumps([a.value, b.value, usable, length, stats()["reused"] - before["reused"]]))
+""")
+    assert out[0] == out[1] and out[0] % 65536 == 0
+    assert out[2] == out[3] == 3 << 20
+    assert out[4] == 1
+
+
+def test_zeros_growth_and_alignment():
+    assert run("""
+a = malloc(2 * MIB)
+ctypes.memset(a, 7, 2 * MIB)
+library.free(a)
+z = ctypes.c_void_p(library.calloc(ctypes.c_size_t(2), ctypes.c_size_t(MIB)))
+zeros = not any(ctypes.string_at(z, 2 * MIB))
+ctypes.memset(z, 9, 2 * MIB)
+g = ctypes.c_void_p(library.realloc(z, ctypes.c_size_t(5 * MIB)))
+grown = ctypes.string_at(g, 2 * MIB) == bytes([9]) * (2 * MIB)
+s = ctypes.c_void_p(library.realloc(g, ctypes.c_size_t(100)))
+shrunk = ctypes.string_at(s, 100) == bytes([9]) * 100
+library.free(s)
+wide = ctypes.c_void_p(library.memalign(ctypes.c_size_t(4 * MIB), ctypes.c_size_t(2 * MIB)))
+aligned = wide.value % (4 * MIB) == 0
+library.free(wide)
+overflow = library.calloc(ctypes.c_size_t(1 << 40), ctypes.c_size_t(1 << 40)) is None
+print(json.dumps([zeros, grown, shrunk, aligned, overflow, stats()["used_bytes"] == before["used_bytes"]]))
+""") == [True] * 6
+
+
+def test_what_does_not_fit_comes_from_libc():
+    out = run("""
+blocks = [malloc(2 * MIB) for _ in range(5)]
+for block in blocks:
+    ctypes.memset(block, 1, 2 * MIB)
+after = stats()
+for block in blocks:
+    library.free(block)
+print(json.dumps([all(block.value for block in blocks), after["refused"] - before["refused"]]))
+""", "--address-bytes", "4M")
+    assert out[0] and 3 <= out[1] <= 5
+
+
+def test_memory_goes_back_beyond_the_limit():
+    assert run("""
+blocks = [malloc(2 * MIB) for _ in range(5)]
+for block in blocks:
+    ctypes.memset(block, 1, 2 * MIB)
+for block in blocks:
+    library.free(block)
+after = stats()
+print(json.dumps([after["resident_free_bytes"] <= 4 * MIB, after["returned_bytes"] >= 6 * MIB]))
+""", "--cache-bytes", "4M") == [True, True]
+
+
+def test_threads_and_forks():
+    """Children allocate while other threads of the parent do."""
+    assert run("""
+stop = False
+wrong = []
+def work(number):
+    while not stop:
+        block = malloc(MIB + number * 70000)
+        ctypes.memset(block, number, MIB)
+        if ctypes.string_at(block, MIB) != bytes([number]) * MIB:
+            wrong.append(number)
+        library.free(block)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 4)]
+for thread in threads:
+    thread.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        for _ in range(3):
+            block = malloc(2 * MIB)
+            ctypes.memset(block, 1, 2 * MIB)
+            library.free(block)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        wrong.append("child")
+stop = True
+for thread in threads:
+    thread.join()
+print(json.dumps([wrong, stats()["used_bytes"] == before["used_bytes"]]))
+""") == [[], True]
+
+
+def test_training_gives_the_same_bits(drives):
+    spillway.format_store(drives)
+    options = ["--layers", "2", "--hidden", "128", "--heads", "2", "--sequence", "256", "--batch", "2", "--steps", "3", "--threads", "1",
+               "--text", str(ROOT / "tensor"), "--gradients", "--mode", "spillway", "--devices", ",".join(drives), "--json"]
+    example = [sys.executable, str(ROOT / "python/examples/gpt.py"), *options]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    results = []
+    for start in ([], [str(COMMAND), "run", "--"]):
+        done = subprocess.run(start + example, capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+    assert results[0]["losses_hex"] == results[1]["losses_hex"]
+    assert results[0]["gradients_sha256"] == results[1]["gradients_sha256"]
+
+
+@pytest.mark.parametrize("arguments, status, words", [
+    (["--"], 2, "no program given"),
+    (["true"], 2, "'true' is not an option"),
+    (["--cache-bytes", "much", "--", "true"], 2, "--cache-bytes"),
+    (["--library", "/nonexistent", "--", "true"], 1, "/nonexistent is not there"),
+    (["--", "/nonexistent/program"], 127, "cannot be started"),
+    (["--", "false"], 1, ""),
+    (["--", "true"], 0, ""),
+])
+def test_use(arguments, status, words):
+    done = subprocess.run([str(COMMAND), "run", *arguments], capture_output=True, text=True)
+    assert done.returncode == status
+    assert words in done.stderr

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_run.c - spillway run: starts a program whose large blocks are reused */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+#define LIBRARY          "libspillway_malloc.so"
+#define EXIT_NOT_STARTED 127 /* as a shell has it */
+
+static uint64_t cache_bytes = UINT64_MAX, address_bytes;
+static const char *library;
+
+static const struct tool_option options[] = {
+	{"cache-bytes", TOOL_SIZE, &cache_bytes, "SIZE", "most memory that stays resident while free (1 GiB)"},
+	{"address-bytes", TOOL_SIZE, &address_bytes, "SIZE",
+	 "address space for large blocks (as much as there is memory)"},
+	{"library", TOOL_TEXT, &library, "FILE", "which " LIBRARY " (beside this program, or in ../lib)"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+/* Beside this program, as it is built, or in ../lib, as it is installed. */
+static bool find_library(char *path, size_t size)
+{
+	static const char *const places[] = {"", "../lib/"};
+	char self[PATH_MAX];
+	ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char *slash;
+
+	if (len <= 0)
+		return false;
+	self[len] = '\0';
+	slash = strrchr(self, '/');
+	if (!slash)
+		return false;
+	slash[1] = '\0';
+	for (size_t i = 0; i < SPW_ARRAY_LEN(places); i++) {
+		int written = snprintf(path, size, "%s%s" LIBRARY, self, places[i]);
+
+		if (written > 0 && (size_t)written < size && access(path, R_OK) == 0)
+			return true;
+	}
+	return false;
+}
+
+static int set_size(const char *name, uint64_t bytes)
+{
+	char text[32];
+
+	(void)snprintf(text, sizeof(text), "%" PRIu64, bytes);
+	return setenv(name, text, 1);
+}
+
+/* What is preloaded already stays, after ours. */
+static int set_environment(const char *path)
+{
+	const char *before = getenv("LD_PRELOAD");
+	char *value = NULL;
+	int result;
+
+	if (asprintf(&value, "%s%s%s", path, before && *before ? ":" : "", before ? before : "") < 0)
+		return -1;
+	result = setenv("LD_PRELOAD", value, 1);
+	free(value);
+	if (result == 0 && cache_bytes != UINT64_MAX)
+		result = set_size("SPILLWAY_MALLOC_CACHE_BYTES", cache_bytes);
+	if (result == 0 && address_bytes)
+		result = set_size("SPILLWAY_MALLOC_BYTES", address_bytes);
+	return result;
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	char found[PATH_MAX];
+	int own = 1, result;
+
+	while (own < argc && strcmp(argv[own], "--") != 0)
+		own++;
+	result = tool_options_parse(command, own, argv);
+	if (result != 0)
+		return tool_usage_exit(result);
+	if (own + 1 >= argc)
+		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
+	if (!library && find_library(found, sizeof(found)))
+		library = found;
+	if (!library || access(library, R_OK) != 0) {
+		(void)fprintf(stderr, "spillway run: %s is not there; build it (make), or name it by --library\n",
+			      library ? library : LIBRARY);
+		return TOOL_FAILED;
+	}
+	if (set_environment(library) != 0) {
+		(void)fprintf(stderr, "spillway run: out of memory\n");
+		return TOOL_FAILED;
+	}
+	(void)execvp(argv[own + 1], argv + own + 1);
+	(void)fprintf(stderr, "spillway run: %s cannot be started: %s\n", argv[own + 1], strerror(errno));
+	return EXIT_NOT_STARTED;
+}
+
+const struct tool_command command_run = {
+	.name = "run",
+	.summary = "start a program whose large blocks of memory are reused",
+	.synopsis = "[--cache-bytes SIZE] -- PROGRAM [ARGUMENT...]",
+	.description =
+		"Training allocates the same large blocks in every step. In the program started here they begin at "
+		"page\n"
+		"boundaries, so that drives take them without a copy, lie on huge pages, and stay resident for the "
+		"next\n"
+		"step. The program and the processes that it starts need no change; this one becomes the program.\n",
+	.examples = "  spillway run -- python3 train.py\n"
+		    "  spillway run --cache-bytes 4G -- torchrun --nproc-per-node 4 train.py\n",
+	.run = run,
+	.options = options,
+};
