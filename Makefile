@@ -180,6 +180,12 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
 	@mkdir -p $(BUILD)/bench && $(BUILD)/tests/bench/cache_bench $(BUILD)/bench
 
+.PHONY: bench-vm
+bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
+	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && tests/vm/run --build $(BUILD) --poll-queues 2 \
+		--append "tsc=reliable clocksource=tsc" --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
+		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) -- python3 tests/vm/bench_nvme.py
+
 .PHONY: bench-replay
 bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans against SSDTrain's rule
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all && tests/bench/replay.py --build $(BUILD)

@@ -187,6 +187,7 @@ static int nvme_open(struct spw_queue *q)
 
 	if (!n)
 		return spw_error(-ENOMEM, "nvme: no memory");
+	SPW_ASSERT(q->depth > 0 && q->device_count > 0);
 	for (unsigned i = 0; i < q->device_count; i++)
 		n->fds[i] = -1;
 	n->ranges = calloc((size_t)q->depth * q->device_count, sizeof(*n->ranges));

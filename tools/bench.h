@@ -88,7 +88,8 @@ struct bench_job {
 	uint32_t numa_node;
 	bool time_based, hipri, sqthread_poll, fixedbufs, group_reporting, stonewall, norandommap;
 	bool scramble_buffers;
-	bool satisfied; /* where options go that say what spillway does anyway: direct=1 */
+	bool no_checksums; /* of a store */
+	bool satisfied;    /* where options go that say what spillway does anyway: direct=1 */
 	char description[256];
 };
 

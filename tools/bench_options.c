@@ -124,6 +124,7 @@ static const struct option options[] = {
 	 "engine: blocks of devices; store: objects of a store whose drives --filename names"},
 	{"stripe", NULL, KIND_CHOICE, FIELD(stripe), 0, 0, stripe_choices, "HOW",
 	 "store: pull or static (default pull)"},
+	{"no_checksums", NULL, KIND_FLAG, FIELD(no_checksums), 0, 0, NULL, NULL, "store: trust the drives"},
 	{"object_size", NULL, KIND_SIZE, FIELD(object_bytes), 1, 0, NULL, "SIZE",
 	 "store: of each object (default 16m)"},
 	{"numa", NULL, KIND_COUNT, FIELD(numa_node), 0, 1023, NULL, "NODE", "run and allocate on this node"},

@@ -320,6 +320,7 @@ static int open_store(struct state *state)
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
 	opts.backend = job->backend;
 	opts.stripe = job->stripe;
+	opts.no_checksums = job->no_checksums;
 	opts.inline_mode = true;
 	/* Buffers of all transfers, and what the store wants for itself. */
 	opts.arena_bytes =
