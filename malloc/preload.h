@@ -2,9 +2,9 @@
 /*
  * malloc/preload.h - libspillway_malloc.so: large blocks for programs that do not know of it
  *
- * Loaded by `spillway run`, it serves malloc(), calloc(), realloc(), posix_memalign() and their like from 1 MiB on out
- * of memory on huge pages that is reused as it is: no page is faulted anew in every step, and blocks begin at multiples
- * of 64 KiB, so that drives take them without a copy. All else, and what does not fit, comes from libc.
+ * Loaded by `spillway run`, it serves malloc(), calloc(), realloc(), posix_memalign() and their like from 1 MiB
+ * on out of memory on huge pages that is reused as it is: no page is faulted anew in every step, and blocks begin at
+ * multiples of 64 KiB, so that drives take them without a copy. All else, and what does not fit, comes from libc.
  *
  * SPILLWAY_MALLOC_BYTES        address space for it (as much as there is memory)
  * SPILLWAY_MALLOC_CACHE_BYTES  most bytes that stay resident while free (1 GiB)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
+ * malloc/spans.c - finds, splits and joins blocks
+ *
  * Invariants
- *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free one has the same in
- *      its last unit.
+ *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free one has the same
+ *      in its last unit, and one in use has its state there.
  *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
  *   3. No two neighbours are free in the same state: they would be one.
  *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when no call runs.

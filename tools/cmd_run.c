@@ -78,6 +78,7 @@ static int set_environment(const char *path)
 static int run(const struct tool_command *command, int argc, char **argv)
 {
 	char found[PATH_MAX];
+	const char *path;
 	int own = 1, result;
 
 	while (own < argc && strcmp(argv[own], "--") != 0)
@@ -87,14 +88,13 @@ static int run(const struct tool_command *command, int argc, char **argv)
 		return tool_usage_exit(result);
 	if (own + 1 >= argc)
 		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
-	if (!library && find_library(found, sizeof(found)))
-		library = found;
-	if (!library || access(library, R_OK) != 0) {
+	path = !library && find_library(found, sizeof(found)) ? found : library;
+	if (!path || access(path, R_OK) != 0) {
 		(void)fprintf(stderr, "spillway run: %s is not there; build it (make), or name it by --library\n",
-			      library ? library : LIBRARY);
+			      path ? path : LIBRARY);
 		return TOOL_FAILED;
 	}
-	if (set_environment(library) != 0) {
+	if (set_environment(path) != 0) {
 		(void)fprintf(stderr, "spillway run: out of memory\n");
 		return TOOL_FAILED;
 	}
