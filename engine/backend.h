@@ -135,8 +135,9 @@ struct spw_queue {
 	uint32_t again;                           /* how many */
 	struct spw_io *ended_head, *ended_tail;   /* ended outside a reap: done is called by the next */
 
-	uint32_t drive_status; /* set by the backend around spw_part_completed(): what the drive itself said of a failure */
-	uint32_t placement;    /* of struct spw_queue_opts */
+	uint32_t
+		drive_status; /* set by the backend around spw_part_completed(): what the drive itself said of a failure */
+	uint32_t placement; /* of struct spw_queue_opts */
 
 	struct spw_queue_stats stats;
 	struct spw_queue_device *devices;

@@ -229,6 +229,7 @@ void bench_stats_merge(struct bench_stats *to, const struct bench_stats *from);
 struct bench_drive_share {
 	char path[256];
 	uint64_t bytes_written, bytes_read;
+	uint32_t in_flight_max, depth; /* of the queue; the first, of the whole run */
 };
 
 /* One thread that runs a job. */

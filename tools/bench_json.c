@@ -208,11 +208,13 @@ static json_t *shares_json(const struct bench_run *run)
 		for (unsigned j = 0; j < run->workers[i].shares_count; j++) {
 			const struct bench_drive_share *drive = &run->workers[i].shares[j];
 
-			(void)json_array_append_new(array, json_pack("{s:o, s:o, s:I, s:I}", "jobname",
+			(void)json_array_append_new(array, json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "jobname",
 								     tool_json_text(run->workers[i].job->name), "path",
 								     tool_json_text(drive->path), "bytes_written",
 								     (json_int_t)drive->bytes_written, "bytes_read",
-								     (json_int_t)drive->bytes_read));
+								     (json_int_t)drive->bytes_read, "in_flight_max",
+								     (json_int_t)drive->in_flight_max, "depth",
+								     (json_int_t)drive->depth));
 		}
 	return array;
 }

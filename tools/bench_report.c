@@ -245,9 +245,10 @@ static void print_shares(const struct bench_run *run, FILE *out)
 		if (worker->shares_count > 0)
 			(void)fprintf(out, "\nDrives of %s:\n", worker->job->name);
 		for (unsigned j = 0; j < worker->shares_count; j++)
-			(void)fprintf(out, "  %s: written=%s, read=%s\n", worker->shares[j].path,
-				      binary((double)worker->shares[j].bytes_written, written),
-				      binary((double)worker->shares[j].bytes_read, read));
+			(void)fprintf(out, "  %s: written=%s, read=%s, in flight at most %u of %u\n",
+				      worker->shares[j].path, binary((double)worker->shares[j].bytes_written, written),
+				      binary((double)worker->shares[j].bytes_read, read),
+				      worker->shares[j].in_flight_max, worker->shares[j].depth);
 	}
 }
 

@@ -372,6 +372,8 @@ static int read_shares(struct state *state, struct bench_drive_share *shares, un
 		memcpy(shares[i].path, drive.path, sizeof(shares[i].path));
 		shares[i].bytes_written = drive.bytes_written - shares[i].bytes_written;
 		shares[i].bytes_read = drive.bytes_read - shares[i].bytes_read;
+		shares[i].in_flight_max = drive.in_flight_max;
+		shares[i].depth = drive.depth;
 	}
 	return 0;
 }

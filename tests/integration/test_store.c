@@ -412,12 +412,44 @@ static void test_inline_poll(void **state)
 	close_store(store);
 }
 
+/* One object, one caller: every drive has as much to do as it takes, and the counters say so. */
+static void test_one_object_fills_every_drive(void **state)
+{
+	const size_t len = 64 * MIB;
+	struct spw_store_opts opts = default_opts();
+	struct spw_drive_stats drive;
+	struct spw_store *store;
+	char *from = malloc(len), *to = malloc(len);
+	spw_object object;
+
+	(void)state;
+	assert_non_null(from);
+	assert_non_null(to);
+	content_fill(from, len, 5);
+	format_drives(4, 1, 0);
+	opts.queue_depth = 4;
+	store = open_drives(4, &opts);
+	object = put_wait(store, from, len);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_ok(spw_store_drive_stats(store, i, &drive, sizeof(drive)));
+		assert_int_equal(drive.depth, 4);
+		assert_int_equal(drive.in_flight_max, 4);
+		assert_int_equal(drive.in_flight, 0);
+		assert_true(drive.bytes_written > 0);
+	}
+	get_check(store, object, 0, to, len, 5);
+	close_store(store);
+	free(from);
+	free(to);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test_case(test_lengths),
 		test_case(test_bad_arguments),
 		test_case(test_get_while_put_is_in_flight),
+		test_case(test_one_object_fills_every_drive),
 		test_case(test_free_while_in_flight),
 		test_case(test_freed_ids_are_refused),
 		test_case(test_own_memory_is_not_copied),
