@@ -201,8 +201,9 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 	char text[256], *rest = text;
 
 	if (!bandwidth_text) {
-		for (double rate = 0.25e9; rate <= 32e9; rate *= 2)
-			report->rates[report->rates_count++] = (struct plan_trace_rate){.write = rate, .read = rate};
+		for (uint64_t rate = 250000000; rate <= 32000000000; rate *= 2)
+			report->rates[report->rates_count++] =
+				(struct plan_trace_rate){.write = (double)rate, .read = (double)rate};
 		return 0;
 	}
 	if ((size_t)snprintf(text, sizeof(text), "%s", bandwidth_text) < sizeof(text))

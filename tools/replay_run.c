@@ -287,7 +287,8 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	uint64_t end_ns;
 	int rc = 0;
 
-	memset(replaying->current, 0, run->step->contents_count * sizeof(*replaying->current));
+	for (uint32_t i = 0; i < run->step->contents_count; i++)
+		replaying->current[i] = NULL;
 	memset(replaying->keys, 0, run->step->contents_count * sizeof(*replaying->keys));
 	if (run->before_step)
 		run->before_step(run->context, number);
@@ -316,7 +317,7 @@ int replay_run(struct replay_run *run)
 	int rc;
 
 	run->measures = calloc(run->steps, sizeof(*run->measures));
-	replaying.current = calloc((size_t)step->contents_count + 1, sizeof(*replaying.current));
+	replaying.current = calloc((size_t)step->contents_count + 1, sizeof(struct buffer *));
 	replaying.keys = calloc((size_t)step->contents_count + 1, sizeof(*replaying.keys));
 	replaying.handles = calloc((size_t)step->tensors_count + 1, sizeof(*replaying.handles));
 	if (!run->measures || !replaying.current || !replaying.keys || !replaying.handles || timeline_open(run))
@@ -328,8 +329,11 @@ int replay_run(struct replay_run *run)
 	/* Writes may still run from the buffers: the cache goes first. */
 	spw_cache_close(run->cache);
 	run->cache = NULL;
-	while (replaying.all)
-		buffer_free(&replaying, replaying.all);
+	for (struct buffer *buffer = replaying.all, *next; buffer; buffer = next) {
+		next = buffer->next;
+		free(buffer->bytes);
+		free(buffer);
+	}
 	free(replaying.current);
 	free(replaying.keys);
 	free(replaying.handles);
