@@ -117,6 +117,7 @@ def parse_json(text):
 def measured(outcome):
     """The figures of fio's JSON, all jobs and both directions together. spillway bench writes the same keys."""
     data = parse_json(outcome.output)
+    in_flight = 0
     result = {"bytes": 0, "ios": 0, "bandwidth": 0.0, "iops": 0.0, "errors": 0, "latency_ns": {}}
     for job in data["jobs"]:
         result["errors"] += int(job.get("error", 0) != 0)
@@ -128,12 +129,14 @@ def measured(outcome):
             result["ios"] += part["total_ios"]
             result["bandwidth"] += part["bw_bytes"]
             result["iops"] += part["iops"]
+            in_flight += part["total_ios"] * part.get("clat_ns", {}).get("mean", 0)
             percentiles = part.get("clat_ns", {}).get("percentile", {})
             for key in PERCENTILES:
                 if key in percentiles:
                     result["latency_ns"][key] = max(result["latency_ns"].get(key, 0), percentiles[key])
     if result["ios"] == 0:
         raise ValueError("no transfers in the output")
+    result["in_flight_ns"] = in_flight / result["ios"]
     return result
 
 

@@ -128,6 +128,7 @@ def add_ratios(entries):
         inside = [e for e in same if e["runner"] == "spillway in fio"]
         if entry["runner"] == "spillway bench" and inside:
             entry["ratio_to_engine_in_fio"] = ratio(entry, inside, entry["metric"])
+            entry["latency_to_engine_in_fio"] = ratio(entry, inside, "in_flight_ns")
 
 
 def figure(entry):
@@ -163,9 +164,12 @@ def honesty(entries):
     if not rows:
         return []
     lines = ["## One engine, two tools", "", "`spillway bench` against the same engine inside fio. Far from 1.00, one of the two "
-             "measures something else.", "", "| job | section | ratio |", "|---|---|---|"]
-    lines += [f"| {e['job']} | {e['section']} | {e['ratio_to_engine_in_fio']:.3f} |" for e in rows]
-    return [*lines, f"| all | median | {statistics.median(e['ratio_to_engine_in_fio'] for e in rows):.3f} |", ""]
+             "measures something else. Latency, the mean from submission to completion, leaves out what a tool does between two "
+             "transfers, which at depth 1 on a drive in memory is a tenth of the time.", "",
+             "| job | section | ratio | of latency |", "|---|---|---|---|"]
+    lines += [f"| {e['job']} | {e['section']} | {e['ratio_to_engine_in_fio']:.3f} | {e['latency_to_engine_in_fio']:.3f} |" for e in rows]
+    return [*lines, *[f"| all | median | {statistics.median(e['ratio_to_engine_in_fio'] for e in rows):.3f} | "
+                      f"{statistics.median(e['latency_to_engine_in_fio'] for e in rows):.3f} |"], ""]
 
 
 def instructions(data):
