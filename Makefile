@@ -146,15 +146,20 @@ fuzz: ## fuzz every parser and the cache's calls; SECONDS= for each target (60),
 fuzz-run: $(fuzz_bin)
 	@BUILD='$(BUILD)' tests/fuzz/run.sh $(or $(SECONDS),60) $(TARGET)
 
+.PHONY: mutants
+mutants: ## seeded bugs, one at a time: the tests must catch each; WORDS= for some; writes the table of docs/RELIABILITY.md
+	@scripts/deps.sh build test
+	@tests/mutants/run.py --build build-mutants --table docs/RELIABILITY.md $(WORDS)
+
 .PHONY: coverage
-coverage: ## lines and branches covered by the C tests, per layer
+coverage: ## lines and branches covered by the C tests and scripts, per layer; fails below the floors
 	@scripts/deps.sh coverage
-	@$(MAKE) --no-print-directory BUILD=build-coverage CFLAGS='-O0 -g --coverage' coverage-run
+	@$(MAKE) --no-print-directory BUILD=build-coverage CFLAGS='-O0 -g --coverage -fprofile-update=atomic' coverage-run
 
 .PHONY: coverage-run
 coverage-run:
 	@find $(BUILD) -name '*.gcda' -delete 2>/dev/null; true
-	$(run_tests) --kind unit --kind integration
+	$(run_tests) --kind unit --kind integration --kind script
 	@scripts/coverage.sh $(BUILD) $(layers)
 
 # ---- Show -------------------------------------------------------------------------------------------------------------------------

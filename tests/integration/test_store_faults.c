@@ -264,6 +264,10 @@ static void test_last_block_is_padded(void **state)
 	for (unsigned aligned = 0; aligned < 2; aligned++) {
 		uint8_t *from = aligned ? raw : memory + 1;
 
+		/* The same memory has carried other bytes before: what ended last is used first. */
+		content_fill(from + MIB, 3 * BLOCK_BYTES, 50 + aligned);
+		object = put_wait(store, from + MIB, 3 * BLOCK_BYTES - 1);
+		assert_ok(spw_store_free(store, object));
 		content_fill(from, 4 * BLOCK_BYTES, 40 + aligned); /* beyond the object's end: must not get there */
 		object = put_wait(store, from, 2 * BLOCK_BYTES + 100);
 		place = find_block(40 + aligned, BLOCK_BYTES);

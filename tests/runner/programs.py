@@ -29,7 +29,9 @@ class Program:
     def configurations(self, wanted):
         """Only C integration tests run in every configuration; the rest get the best drives that can be had."""
         if self.kind == "integration":
-            return [c for c in drives.ALL if not wanted or any(c.name.startswith(w) for w in wanted)]
+            # A whole name means that one alone, not those too that go on from it.
+            names = {c.name for c in drives.ALL}
+            return [c for c in drives.ALL if not wanted or any(c.name == w or w not in names and c.name.startswith(w) for w in wanted)]
         return [drives.FILES[0]]
 
     def missing(self):

@@ -203,6 +203,7 @@ static void misplaced_and_older_blocks_are_found(void **state)
 
 		bench_verify_fill(&units, buf, sizeof(buf), UNIT, 3);
 		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 2 * UNIT, 3, "d"), -EBADMSG);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 0, 3, "d"), -EBADMSG);
 		assert_non_null(strstr(spw_last_error(), "holds the block that was written to byte 4096"));
 		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 4, "d"), -EBADMSG);
 		assert_non_null(strstr(spw_last_error(), "last write to it was lost"));

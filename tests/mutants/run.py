@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/mutants/run.py - proof that the tests can fail: apply each seeded bug by itself, and require that a test catches it
+"""Usage: tests/mutants/run.py --build FOLDER [--table FILE] [WORD...]
+
+Works on a copy of the tracked files in FOLDER/tree, built once and then incrementally. Each mutation of mutants.toml is applied to the
+copy, what its tests need is built, and they are run until one fails: then it is caught. A mutation whose old text is not found exactly
+once is stale; one that does not build, or that no test catches, has survived: each is a failure, and the exit status 1. With words, only
+mutations that contain one. --table writes the results between the markers of a Markdown file.
+"""
+import argparse
+import glob
+import os
+import subprocess
+import sys
+import tomllib
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
+TIMEOUT_S = 120
+
+
+def run(command, cwd):
+    return subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", check=False)
+
+
+class Tree:
+    """The copy, and how it is built and tested."""
+
+    def __init__(self, build):
+        self.path = os.path.join(os.path.abspath(build), "tree")
+        self.build = os.path.join(os.path.abspath(build), "out")
+
+    def update(self):
+        """Copy what differs, so that make builds no more than it must; remove what is gone."""
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+        for name in names:
+            if os.path.isfile(os.path.join(ROOT, name)):
+                with open(os.path.join(ROOT, name), "rb") as source:
+                    self.write(name, source.read(), os.stat(source.fileno()).st_mode)
+        for place, _, files in os.walk(self.path):
+            for file in files:
+                if os.path.relpath(os.path.join(place, file), self.path) not in names:
+                    os.unlink(os.path.join(place, file))
+
+    def write(self, name, content, mode):
+        path = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.exists(path):
+            with open(path, "rb") as there:
+                if there.read() == content:
+                    return
+        with open(path, "wb") as copy:
+            copy.write(content)
+        os.chmod(path, mode)
+
+    def make(self, *targets):
+        return run(["make", f"-j{os.cpu_count() or 1}", f"BUILD={self.build}", "CFLAGS=-O1 -g -Wno-maybe-uninitialized", *targets], self.path)
+
+    def targets_of(self, test):
+        """What a test, named by a part of its path, needs to be built."""
+        sources = glob.glob(os.path.join(self.path, "tests", "*", "test_*"))
+        wanted = [os.path.relpath(source, self.path) for source in sources if test in source]
+        if not wanted:
+            raise SystemExit(f"mutants.toml: no test is called {test}")
+        if all(name.endswith(".c") for name in wanted):
+            return [os.path.join(self.build, os.path.splitext(name)[0]) for name in wanted]
+        return ["build-tests"]
+
+    def fails(self, *tests):
+        """Run tests. Return (whether one failed, what they said)."""
+        done = run(["tests/run", "--build", self.build, "--config", "files-io_uring", "--kind", "unit", "--kind", "integration", "--kind",
+                    "script", "--timeout", str(TIMEOUT_S), *tests], self.path)
+        return done.returncode != 0, done.stdout
+
+    def clean_run(self, tests):
+        """Unchanged, every test must pass: else catching would mean nothing."""
+        done = self.make(*sorted({target for test in tests for target in self.targets_of(test)}))
+        if done.returncode != 0:
+            raise SystemExit("the unchanged tree does not build:\n" + done.stdout[-4000:])
+        failed, said = self.fails(*sorted(tests))
+        if failed:
+            raise SystemExit("tests fail without any mutation:\n" + said[-4000:])
+
+
+def try_mutant(tree, mutant):
+    """Return (caught, words)."""
+    path = os.path.join(tree.path, mutant["file"])
+    with open(path, encoding="utf-8") as source:
+        text = source.read()
+    if text.count(mutant["old"]) != 1:
+        return False, f"STALE: its text is found {text.count(mutant['old'])} times in {mutant['file']}"
+    try:
+        with open(path, "w", encoding="utf-8") as source:
+            source.write(text.replace(mutant["old"], mutant["new"]))
+        for test in mutant["tests"]:
+            done = tree.make(*tree.targets_of(test))
+            if done.returncode != 0:
+                return False, "DOES NOT BUILD: " + done.stdout.strip()[-600:]
+            if tree.fails(test)[0]:
+                return True, test.strip(".")
+        return False, "SURVIVED " + ", ".join(mutant["tests"])
+    finally:
+        with open(path, "w", encoding="utf-8") as source:
+            source.write(text)
+
+
+def write_table(path, results):
+    lines = ["| file | what is broken | caught by |", "|---|---|---|"]
+    lines += [f"| `{mutant['file']}` | {mutant['what']} | `{words}` |" for mutant, caught, words in results if caught]
+    with open(path, encoding="utf-8") as document:
+        text = document.read()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    with open(path, "w", encoding="utf-8") as document:
+        document.write(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--build", default="build-mutants")
+    parser.add_argument("--table")
+    args = parser.parse_args()
+    with open(os.path.join(ROOT, "tests", "mutants", "mutants.toml"), "rb") as table:
+        mutants = tomllib.load(table)["mutant"]
+    mutants = [m for m in mutants if not args.words or any(word in m["what"] + m["file"] for word in args.words)]
+    tree = Tree(args.build)
+    tree.update()
+    tree.clean_run({test for mutant in mutants for test in mutant["tests"]})
+    results = []
+    for mutant in mutants:
+        caught, words = try_mutant(tree, mutant)
+        results.append((mutant, caught, words))
+        print(f"  {'caught  ' if caught else 'SURVIVED'}  {mutant['file']}: {mutant['what']}: {words}", flush=True)
+    survivors = sum(not caught for _, caught, _ in results)
+    print(f"\n{len(results) - survivors} of {len(results)} mutations caught")
+    if args.table and not survivors and not args.words:
+        write_table(args.table, results)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
