@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -17,19 +19,25 @@ PRINT_PATH = "import spillway.torch; print(spillway._library.path)"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed():
     """The folder that pip installed the package into, from a copy: pip builds inside of the source."""
     for needed in ("pip", "setuptools", "wheel"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"no {needed}")
-    folder = tmp_path_factory.mktemp("package")
+    folder = Path(tempfile.mkdtemp(prefix="spillway-python."))  # pytest's own folders stay
+    try:
+        yield install(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def install(folder):
     shutil.copytree(ROOT / "python", folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-index", "--no-deps",
          "--no-compile", "--target", str(folder / "site"), str(folder / "source")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    yield folder / "site"
-    shutil.rmtree(folder)
+    return folder / "site"
 
 
 def run(site, **environment):
