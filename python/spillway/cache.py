@@ -146,7 +146,7 @@ class Cache:
         self,
         store: Optional[Store],
         *,
-        mode: str = "spill",
+        mode: str = "fastest",
         min_bytes: Optional[int] = None,
         staging_bytes: Optional[int] = None,
         prefetch_bytes: Optional[int] = None,
