@@ -25,8 +25,8 @@
 /* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
 #define RETRIES_MAX 5
 
-/* Kernels that map small pieces only look through all of them for each one that is registered: this many take a second. */
-#define SMALL_PIECES_MAX 4096u
+/* Kernels that map small pieces only look through all of them for each one that is registered: the time grows with the square. */
+#define SMALL_PIECES_MAX 1024u
 
 /* What a kernel gives that does not say: PRP lists of one page, less one. */
 #define SEGMENTS_ASSUMED 127u

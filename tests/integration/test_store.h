@@ -64,8 +64,10 @@ static int drives_from_environment(void **state)
 		drive_backend = SPW_BACKEND_LIBAIO;
 	else if (backend && strcmp(backend, "io_uring") == 0)
 		drive_backend = SPW_BACKEND_IO_URING;
+	else if (backend && strcmp(backend, "nvme") == 0)
+		drive_backend = SPW_BACKEND_NVME;
 	else
-		quit("SPW_TEST_BACKEND is neither io_uring nor libaio");
+		quit("SPW_TEST_BACKEND is none of io_uring, libaio and nvme");
 	return 0;
 }
 

@@ -1,0 +1,65 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/vm/test_nvme_nodes.sh - a namespace has two nodes: what holds by one name holds by the other
+. "$(dirname "$0")/../lib.sh"
+
+read -r first second _ <<<"$SPW_VM_DRIVES"
+[ -b "$first" ] || skip "no NVMe drives"
+ng_first=/dev/ng${first#/dev/nvme}
+ng_second=/dev/ng${second#/dev/nvme}
+# Whatever ran before on these drives.
+dd if=/dev/zero of="$first" bs=1M count=2 oflag=direct status=none
+dd if=/dev/zero of="$second" bs=1M count=2 oflag=direct status=none
+
+begin "a mounted file system is seen by the character node"
+modprobe ext4
+mkfs.ext4 -q "$first"
+expect_exit 3 "$SPILLWAY" format --devices "$ng_first"
+expect_output "carries an ext4 file system"
+mkdir "$TEST_TMP/mounted"
+mount "$first" "$TEST_TMP/mounted"
+expect_exit 3 "$SPILLWAY" format --force --devices "$ng_first"
+expect_output "mounted"
+expect_exit 0 "$SPILLWAY" probe "$ng_first"
+expect_output "is mounted on"
+umount "$TEST_TMP/mounted"
+rmdir "$TEST_TMP/mounted"
+
+begin "one namespace named twice is one drive too many"
+expect_exit 3 "$SPILLWAY" format --force --devices "$first,$ng_first"
+expect_output "same device"
+
+begin "a store made by one name is opened by the other"
+expect_exit 0 "$SPILLWAY" format --force --devices "$ng_first,$ng_second"
+expect_exit 0 "$SPILLWAY" check --devices "$first,$second"
+expect_exit 0 "$SPILLWAY" bench --level=store --filename="$ng_first:$ng_second" --rw=write --object-size=3m --size=48m
+expect_exit 0 "$SPILLWAY" bench --level=store --filename="$first:$ng_second" --backend=nvme --rw=write --object-size=1m --size=16m
+
+begin "an open store locks both nodes"
+"$SPILLWAY" bench --level=store --filename="$ng_first:$ng_second" --rw=write --object-size=1m --size=16m --time_based --runtime=60 \
+    >"$TEST_TMP/holder" 2>&1 &
+holder=$!
+until "$SPILLWAY" info --devices "$first,$second" --json | grep -q '"partitions_in_use": 1'; do
+    kill -0 "$holder" || break
+    sleep 0.2
+done
+expect_exit 3 "$SPILLWAY" format --force --devices "$first"
+expect_output "a process has the store"
+expect_exit 1 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1m
+kill "$holder"
+wait "$holder" || true
+
+begin "blocks written past the block layer are read through it, and the other way round"
+expect_exit 0 "$SPILLWAY" wipe --yes --devices "$ng_first,$ng_second"
+for pair in "nvme io_uring" "io_uring nvme"; do
+    read -r writer reader <<<"$pair"
+    expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$writer" --rw=write --bs=768k --size=72m --iodepth=8 --verify=xxh3
+    expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$reader" --rw=read --bs=768k --size=72m --iodepth=8 --verify=xxh3
+done
+
+begin "what a drive says of itself"
+expect_exit 0 "$SPILLWAY" probe "$first" "$ng_second"
+expect_output "FIRMWARE"
+expect_exit 0 "$SPILLWAY" probe --json "$ng_first"
+expect_output '"percentage_used": 0'
+expect_output '"kind": "nvme-char"'
