@@ -32,7 +32,7 @@ mapfile -t c_files < <(select_files '\.[ch]$')
 # What compiles everywhere: the fio engine needs fio's sources.
 mapfile -t c_sources < <(select_files '\.c$' | grep -v '^tools/fio_engine/')
 mapfile -t shell_files < <(select_files '\.sh$' '^\.ci/run$' '^tests/vm/init$')
-mapfile -t python_files < <(select_files '\.py$' '^tests/(vm/)?run$')
+mapfile -t python_files < <(select_files '\.py$' '^tests/(vm/)?run$' '^tests/vm/suite$')
 
 # ---- The checks: print what is wrong, return 0 if nothing is ---------------------------------------------------------------------------
 

@@ -67,6 +67,69 @@ def removal():
     return cases
 
 
+# ---- Bad drives: a prelude makes $device out of the last drive, $4 ------------------------------------------------
+
+FAULTY = "tests/vm/test_faulty.c"
+SET_UP = """set -e
+set -- $SPW_VM_DRIVES
+sectors=$(blockdev --getsz $4)
+mapped() { modprobe -a dm-mod dm-flakey dm-delay; dmsetup create --noudevsync --noudevrules bad --table "$1"; device=/dev/dm-$(dmsetup info -c --noheadings -o minor bad); }
+remap="dmsetup suspend --nolockfs bad && dmsetup load bad --table '%s' && dmsetup resume --noudevsync bad"
+"""
+TAKE = """
+export SPW_TEST_DEVICES="$1 $2 $3 $device" SPW_VM_BREAK
+trap "$undo" EXIT
+"""
+NVMET = """modprobe nvmet-tcp; modprobe nvme-tcp
+nvmet=/sys/kernel/config/nvmet
+mkdir $nvmet/subsystems/spw $nvmet/subsystems/spw/namespaces/1 $nvmet/ports/1
+echo 1 >$nvmet/subsystems/spw/attr_allow_any_host
+echo spwtcp >$nvmet/subsystems/spw/attr_serial
+echo $4 >$nvmet/subsystems/spw/namespaces/1/device_path
+echo 1 >$nvmet/subsystems/spw/namespaces/1/enable
+echo tcp >$nvmet/ports/1/addr_trtype; echo ipv4 >$nvmet/ports/1/addr_adrfam
+echo 127.0.0.1 >$nvmet/ports/1/addr_traddr; echo 4420 >$nvmet/ports/1/addr_trsvcid
+ln -s $nvmet/subsystems/spw $nvmet/ports/1/subsystems/spw
+exec 5<>/dev/nvme-fabrics
+printf 'transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=spw' >&5
+IFS=, read -r controller _ <&5
+controller=nvme${controller#instance=}
+until device=$(ls -d /dev/${controller}n[0-9] 2>/dev/null); do sleep 0.1; done
+undo="echo 1 >/sys/class/nvme/$controller/delete_controller; rm $nvmet/ports/1/subsystems/spw; rmdir $nvmet/ports/1 \
+    $nvmet/subsystems/spw/namespaces/1 $nvmet/subsystems/spw"
+"""
+
+
+def faulty(name, test, set_up, undo="dmsetup remove --noudevsync bad", backend="io_uring"):
+    return Case(f"{name} {backend}", FAULTY, f"test_a_drive_that_{test}", SET_UP + f"undo={undo!r}\n" + set_up + TAKE,
+                SPW_TEST_BACKEND=backend)
+
+
+def flakey(options):
+    return f"""mapped "0 $sectors linear $4 0"
+SPW_VM_BREAK=$(printf "$remap" "0 $sectors flakey $4 0 {options}")
+"""
+
+
+BAD = [
+    faulty("dm-flakey errors", "fails", flakey("0 1")),
+    faulty("dm-flakey now and then", "fails", flakey("1 1")),
+    faulty("dm-flakey other bytes", "fails", flakey("0 1 5 corrupt_bio_byte 32 r 1 0")),
+    faulty("dm-delay", "is_slow", """mapped "0 $sectors linear $4 0"
+SPW_VM_BREAK=$(printf "$remap" "0 $sectors delay $4 0 50")
+"""),
+    faulty("scsi_debug", "fails", """modprobe sd_mod; modprobe scsi_debug dev_size_mb=256 delay=0
+until device=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block/* 2>/dev/null); do sleep 0.1; done
+device=/dev/${device##*/}
+until [ -b $device ]; do sleep 0.1; done
+SPW_VM_BREAK="echo 2 >/sys/bus/pseudo/drivers/scsi_debug/opts"
+""", undo="rmmod scsi_debug"),
+    faulty("nvme-tcp", "is_well", NVMET),
+    faulty("nvme-tcp", "fails", NVMET + 'SPW_VM_BREAK="echo 0 >$nvmet/subsystems/spw/namespaces/1/enable"\n'),
+]
+
+# ---- All ---------------------------------------------------------------------------------------------------------------------------------
+
 ALL = [
     Kind("nvme512", "4 drives of 512 byte blocks, 2 nodes, poll queues",
          conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_faults", "store_processes") +
@@ -76,4 +139,10 @@ ALL = [
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
          conformance("interrupt", "poll") + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
          integration("store", "store_space"), block_bytes=4096, nodes=1, poll_queues=2),
+    Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP", BAD, nodes=1),
+    Kind("blkdebug", "QEMU fails writes to a sector of drive 3", [Case("blkdebug io_uring", FAULTY, "test_a_drive_that_fails")], nodes=1,
+         errors={3: [{"event": "none", "iotype": "write", "errno": 5, "sector": 16384, "once": False}]}),
+    Kind("blkdebug-read", "QEMU fails reads of a sector of drive 3", [Case("blkdebug libaio", FAULTY, "test_a_drive_that_fails",
+                                                                           SPW_TEST_BACKEND="libaio")], nodes=1,
+         errors={3: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
 ]

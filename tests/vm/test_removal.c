@@ -4,93 +4,13 @@
  *
  * Every case pulls one drive, so the machine needs four again before the next: tests/vm/suite runs one case at a time.
  */
-#include "tests/integration/test_store.h"
-#include "tests/vm/machine.h"
+#include "tests/vm/objects.h"
 
-#define OBJECT_BYTES (4 * MIB)
-#define OBJECTS      24u /* alive at once */
-#define BATCH        4u  /* in flight at once */
+static const int gone[] = {-ENODEV, 0};
 
-static uint8_t *memory[BATCH];
-static spw_object objects[OBJECTS];
-static uint64_t seeds[OBJECTS];
-static uint64_t puts_begun;
-
-static int setup(void **state)
+static void pull(void)
 {
-	if (!machine_is_there()) {
-		printf("runs in the virtual machine of tests/vm\n");
-		exit(77);
-	}
-	for (unsigned i = 0; i < BATCH; i++) {
-		memory[i] = aligned_alloc(4096, OBJECT_BYTES);
-		if (!memory[i])
-			quit("no memory for the test's buffers");
-	}
-	return drives_from_environment(state);
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	for (unsigned i = 0; i < BATCH; i++)
-		free(memory[i]);
-	return 0;
-}
-
-/* A batch of objects in the places of the oldest. All must succeed, whatever becomes of the drives. */
-static void put_batch(struct spw_store *store, bool pull)
-{
-	struct spw_request *requests[BATCH];
-
-	for (unsigned i = 0; i < BATCH; i++) {
-		unsigned place = (unsigned)(puts_begun % OBJECTS);
-
-		if (puts_begun >= OBJECTS)
-			assert_ok(spw_store_free(store, objects[place]));
-		seeds[place] = ++puts_begun;
-		content_fill(memory[i], OBJECT_BYTES, seeds[place]);
-		assert_ok(spw_store_put(store, memory[i], OBJECT_BYTES, NULL, &objects[place], &requests[i]));
-	}
-	if (pull)
-		machine_pull(machine_victim());
-	for (unsigned i = 0; i < BATCH; i++)
-		assert_ok(spw_request_wait(requests[i]));
-}
-
-/* How a get ended: with the right bytes, or because the drive that was pulled is gone, which the words name. */
-static bool is_readable(struct spw_request *request, unsigned place, const uint8_t *bytes)
-{
-	int result = spw_request_wait(request);
-
-	if (result == 0) {
-		assert_content(bytes, OBJECT_BYTES, seeds[place], 0);
-		return true;
-	}
-	if (result != -ENODEV || !strstr(spw_last_error(), drive_paths[machine_victim()]) ||
-	    !strstr(spw_last_error(), "at block"))
-		fail_msg("get ended with %s (%s)", spw_strerror(result), spw_last_error());
-	return false;
-}
-
-/* All objects, in batches. Return: how many could not be read. */
-static unsigned get_all(struct spw_store *store, bool pull)
-{
-	struct spw_request *requests[BATCH];
-	unsigned lost = 0;
-
-	for (unsigned place = 0; place < OBJECTS; place += BATCH) {
-		for (unsigned i = 0; i < BATCH; i++) {
-			memset(memory[i], 0xA5, OBJECT_BYTES);
-			assert_ok(spw_store_get(store, objects[place + i], 0, memory[i], OBJECT_BYTES, SPW_URGENT_READ,
-						NULL, &requests[i]));
-		}
-		if (pull && place == BATCH)
-			machine_pull(machine_victim());
-		for (unsigned i = 0; i < BATCH; i++)
-			lost += !is_readable(requests[i], place + i, memory[i]);
-	}
-	return lost;
+	machine_pull(machine_victim());
 }
 
 static void assert_retired(struct spw_store *store)
@@ -119,8 +39,8 @@ static uint64_t used_bytes(struct spw_store *store)
 static void goes_on_without_it(struct spw_store *store)
 {
 	for (unsigned i = 0; i < 2 * OBJECTS; i += BATCH)
-		put_batch(store, false);
-	assert_int_equal(get_all(store, false), 0);
+		put_batch(store, NULL);
+	assert_int_equal(get_all(store, NULL), 0);
 	assert_retired(store);
 	for (unsigned place = 0; place < OBJECTS; place++)
 		assert_ok(spw_store_free(store, objects[place]));
@@ -139,16 +59,16 @@ static void test_pulled_during_put(void **state)
 	(void)format_drives(4, 1, MIB);
 	store = open_default();
 	while (puts_begun < OBJECTS)
-		put_batch(store, false);
-	put_batch(store, true);
+		put_batch(store, NULL);
+	put_batch(store, pull);
 	while (stats_of(store).drives_retired == 0) {
 		machine_assert_before(deadline, "a write to the drive that was pulled fails");
-		put_batch(store, false);
+		put_batch(store, NULL);
 	}
 	assert_true(stats_of(store).chunks_moved > 0);
 	assert_true(stats_of(store).write_errors > 0);
 	/* Objects from before are lost in part; whatever is handed out is right. */
-	assert_true(get_all(store, false) > 0);
+	assert_true(get_all(store, NULL) > 0);
 	goes_on_without_it(store);
 }
 
@@ -162,8 +82,8 @@ static void test_pulled_during_get(void **state)
 	(void)format_drives(4, 1, MIB);
 	store = open_default();
 	while (puts_begun < OBJECTS)
-		put_batch(store, false);
-	for (lost = get_all(store, true); lost == 0; lost = get_all(store, false))
+		put_batch(store, NULL);
+	for (lost = get_all(store, pull); lost == 0; lost = get_all(store, NULL))
 		machine_assert_before(deadline, "a read of the drive that was pulled fails");
 	assert_true(stats_of(store).read_errors > 0);
 	assert_int_equal(stats_of(store).checksum_errors, 0);
@@ -180,5 +100,6 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	return cmocka_run_group_tests(tests, setup, teardown);
+	errors_allowed = gone;
+	return cmocka_run_group_tests(tests, setup_objects, teardown_objects);
 }
