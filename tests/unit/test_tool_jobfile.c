@@ -151,7 +151,7 @@ static const struct bad {
 	{"[a]\nfilename=x\ndirect=0\n", 3, "direct=0 is not supported"},
 	{"[a]\nfilename=x\nioengine=sync\n", 3, "there is: io_uring libaio"},
 	{"[a]\nfilename=x\nhipri\nsqthread_poll\n", 1, "exclude each other"},
-	{"[a]\nfilename=x\nverify=crc32c\n", 3, "verify=crc32c is not supported; there is: xxh3"},
+	{"[a]\nfilename=x\nverify=md5\n", 3, "verify=md5 is not supported; there is: xxh3"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=randrw\n", 1, "does not go with rw=randrw"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=write\nnumjobs=2\n", 1, "overwrite each other"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=randwrite\nnorandommap\n", 1, "norandommap"},
