@@ -194,7 +194,8 @@ class Bench:
         self.series = [s for case in cases for s in self.usable(case)]
         peaks = [p for p in peaks if not options.only or re.search(options.only, f"peak: {p.name}")]
         self.left_out += [f"peak: {p.name}: needs {p.drives} drives" for p in peaks if p.drives > len(options.devices)]
-        self.peaks = [p for p in peaks if p.drives <= len(options.devices)]
+        self.left_out += [f"peak: {p.name}: needs a throttled drive of the rig" for p in peaks if p.throttled and not options.throttled]
+        self.peaks = [p for p in peaks if p.drives <= len(options.devices) and (options.throttled or not p.throttled)]
         self.peak_series = []
 
     def usable(self, case):
@@ -315,7 +316,8 @@ class Bench:
         return self.seconds_chosen and spent + spent / rounds_done + self.peak_seconds() + COUNT_SECONDS > LIMIT_SECONDS
 
     def peak_seconds(self):
-        return sum(len(p.runners) * (p.seconds_min + 1) for p in self.peaks) * self.options.rounds
+        # A throttled drive lets what was queued when the time was up end at its own speed.
+        return sum(len(p.runners) * (p.seconds_min + (4 if p.throttled else 1)) for p in self.peaks) * self.options.rounds
 
     def measure(self):
         self.begun = time.monotonic()
@@ -335,8 +337,11 @@ class Bench:
                     series.rounds.append(None if series.hopeless else self.run_once(series, seconds))
                     progress.step(f"round {number + 1}: {title}: {series.runner.name}")
 
-    def peak_command(self, words, drives, seconds):
-        devices = [jobs.escape(device) for device in self.options.devices[:drives]]
+    def peak_command(self, words, peak, seconds):
+        drives = peak.drives
+        devices = [jobs.escape(device) for device in ([self.options.throttled] if peak.throttled else self.options.devices[:drives])]
+        if peak.throttled:  # who is in the rig's cgroup gets the drive at its speed
+            words = ["tests/rig.sh", "run", "--name", "bench-throttled", *words]
         names = {f"device{number}": device for number, device in enumerate(devices, 1)}
         number, unit = re.fullmatch(r"(\d+)(\w*)", self.options.size).groups()
         names |= {"size": self.options.size, "size_of_all": f"{int(number) * drives}{unit}"}
@@ -347,7 +352,7 @@ class Bench:
             seconds = math.ceil(max(peak.seconds_min, self.seconds))
             group = []
             for entry in peak.runners:
-                command = self.peak_command(entry["command"], peak.drives, seconds)
+                command = self.peak_command(entry["command"], peak, seconds)
                 if not Path(command[0]).exists() and "/" in command[0] or "libspillway_fio" in " ".join(command) and not self.options.engine:
                     self.left_out.append(f"peak: {entry['name']}: not built")
                     continue
@@ -422,6 +427,7 @@ def arguments():
     parser.add_argument("--engine", action="store_true", help="the fio engine is built")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--throttled", help="a drive of the rig bench-throttled, of a speed that every tool reaches")
     parser.add_argument("--no-huge-pages", action="store_true", help="for fio's buffers")
     parser.add_argument("--only", help="regular expression on 'job: section'")
     parser.add_argument("devices", nargs="+")

@@ -19,6 +19,7 @@ huge=/sys/kernel/mm/hugepages/hugepages-2048kB
 huge_wanted=256
 huge_before=
 rig=
+throttled=
 running=
 
 say() {
@@ -38,6 +39,7 @@ clean_up() {
         wait "$running" || true
     fi
     [ -z "$rig" ] || tests/rig.sh down --name bench || status=1
+    [ -z "$throttled" ] || tests/rig.sh down --name bench-throttled || status=1
     [ -z "$huge_before" ] || echo "$huge_before" >$huge/nr_hugepages || status=1
     exit $status
 }
@@ -104,12 +106,13 @@ else
     say "making four drives of $size in memory"
     mapfile -t devices < <(tests/rig.sh up --name bench --drives 4 --size "$size" --on ram)
     [ ${#devices[@]} -eq 4 ] || die "the rig could not be made"
+    throttled=$(tests/rig.sh up --name bench-throttled --drives 1 --size 256M --on ram --write 100 --read 100)
     kind=rig
 fi
 reserve_huge_pages
 
 # In the background, so that a signal is dealt with at once.
-"$(find_python)" -B tests/bench/bench.py --build "$build" --out "$out" --kind "$kind" --size "$size" ${engine:+--engine} \
+"$(find_python)" -B tests/bench/bench.py --build "$build" --out "$out" --kind "$kind" --size "$size" ${engine:+--engine} ${throttled:+--throttled "$throttled"} \
     --rounds "${BENCH_ROUNDS:-5}" ${BENCH_SECONDS:+--seconds "$BENCH_SECONDS"} ${BENCH_ONLY:+--only "$BENCH_ONLY"} ${BENCH_NO_HUGE_PAGES:+--no-huge-pages} \
     "${devices[@]}" &
 running=$!

@@ -54,6 +54,7 @@ class Peak:
     drives: int
     metric: str
     runners: list = field(default_factory=list)
+    throttled: bool = False
 
 
 def read_sections(path):
@@ -83,7 +84,9 @@ def load(path=HERE / "matrix.toml"):
             entry[key] = tuple(entry.get(key, ()))
         runners[entry["name"]] = Runner(**entry)
     cases = [case for row in data["row"] for case in row_cases(row, runners)]
-    return runners, cases, [Peak(p["name"], p["seconds_min"], p.get("drives", 1), p.get("metric", "iops"), p["runner"]) for p in data.get("peak", [])]
+    peaks = [Peak(p["name"], p["seconds_min"], p.get("drives", 1), p.get("metric", "iops"), p["runner"], p.get("throttled", False))
+             for p in data.get("peak", [])]
+    return runners, cases, peaks
 
 
 def row_cases(row, runners):

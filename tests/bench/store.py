@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -139,10 +140,11 @@ class Bench:
                 for count in (1, 2, 4):
                     self.format(rig.drives, partitions=count)
                     results = [None] * count
+                    start = int(time.time()) + 2
 
-                    def work(index):
-                        results[index] = self.store(rig, case, f"{count} processes", "putget", "16m", f"{1600 // count}m",
-                                                    f"arena,partition={index}")
+                    def work(index, count=count, results=results, start=start):
+                        results[index] = self.store(rig, case, f"{count} processes", "share", "16m", "128m",
+                                                    f"arena,partition={index},start={start}")
 
                     threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
                     for thread in threads:

@@ -6,8 +6,9 @@
  *
  * MODE     putget   put TOTAL_BYTES as objects of OBJECT_BYTES, all submitted at once, then get all of them back
  *          urgent   p99 of an urgent read of one object, on idle drives and while TOTAL_BYTES of writes are queued
+ *          share    put and free objects for SHARE_SECONDS from the second on that start= names, for processes side by side
  *          memory   what the process' resident memory grows by for an object that lives in the store
- * OPTIONS  comma separated: arena | malloc, unchecked, static, depth=N, partition=N; or "-"
+ * OPTIONS  comma separated: arena | malloc, unchecked, static, depth=N, partition=N, start=UNIX_SECONDS; or "-"
  *
  * The drives carry a store already. Bytes are compared after the last get, outside the time measured.
  */
@@ -15,16 +16,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <spillway/spillway.h>
 
 #include "util/util.h"
 
-#define OBJECTS_MAX  131072
-#define URGENT_READS 400
+#define OBJECTS_MAX   131072
+#define URGENT_READS  400
+#define SHARE_SECONDS 3
+#define SHARE_PUTS    8
 
 static struct spw_store *store;
+static unsigned long long start_s;
 static spw_object objects[OBJECTS_MAX];
 static struct spw_request *requests[OBJECTS_MAX];
 
@@ -79,7 +84,8 @@ static bool parse_options(char *text, struct spw_store_opts *opts)
 		else if (strcmp(word, "static") == 0)
 			opts->stripe = SPW_STRIPE_STATIC;
 		else if (sscanf(word, "depth=%u", &opts->queue_depth) != 1 &&
-			 sscanf(word, "partition=%u", &opts->partition) != 1 && strcmp(word, "arena") != 0 &&
+			 sscanf(word, "partition=%u", &opts->partition) != 1 &&
+			 sscanf(word, "start=%llu", &start_s) != 1 && strcmp(word, "arena") != 0 &&
 			 strcmp(word, "-") != 0)
 			must(-1, word);
 	}
@@ -161,6 +167,33 @@ static void put_get(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes
 		     (double)(count * object_bytes) * 1e9 / (double)get.wall_ns,
 		     (double)count * 1e9 / (double)put.wall_ns, (double)count * 1e9 / (double)get.wall_ns,
 		     put.cpu_s / gib, get.cpu_s / gib);
+	print_shares();
+}
+
+/* Always the same number of puts under way; what ends within the time counts. */
+static void share(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
+{
+	const struct timespec start = {.tv_sec = (time_t)start_s};
+	uint64_t puts = 0, end_ns;
+
+	fill(memory, total_bytes);
+	if (total_bytes / object_bytes < SHARE_PUTS)
+		must(-1, "TOTAL_BYTES must be at least 8 objects");
+	(void)clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &start, NULL);
+	end_ns = spw_clock_ns() + SHARE_SECONDS * UINT64_C(1000000000);
+	for (unsigned i = 0; i < SHARE_PUTS; i++)
+		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL, &objects[i], &requests[i]),
+		     "put");
+	for (unsigned i = 0;; i = (i + 1) % SHARE_PUTS) {
+		must(spw_request_wait(requests[i]), "put");
+		must(spw_store_free(store, objects[i]), "free");
+		if (spw_clock_ns() >= end_ns)
+			break;
+		puts++;
+		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL, &objects[i], &requests[i]),
+		     "put");
+	}
+	(void)printf("{\"put_bytes_per_second\": %.0f", (double)(puts * object_bytes) / SHARE_SECONDS);
 	print_shares();
 }
 
@@ -257,8 +290,9 @@ int main(int argc, char **argv)
 
 	if (argc < 6 || spw_size_parse(argv[2], &object_bytes) || spw_size_parse(argv[3], &total_bytes) ||
 	    object_bytes == 0 || total_bytes / object_bytes > OBJECTS_MAX || total_bytes < object_bytes) {
-		(void)fprintf(stderr,
-			      "usage: store_bench putget|urgent|memory OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...\n");
+		(void)fprintf(
+			stderr,
+			"usage: store_bench putget|urgent|share|memory OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...\n");
 		return 2;
 	}
 	spw_store_opts_init(&opts, sizeof(opts));
@@ -275,6 +309,8 @@ int main(int argc, char **argv)
 		must(-1, "out of memory");
 	if (strcmp(argv[1], "urgent") == 0)
 		urgent(memory, object_bytes, total_bytes);
+	else if (strcmp(argv[1], "share") == 0)
+		share(memory, object_bytes, total_bytes);
 	else if (strcmp(argv[1], "memory") == 0)
 		memory_per_object(memory, object_bytes, total_bytes);
 	else
