@@ -82,6 +82,29 @@ expect_output "file litter in TMPDIR" "(test_litter)"
 expect_closing "2 passed, 2 failed, 0 skipped"
 expect_clean
 
+begin "what ends with the program, a moment later, is not left behind"
+program unit test_follower <<'END'
+static void first(void **state)
+{
+	int ends[2];
+	char byte;
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	if (fork() == 0) {
+		close(ends[1]);
+		while (read(ends[0], &byte, 1) > 0)
+			;
+		usleep(200000);
+		_exit(0);
+	}
+}
+static void second(void **state) { (void)state; }
+END
+expect_exit 0 run_tests test_follower
+expect_closing "2 passed, 0 failed, 0 skipped"
+expect_clean
+
 begin "every configuration has four empty drives of its kind"
 program integration test_drives <<'END'
 static void first(void **state)

@@ -4,14 +4,17 @@ import contextlib
 import glob
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 OUTPUT_LINES_SHOWN = 150
 LEFTOVERS_SHOWN = 5
 SECONDS_TO_CLEAN_UP = 5
+SECONDS_TO_FOLLOW = 2
 
 
 class Outcome:
@@ -111,12 +114,26 @@ def group_members(group):
     return members
 
 
+def wait_for_followers(group, seconds):
+    """Processes that end because the program has ended, such as Python's resource tracker, learn of it a moment later."""
+    deadline = time.monotonic() + seconds
+    for pid, _ in group_members(group):
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                select.select([handle], [], [], max(0, deadline - time.monotonic()))
+            finally:
+                os.close(handle)
+
+
 def end_group(process):
     """End a program, giving it time to clean up, and kill what is left of its process group. Return what there was beside it."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_TO_CLEAN_UP)
+    if process.poll() is not None:
+        wait_for_followers(process.pid, SECONDS_TO_FOLLOW)
     left = [f"{pid} ({name})" for pid, name in group_members(process.pid) if pid != process.pid]
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
