@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/format_drives.h - drives that are files in a folder of the test's own, and what format left on them */
+#ifndef TESTS_UNIT_FORMAT_DRIVES_H
+#define TESTS_UNIT_FORMAT_DRIVES_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <xxhash.h>
+
+#include <spillway/format.h>
+
+#include "store/assemble.h"
+#include "util/util.h"
+
+#define MIB        (UINT64_C(1) << 20)
+#define DRIVES     3
+#define DRIVE_SIZE (17 * MIB + 512) /* a last sector behind the last whole 4 KiB */
+
+/* ---- Drives: files in a folder of the test's own ---- */
+
+static char folder[PATH_MAX];
+static char drive_names[DRIVES + 1][PATH_MAX + 16];
+static const char *drives[DRIVES + 1]; /* the last one belongs to no store unless a test makes it */
+static uint64_t seed, random_state;
+
+static inline int make_folder(void **state)
+{
+	const char *tmp = getenv("TMPDIR"), *given = getenv("SPW_SEED");
+
+	(void)state;
+	(void)snprintf(folder, sizeof(folder), "%s/spillway-format.XXXXXX", tmp ? tmp : "/var/tmp");
+	if (!mkdtemp(folder))
+		return -1;
+	for (unsigned i = 0; i <= DRIVES; i++) {
+		(void)snprintf(drive_names[i], sizeof(drive_names[i]), "%s/drive%u", folder, i);
+		drives[i] = drive_names[i];
+	}
+	if (given)
+		seed = strtoull(given, NULL, 0);
+	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		return -1;
+	return 0;
+}
+
+static inline int remove_folder(void **state)
+{
+	(void)state;
+	return rmdir(folder);
+}
+
+static inline uint32_t draw(uint32_t below)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (uint32_t)((random_state >> 32) % below);
+}
+
+static inline void make_drive(const char *path, uint64_t size)
+{
+	int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	assert_int_equal(close(fd), 0);
+}
+
+static inline int make_drives(void **state)
+{
+	(void)state;
+	random_state = seed | 1;
+	for (unsigned i = 0; i <= DRIVES; i++)
+		make_drive(drives[i], DRIVE_SIZE + i * MIB);
+	return 0;
+}
+
+static inline int remove_drives(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i <= DRIVES; i++)
+		(void)unlink(drives[i]);
+	return 0;
+}
+
+static inline void write_at(const char *path, uint64_t offset, const void *bytes, size_t len)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, len, (off_t)offset), len);
+	assert_int_equal(close(fd), 0);
+}
+
+static inline void read_at(const char *path, uint64_t offset, void *bytes, size_t len)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, bytes, len, (off_t)offset), len);
+	assert_int_equal(close(fd), 0);
+}
+
+static inline uint64_t size_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+static inline uint64_t hash_of(const char *path)
+{
+	size_t len = size_of(path);
+	uint8_t *bytes = malloc(len);
+	uint64_t hash;
+
+	assert_non_null(bytes);
+	read_at(path, 0, bytes, len);
+	hash = XXH3_64bits(bytes, len);
+	free(bytes);
+	return hash;
+}
+
+/* All drives, as one number. */
+static inline uint64_t hash_all(void)
+{
+	uint64_t hashes[DRIVES + 1];
+
+	for (unsigned i = 0; i <= DRIVES; i++)
+		hashes[i] = hash_of(drives[i]);
+	return XXH3_64bits(hashes, sizeof(hashes));
+}
+
+#define expect(expected, call)                                                                                        \
+	do {                                                                                                          \
+		int result_ = (call);                                                                                 \
+		if (result_ != (expected))                                                                            \
+			fail_msg("%s: %d (%s), expected %d; seed %llu", #call, result_, spw_last_error(), (expected), \
+				 (unsigned long long)seed);                                                           \
+	} while (0)
+
+static inline void expect_words(const char *words)
+{
+	if (!strstr(spw_last_error(), words))
+		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
+}
+
+static inline struct spw_format_opts options(bool force)
+{
+	struct spw_format_opts opts;
+
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.partitions = 2;
+	opts.force = force;
+	return opts;
+}
+
+static inline int format_drives(unsigned count, bool force, struct spw_store_info *info)
+{
+	struct spw_format_opts opts = options(force);
+
+	return spw_format(drives, count, &opts, info);
+}
+
+static inline uint64_t copy_offset(const char *path, unsigned copy)
+{
+	return spw_layout_copy_offset(size_of(path), copy);
+}
+
+static inline void read_copy(const char *path, unsigned copy, struct spw_superblock *sb)
+{
+	uint8_t block[SPW_SUPERBLOCK_BYTES];
+	const char *why;
+
+	read_at(path, copy_offset(path, copy), block, sizeof(block));
+	if (spw_layout_decode(block, copy, sb, &why) != 0)
+		fail_msg("%s copy %u: %s", path, copy, why);
+}
+
+static inline void write_copy(const char *path, unsigned copy, const struct spw_superblock *sb)
+{
+	uint8_t block[SPW_SUPERBLOCK_BYTES];
+
+	spw_layout_encode(sb, copy, block);
+	write_at(path, copy_offset(path, copy), block, sizeof(block));
+}
+
+/* Change both copies of a drive, checksums made right. */
+static inline void change_copies(const char *path, void (*change)(struct spw_superblock *sb))
+{
+	for (unsigned copy = 0; copy < 2; copy++) {
+		struct spw_superblock sb;
+
+		read_copy(path, copy, &sb);
+		change(&sb);
+		write_copy(path, copy, &sb);
+	}
+}
+
+static inline void damage_copy(const char *path, unsigned copy)
+{
+	uint8_t byte;
+
+	read_at(path, copy_offset(path, copy) + 100, &byte, 1);
+	byte ^= 4;
+	write_at(path, copy_offset(path, copy) + 100, &byte, 1);
+}
+
+/* What open and check do, which must say the same; and neither writes. */
+static inline int check_drives(const char *const paths[], unsigned count)
+{
+	struct spw_assembly assembly;
+	uint64_t before = hash_all();
+	int rc = spw_assemble(paths, count, false, NULL, &assembly);
+
+	spw_assembly_close(&assembly);
+	assert_int_equal(spw_check(paths, count, NULL, NULL), rc);
+	assert_int_equal(hash_all(), before);
+	return rc;
+}
+
+#endif
