@@ -12,6 +12,7 @@ static const char *kind_name(enum spw_device_kind kind)
 	case SPW_DEVICE_BLOCK: return "block";
 	case SPW_DEVICE_FILE: return "file";
 	case SPW_DEVICE_NVME_CHAR: return "nvme-char";
+	case SPW_DEVICE_VFIO: return "vfio";
 	}
 	return "unknown";
 }

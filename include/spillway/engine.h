@@ -35,6 +35,7 @@ enum spw_device_kind {
 	SPW_DEVICE_BLOCK,     /* /dev/nvme0n1, /dev/loop3 */
 	SPW_DEVICE_FILE,      /* a regular file, opened O_DIRECT */
 	SPW_DEVICE_NVME_CHAR, /* /dev/ng0n1 */
+	SPW_DEVICE_VFIO,      /* pci:0000:3d:00.0/1 */
 };
 
 /* What the system says of a device. All lengths are bytes. Text fields are "" when unknown. */
