@@ -72,6 +72,7 @@ class Options:
         self.cpus = 2
         self.memory_mib = 3072
         self.poll_queues = 0
+        self.iommu = False  # Intel's, with interrupt remapping: drives can be driven by vfio
         self.write_cache = True
         self.shares = []  # folders of the host that the machine may write to
         self.errors = {}  # drive number: list of rules of QEMU's blkdebug
@@ -182,8 +183,11 @@ class Machine:
     def command_line(self, ends):
         append = (f"console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable clocksource=tsc "
                   f"hung_task_panic=0 spw_state={self.state} spw_nonce={self.nonce} "
-                  f"spw_poll_queues={self.options.poll_queues} spw_drives={self.options.drives} {self.options.append}")
-        return [self.qemu, "-nodefaults", "-nographic", "-no-reboot", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
+                  f"spw_poll_queues={self.options.poll_queues} spw_drives={self.options.drives} "
+                  f"{'intel_iommu=on iommu=pt ' if self.options.iommu else ''}{self.options.append}")
+        # The IOMMU before all devices that are behind it.
+        board = ["-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on"] if self.options.iommu else ["-machine", "q35"]
+        return [self.qemu, "-nodefaults", "-nographic", "-no-reboot", *board, "-accel", "tcg,thread=multi", "-cpu", "max",
                 *self.numa_arguments(), "-kernel", self.kernel.image, "-initrd", self.kernel.initramfs, "-append", append,
                 "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
                 *self.channel_arguments(ends), *self.share_arguments(), *self.drive_arguments(), *self.options.qemu]
