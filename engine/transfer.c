@@ -189,12 +189,9 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 
 	if (res > (int64_t)part->len_bytes)
 		res = -EPROTO;
-	if ((res == -EAGAIN || res == -EINTR) && part->retries < RETRIES_MAX) {
-		part->retries++;
-		q->stats.retries++;
-		return true;
-	}
 	if (res >= 0) {
+		bool is_torn = (res & dev->block_mask) != 0;
+
 		/* A torn last block is transferred again: offsets stay multiples of the block. */
 		res &= ~(int64_t)dev->block_mask;
 		if (res < (int64_t)part->len_bytes)
@@ -203,7 +200,16 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 			advance(part, (uint32_t)res);
 			return true;
 		}
-		res = spw_device_no_progress_error(dev->device);
+		/* Nothing at all comes from a drive that is gone; less than a block from one that is there. */
+		if (!is_torn)
+			res = spw_device_no_progress_error(dev->device);
+		else
+			res = part->retries < RETRIES_MAX ? -EAGAIN : -EIO;
+	}
+	if ((res == -EAGAIN || res == -EINTR) && part->retries < RETRIES_MAX) {
+		part->retries++;
+		q->stats.retries++;
+		return true;
 	}
 	fail_io(q, part->io, spw_device_translate_error(dev->device, (int)res));
 	return false;

@@ -310,7 +310,7 @@ bool spw_request_begin(struct spw_request *request);
 int spw_store_settle(struct spw_store *store);
 void spw_store_push(struct spw_store *store, struct message *message);
 void spw_store_wake(struct spw_store *store);
-int spw_store_turn(struct spw_store *store, bool wait);
+int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store_start(struct spw_store *store);
 void spw_store_stop(struct spw_store *store);
 

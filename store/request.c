@@ -293,18 +293,21 @@ static bool has_ended(const struct spw_request *request)
 }
 
 /*
- * Inline mode: one turn for whoever waits. A queue that fails for a moment ends no request: its buffer may still be a drive's, and only
- * its own end gives it back. So the caller goes on waiting, as the I/O thread would.
+ * Inline mode: after one turn for whoever waits. A queue that fails for a moment ends no request: its buffer may still be a drive's, and
+ * only its own end gives it back. So the caller goes on waiting, as the I/O thread would.
  *
  * Return: 0; -EEXIST the store belongs to another thread, whose turns end the request.
  */
-static int turn_inline(struct spw_store *store, bool wait)
+static int log_turn(struct spw_store *store, int rc)
 {
-	int rc = spw_store_poll(store, wait);
-
 	if (rc < 0 && rc != -EEXIST)
 		spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
 	return rc == -EEXIST ? rc : 0;
+}
+
+static int turn_inline(struct spw_store *store, bool wait)
+{
+	return log_turn(store, spw_store_poll(store, wait));
 }
 
 int spw_request_test(struct spw_request *request)
@@ -345,11 +348,12 @@ static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_
 	uint64_t now_ns = spw_clock_ns();
 	uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000), .tv_nsec = (long)(left_ns % 1000000000)};
+	int64_t limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns;
 
 	if (left_ns == 0)
 		return -ETIMEDOUT;
 	if (store->opts.inline_mode)
-		return turn_inline(store, deadline_ns == UINT64_MAX);
+		return log_turn(store, spw_store_turn(store, store->transfers_in_flight > 0, limit_ns));
 	atomic_fetch_add(&store->any_waiters, 1);
 	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
 	atomic_fetch_sub(&store->any_waiters, 1);

@@ -334,7 +334,7 @@ int spw_store_poll(struct spw_store *store, bool wait)
 	if (!store->opts.inline_mode)
 		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
 	do
-		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0);
+		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
 	while (ended == 0 && wait && store->transfers_in_flight > 0);
 	return ended;
 }

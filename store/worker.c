@@ -223,12 +223,13 @@ static int64_t sleep_limit_ns(const struct spw_store *store)
 }
 
 /*
- * Do what can be done; with @wait sleep until there is something to do. Return: how many requests ended, or a
- * negative errno.
+ * Do what can be done; with @wait sleep until there is something to do, or for @limit_ns (negative: however long that takes). Return:
+ * how many requests ended, or a negative errno.
  */
-int spw_store_turn(struct spw_store *store, bool wait)
+int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 {
 	uint64_t ended_before = store->ended;
+	int64_t timeout_ns;
 	unsigned min = 0;
 	int rc;
 
@@ -242,7 +243,10 @@ int spw_store_turn(struct spw_store *store, bool wait)
 		if (nothing_new(store))
 			min = 1;
 	}
-	rc = spw_queue_reap(store->queue, min, sleep_limit_ns(store));
+	timeout_ns = sleep_limit_ns(store);
+	if (limit_ns >= 0 && (timeout_ns < 0 || limit_ns < timeout_ns))
+		timeout_ns = limit_ns;
+	rc = spw_queue_reap(store->queue, min, timeout_ns);
 	atomic_store(&store->asleep, false);
 	if (rc < 0)
 		return rc;
@@ -299,7 +303,7 @@ static void *worker_main(void *argument)
 
 	(void)pthread_setname_np(pthread_self(), "spillway-io");
 	while (!atomic_load(&store->stopping)) {
-		int rc = spw_store_turn(store, true);
+		int rc = spw_store_turn(store, true, -1);
 
 		if (rc < 0)
 			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());

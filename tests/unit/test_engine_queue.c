@@ -145,9 +145,7 @@ static int64_t random_outcome(const struct spw_part *part)
 	switch (draw() % 8) {
 	case 0: return -EAGAIN;
 	case 1: return -EINTR;
-	case 2:
-		return part->len_bytes > BLOCK ? (int64_t)(BLOCK + draw() % (part->len_bytes - BLOCK))
-					       : part->len_bytes;
+	case 2: return 1 + (int64_t)(draw() % part->len_bytes);
 	default: return part->len_bytes;
 	}
 }
@@ -538,6 +536,43 @@ static void test_a_short_transfer_is_continued_where_it_ended(void **state)
 	assert_int_equal(stats.short_transfers, 2);
 }
 
+static int64_t less_than_a_block(struct spw_part *part)
+{
+	(void)part;
+	return BLOCK / 2 + 1;
+}
+
+static unsigned torn_left;
+
+static int64_t torn_so_often(struct spw_part *part)
+{
+	return torn_left > 0 ? torn_left--, BLOCK - 1 : part->len_bytes;
+}
+
+/* -ENODEV would have a store give up the drive, which answers. */
+static void test_less_than_a_block_is_tried_again_and_no_missing_device(void **state)
+{
+	struct spw_queue_stats stats;
+	struct counted one, two;
+
+	(void)state;
+	devices[0].geometry.kind = SPW_DEVICE_BLOCK;
+	open_queue(4, NULL);
+	torn_left = 3;
+	fake.outcome = torn_so_often;
+	prepare(&one, SPW_READ, 0, memory, 2 * BLOCK, BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, 2 * BLOCK);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.short_transfers, 3);
+	assert_int_equal(stats.retries, 3);
+	fake.outcome = less_than_a_block;
+	prepare(&two, SPW_WRITE, 1, memory, 2 * BLOCK, BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(two.io.res, -EIO);
+	assert_int_equal(fake.history_count, 4 + 257);
+}
+
 static int64_t always_again(struct spw_part *part)
 {
 	(void)part;
@@ -903,6 +938,7 @@ int main(void)
 		QUEUE_TEST(test_polled_vectors_are_cut_at_gaps),
 		QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes),
 		QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended),
+		QUEUE_TEST(test_less_than_a_block_is_tried_again_and_no_missing_device),
 		QUEUE_TEST(test_trying_again_has_a_bound),
 		QUEUE_TEST(test_no_progress_is_a_lost_device),
 		QUEUE_TEST(test_more_bytes_than_asked_for_is_an_error),

@@ -739,7 +739,9 @@ static void test_wait_any(void **state)
 	}
 	fake_hung_drive = 0;
 	assert_int_equal(spw_store_put(store, bytes, 1 << 20, NULL, &objects[0], &requests[0]), 0);
+	fake_glances = 0;
 	assert_int_equal(spw_request_wait_any(requests, 1, 1000000), -ETIMEDOUT);
+	assert_true(fake_glances <= 1); /* the turn that issues: all others sleep */
 	fake_hung_drive = -1;
 	assert_int_equal(spw_request_wait_any(requests, 1, -1), 0);
 	assert_int_equal(spw_request_wait(requests[0]), 0);
