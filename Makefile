@@ -201,6 +201,8 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 -include tools/fio_engine/fio.mk
 # And the simulated drives: make sim.
 -include tests/sim/sim.mk
+# Minutes or days of faults: make soak.
+-include tests/soak/soak.mk
 
 # ---- Install ----------------------------------------------------------------------------------------------------------------------
 

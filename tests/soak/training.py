@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/soak/training.py - a long-lived program of the soak: trains a small GPT again and again, and compares losses and gradients
+"""Each training has the losses and the gradients of a plain one, bit for bit, or ends with an error that names a drive."""
+import contextlib
+import gc
+import hashlib
+import os
+import random
+import sys
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402
+
+import spillway.torch  # noqa: E402
+from spillway.demo.data import batches, tokens_of  # noqa: E402
+from spillway.demo.model import GPT, Config, loss_of  # noqa: E402
+from worker import serve  # noqa: E402
+
+CONFIG = Config(layers=3, hidden=96, heads=3, sequence=96)
+STEPS = 4
+SEEDS = 4
+MODES = ({"mode": "spill", "min_bytes": 1}, {"mode": "fastest"}, {"mode": "spill", "staging_bytes": 1 << 20},
+         {"mode": "budget", "budget_bytes": 4 << 20, "min_bytes": 4096})
+TEXT = tokens_of(random.Random(1).randbytes(1 << 16), 1000)
+
+
+def train(seed, off_of=None):
+    """[loss of each step and a checksum of its gradients]"""
+    torch.manual_seed(seed)
+    model = GPT(CONFIG)
+    optimizer = torch.optim.AdamW(model.parameters())
+    source = batches(TEXT, 2, CONFIG.sequence, seed)
+    off = off_of(model) if off_of else None
+    results = []
+    try:
+        for _ in range(STEPS):
+            tokens, targets = next(source)
+            with off or contextlib.nullcontext():
+                loss = loss_of(model(tokens), targets)
+                loss.backward()
+            digest = hashlib.sha256(b"".join(p.grad.numpy().tobytes() for p in model.parameters()))
+            results.append((loss.item().hex(), digest.hexdigest()))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            del loss
+        return results, off.stats() if off else None
+    finally:
+        if off:
+            off.close()
+
+
+def do_round(store, drives, counts):
+    seed = random.randrange(SEEDS)
+    options = random.choice(MODES)
+    try:
+        results, stats = train(seed, lambda model: spillway.torch.offload(model, store, **options))
+    except (spillway.SpillwayError, RuntimeError) as error:  # PyTorch hands on what its hooks raise as the latter
+        counts.error("training", error, drives)
+        error.__traceback__ = None
+    else:
+        counts.add("trainings")
+        counts.add("bytes_spilled", stats.bytes_spilled)
+        if results != PLAIN[seed]:
+            counts.add("differing")
+            counts.violation("losses or gradients that differ", f"{options}, seed {seed}: {results}, not {PLAIN[seed]}")
+    gc.collect()
+
+
+if __name__ == "__main__":
+    random.seed(int(sys.argv[1]))
+    torch.set_num_threads(1)
+    PLAIN = [train(seed)[0] for seed in range(SEEDS)]
+    serve(do_round, arena_bytes=32 << 20)
