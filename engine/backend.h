@@ -80,6 +80,7 @@ struct spw_backend_ops {
 extern const struct spw_backend_ops spw_backend_io_uring;
 extern const struct spw_backend_ops spw_backend_libaio;
 extern const struct spw_backend_ops spw_backend_nvme;
+extern const struct spw_backend_ops spw_backend_vfio;
 
 /* One device of a queue. */
 struct spw_queue_device {
@@ -137,7 +138,8 @@ struct spw_queue {
 
 	uint32_t
 		drive_status; /* set by the backend around spw_part_completed(): what the drive itself said of a failure */
-	uint32_t placement; /* of struct spw_queue_opts */
+	uint32_t placement;  /* of struct spw_queue_opts */
+	uint32_t timeout_ms; /* of struct spw_queue_opts */
 
 	struct spw_queue_stats stats;
 	struct spw_queue_device *devices;

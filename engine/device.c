@@ -16,6 +16,7 @@
 
 #include "engine/geometry.h"
 #include "engine/nvme_node.h"
+#include "engine/vfio.h"
 #include "util/util.h"
 
 void spw_device_opts_init(struct spw_device_opts *opts, size_t size)
@@ -67,11 +68,23 @@ static int make_char_device(struct spw_device *d)
 	return 0;
 }
 
+static int open_vfio(struct spw_device *d, const struct spw_device_opts *opts)
+{
+	int ret = spw_vfio_open(d->path, opts->exclusive, &d->log, &d->vfio);
+
+	if (ret == 0)
+		spw_vfio_geometry(d->vfio, &d->geometry);
+	return ret;
+}
+
 static int open_device(struct spw_device *d, const struct spw_device_opts *opts)
 {
 	char node[PATH_MAX];
-	int ret = spw_device_block_node(d->path, node, sizeof(node));
+	int ret;
 
+	if (spw_vfio_is_name(d->path))
+		return open_vfio(d, opts);
+	ret = spw_device_block_node(d->path, node, sizeof(node));
 	if (ret == 0)
 		ret = open_fd(d->path, node, opts, &d->fd);
 	if (ret == 0)
@@ -121,6 +134,10 @@ void spw_device_close(struct spw_device *device)
 		(void)spw_device_unlock(device, 0, 0);
 		(void)close(device->fd);
 	}
+	if (device->vfio) {
+		(void)spw_device_unlock(device, 0, 0);
+		spw_vfio_close(device->vfio);
+	}
 	free(device->path);
 	free(device);
 }
@@ -167,7 +184,8 @@ int spw_device_translate_error(const struct spw_device *device, int error)
 {
 	uint64_t size = 0;
 
-	if (device->geometry.kind == SPW_DEVICE_FILE || (error != -ENOSPC && error != -EIO && error != -ENXIO))
+	if (device->vfio || device->geometry.kind == SPW_DEVICE_FILE ||
+	    (error != -ENOSPC && error != -EIO && error != -ENXIO))
 		return error;
 	if (ioctl(device->fd, BLKGETSIZE64, &size) || size == 0)
 		return -ENODEV;
@@ -180,10 +198,20 @@ static int transfer_error(const struct spw_device *device, bool is_write, size_t
 			       device->path, is_write ? "write" : "read", len, (unsigned long long)offset_bytes);
 }
 
+static int transfer_vfio(const struct spw_device *device, bool is_write, char *buf, size_t len, uint64_t offset_bytes)
+{
+	if (is_write && device->read_only)
+		return transfer_error(device, is_write, len, offset_bytes, -EBADF);
+	return is_write ? spw_vfio_write(device->vfio, buf, len, offset_bytes)
+			: spw_vfio_read(device->vfio, buf, len, offset_bytes);
+}
+
 static int transfer(const struct spw_device *device, bool is_write, char *buf, size_t len, uint64_t offset_bytes)
 {
 	int ret = spw_device_check_transfer(device, buf, len, offset_bytes);
 
+	if (ret == 0 && device->vfio)
+		return transfer_vfio(device, is_write, buf, len, offset_bytes);
 	while (ret == 0 && len > 0) {
 		ssize_t n = is_write ? pwrite(device->fd, buf, len, (off_t)offset_bytes)
 				     : pread(device->fd, buf, len, (off_t)offset_bytes);
@@ -214,6 +242,8 @@ int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t l
 
 int spw_device_sync(const struct spw_device *device)
 {
+	if (device->vfio)
+		return spw_vfio_flush(device->vfio);
 	while (fdatasync(device->fd))
 		if (errno != EINTR)
 			return spw_error_errno(spw_device_translate_error(device, -errno), "%s: flush failed",
@@ -228,6 +258,10 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 
 	if (!device->geometry.discards)
 		return spw_error(-EOPNOTSUPP, "%s cannot discard", device->path);
+	if (device->vfio)
+		return device->read_only
+			       ? spw_error(-EBADF, "%s: a discard needs a device opened read-write", device->path)
+			       : spw_vfio_deallocate(device->vfio, offset_bytes, len_bytes);
 	do {
 		if (device->geometry.kind == SPW_DEVICE_FILE)
 			ret = fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset_bytes,
@@ -255,8 +289,11 @@ static int set_lock(const struct spw_device *device, short type, uint64_t offset
 
 int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	int ret = set_lock(device, F_WRLCK, offset_bytes, len_bytes);
+	int ret;
 
+	if (device->vfio && !device->read_only)
+		return spw_vfio_lock(device->vfio, device, offset_bytes, len_bytes);
+	ret = device->vfio ? -EBADF : set_lock(device, F_WRLCK, offset_bytes, len_bytes);
 	if (ret == -EAGAIN || ret == -EACCES)
 		return spw_error(-EBUSY, "%s: bytes %llu to %llu are locked by another process or another opener",
 				 device->path, (unsigned long long)offset_bytes,
@@ -268,7 +305,10 @@ int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint
 
 int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	int ret = set_lock(device, F_UNLCK, offset_bytes, len_bytes);
+	int ret;
 
+	if (device->vfio)
+		return spw_vfio_unlock(device->vfio, device, offset_bytes, len_bytes);
+	ret = set_lock(device, F_UNLCK, offset_bytes, len_bytes);
 	return ret ? spw_error_errno(ret, "%s cannot be unlocked", device->path) : 0;
 }

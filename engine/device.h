@@ -5,10 +5,13 @@
 
 #include <spillway/engine.h>
 
+struct spw_vfio_namespace;
+
 struct spw_device {
 	char *path;
-	int fd;
+	int fd; /* -1 of what is behind vfio */
 	bool read_only;
+	struct spw_vfio_namespace *vfio; /* NULL: fd is what to use */
 	struct spw_geometry geometry;
 	struct spw_log log;
 };

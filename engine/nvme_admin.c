@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/nvme_node.h"
+#include "engine/vfio.h"
 #include "util/util.h"
 
 #define ALL_NAMESPACES UINT32_MAX
@@ -132,12 +133,26 @@ int spw_nvme_ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_n
 	return ret ? ret : ask_health(ask, fd, path, info);
 }
 
+static int info_vfio(const char *path, struct spw_nvme_info *info)
+{
+	struct spw_vfio_namespace *ns;
+	int ret = spw_vfio_open(path, false, NULL, &ns);
+
+	if (ret)
+		return ret;
+	ret = spw_vfio_info(ns, info);
+	spw_vfio_close(ns);
+	return ret;
+}
+
 int spw_nvme_info(const char *path, struct spw_nvme_info *info)
 {
 	struct spw_nvme_info own = {.size = sizeof(own)};
-	int fd = spw_nvme_open_admin(path);
-	int ret;
+	int fd, ret;
 
+	if (spw_vfio_is_name(path))
+		return info_vfio(path, info);
+	fd = spw_nvme_open_admin(path);
 	if (fd < 0)
 		return fd;
 	ret = spw_nvme_ask_all(spw_nvme_system_ioctl, fd, path, &own);

@@ -90,7 +90,7 @@ static int check_opts(const struct spw_queue_opts *opts, unsigned count)
 	if (opts->depth == 0 || opts->depth > SPW_QUEUE_DEPTH_MAX)
 		return spw_error(-EINVAL, "a queue depth of %u; 1 to %u are possible", opts->depth,
 				 SPW_QUEUE_DEPTH_MAX);
-	if ((unsigned)opts->backend > SPW_BACKEND_NVME || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
+	if ((unsigned)opts->backend > SPW_BACKEND_VFIO || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
 		return spw_error(-EINVAL, "no such backend as %d or no such way to wait as %d", (int)opts->backend,
 				 (int)opts->wait);
 	return 0;
@@ -106,6 +106,7 @@ static int make_queue(struct spw_device *const devices[], unsigned count, const 
 	q->wait_mode = opts->wait;
 	q->log = opts->log;
 	q->placement = opts->placement;
+	q->timeout_ms = opts->timeout_ms;
 	q->page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
 	q->arena = opts->arena;
 	if (opts->arena) {
@@ -221,22 +222,47 @@ static bool are_nvme_chars(struct spw_device *const devices[], unsigned count)
 	return true;
 }
 
+/* No backend but vfio reaches these. */
+static bool any_is_vfio(struct spw_device *const devices[], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (devices[i]->vfio)
+			return true;
+	return false;
+}
+
+/* @asked: not what a settings file says, which may be of the time when the kernel drove these drives. */
+static int open_vfio(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+		     enum spw_backend asked, struct spw_queue **queue)
+{
+	static const struct spw_backend_ops *const vfio[] = {&spw_backend_vfio};
+
+	if (asked != SPW_BACKEND_AUTO && asked != SPW_BACKEND_VFIO)
+		return spw_error(-EINVAL, "a namespace behind vfio (pci:...) is reached by the backend vfio alone");
+	if (!any_is_vfio(devices, count))
+		return spw_error(-EINVAL, "vfio: none of the devices is behind vfio (pci:0000:3d:00.0/1)");
+	return spw_queue_open_with(devices, count, opts, vfio, 1, queue);
+}
+
 int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *user_opts,
 		   struct spw_queue **queue)
 {
 	static const struct spw_backend_ops *const in_order[] = {&spw_backend_nvme, &spw_backend_io_uring,
 								 &spw_backend_libaio};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
-	enum spw_backend wanted;
+	enum spw_backend asked, wanted;
 	int ret;
 
 	*queue = NULL;
 	spw_queue_opts_init(opts, sizeof(*opts));
 	if (user_opts)
 		spw_opts_merge(opts, sizeof(*opts), user_opts, user_opts->size);
+	asked = opts->backend;
 	ret = spw_tune_apply(devices, count, opts);
 	if (ret)
 		return ret;
+	if (asked == SPW_BACKEND_VFIO || any_is_vfio(devices, count))
+		return open_vfio(devices, count, opts, asked, queue);
 	wanted = opts->backend;
 	if (wanted == SPW_BACKEND_NVME || (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
 		return spw_queue_open_with(devices, count, opts, in_order, wanted == SPW_BACKEND_NVME ? 1 : 3, queue);

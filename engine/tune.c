@@ -46,6 +46,7 @@ static int parse_backend(const char *path, const char *name, enum spw_backend *b
 		{"io_uring", SPW_BACKEND_IO_URING},
 		{"libaio", SPW_BACKEND_LIBAIO},
 		{"nvme", SPW_BACKEND_NVME},
+		{"vfio", SPW_BACKEND_VFIO},
 	};
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(names); i++)

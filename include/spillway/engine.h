@@ -66,14 +66,18 @@ struct spw_device_opts {
 SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
 
 /**
- * spw_device_open - open a block device, an NVMe character device or a regular file O_DIRECT and read its geometry
+ * spw_device_open - open a block device, an NVMe character device, a regular file O_DIRECT, or a namespace behind vfio; read its geometry
  * @opts: options, or NULL for the defaults
  *
  * Writes nothing. Does not look at what the device holds. Of an NVMe character device (/dev/ng0n1) the block device is
  * opened too: locks and exclusive claims are its, and so are the transfers below; only a queue goes past it.
  *
+ * pci:0000:3d:00.0/1 is namespace 1 of the NVMe controller at that PCI address, which the kernel's vfio-pci driver has. Only one process
+ * has a controller; within it, locks and exclusive claims work as between processes on a block device.
+ *
  * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular file; -EOPNOTSUPP the
- * file system refuses O_DIRECT; -ENODEV a device of size 0, or a character device without its block device.
+ * file system refuses O_DIRECT; -ENODEV a device of size 0, a character device without its block device, or a controller that is not
+ * bound to vfio-pci; -EINVAL no such name of one.
  */
 SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
 SPW_EXPORT void spw_device_close(struct spw_device *device);
@@ -81,7 +85,7 @@ SPW_EXPORT void spw_device_close(struct spw_device *device);
 /**
  * spw_device_block_node - the path by which mounts, locks and signatures of a device are known
  * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); to @path for all else, also for
- *         what does not exist
+ *         what does not exist and for what is behind vfio, which has no node
  *
  * Return: 0; -ENODEV the namespace has no block device, or its node is missing; -ENAMETOOLONG.
  */
@@ -179,10 +183,12 @@ SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats 
 struct spw_queue; /* opaque: submission and completion over one or more devices */
 
 enum spw_backend {
-	SPW_BACKEND_AUTO, /* nvme when all devices are NVMe character devices; io_uring, else libaio; the reason is logged */
+	SPW_BACKEND_AUTO, /* vfio when one of the devices is behind vfio, and nvme when all are NVMe character devices; io_uring, else
+			     libaio; the reason is logged */
 	SPW_BACKEND_IO_URING,
 	SPW_BACKEND_LIBAIO,
 	SPW_BACKEND_NVME, /* passthrough (io_uring_cmd): past the block layer to whole NVMe namespaces */
+	SPW_BACKEND_VFIO, /* the controllers' queues in this process: needs a device behind vfio (pci:...); others go by io_uring */
 };
 
 enum spw_op {
@@ -248,6 +254,7 @@ struct spw_queue_opts {
 	 * it is set; "": none. Read by spw_queue_open() only.
 	 */
 	const char *tune_path;
+	uint32_t timeout_ms; /* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
 };
 
 /* Counters of one queue; all are totals since open. */
@@ -264,6 +271,9 @@ struct spw_queue_stats {
 	uint32_t in_flight_max;
 	uint32_t
 		kernel_workers; /* io_uring worker threads of the process now: what could not be issued without waiting */
+	uint64_t parts_copied_foreign; /* vfio: through mapped memory, because theirs is not in the arena, */
+	uint64_t parts_copied_gaps;    /* or because the elements of a vector do not fill whole pages */
+	uint64_t bytes_copied;
 };
 
 #define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
@@ -298,7 +308,7 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
 /**
  * spw_queue_open - a queue over @count devices
  *
- * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio. Setup features that the
+ * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio, but never from vfio. Setup features that the
  * kernel refuses are dropped one at a time. What was chosen and dropped, and why, goes to the log and to
  * spw_queue_description().
  *

@@ -66,7 +66,7 @@ struct spw_nvme_info {
 
 /**
  * spw_nvme_info - ask a drive
- * @path:  a namespace (/dev/nvme0n1, /dev/ng0n1), a partition on it, or a controller (/dev/nvme0)
+ * @path:  a namespace (/dev/nvme0n1, /dev/ng0n1, pci:0000:3d:00.0/1), a partition on it, or a controller (/dev/nvme0)
  *
  * Needs the right to send admin commands: root, on most systems.
  *

@@ -103,6 +103,8 @@ static inline bool rig_open_devices(struct rig *rig)
 		rig->backend = SPW_BACKEND_LIBAIO;
 	else if (backend && strcmp(backend, "nvme") == 0)
 		rig->backend = SPW_BACKEND_NVME;
+	else if (backend && strcmp(backend, "vfio") == 0)
+		rig->backend = SPW_BACKEND_VFIO;
 	rig->wait = rig_wait();
 	if (!list || !*list) {
 		fprintf(stderr, "# SPW_TEST_DEVICES names no drives\n");

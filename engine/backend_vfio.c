@@ -1,0 +1,804 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/backend_vfio.c - parts as NVMe commands in rings of this process: no system call on the way
+ *
+ * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's slot is its command's. Memory of the
+ * arena is mapped for the controller once and named by its pages; other memory, and a vector with gaps between its pages, is copied
+ * through memory that is mapped, and counted.
+ *
+ * There is no kernel below that would end what a drive does not: now and then the clock and the controllers' registers are looked at.
+ * When a command is past its deadline, or a controller does not work any more, the controller is stopped, and only then do its parts
+ * end: until that moment it may write to their memory.
+ *
+ * Devices that are not behind vfio are left to another backend, which shares the queue with this one.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/arena.h"
+#include "engine/backend.h"
+#include "engine/vfio_namespace.h"
+#include "engine/vfio_prp.h"
+#include "util/util.h"
+
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* As often as the kernel repeats what has not failed for good. */
+#define RETRIES_MAX 5
+
+/* One copy, and how many at a time: further parts that need one wait. */
+#define COPY_BYTES (128u << 10)
+#define COPIES_MAX 32u
+
+/* No piece of registered memory is ever too long. */
+#define WHOLE_SHIFT 62u
+
+/* So many looks at the rings in vain, or waits, per look at the clock; and so long between looks at controllers and deadlines. */
+#define LOOKS_PER_CLOCK 64u
+#define CHECK_MS        100u
+
+struct command {
+	uint32_t bytes;     /* that it carries: may be less than its part */
+	int16_t copy;       /* index of its copy; -1: none */
+	bool gathered;      /* of a vector: copied to and from its elements */
+	uint32_t seen_uses; /* of the slot, when the deadlines were last looked at, */
+	uint64_t seen_ns;   /* and when this use was seen first */
+};
+
+struct vfio_device {
+	struct spw_vfio_pair pair;
+	uint64_t arena_iova; /* less the arena's address: what makes a controller's address of one of its own */
+	struct spw_nvme_namespace nvme;
+	int32_t placement;
+	bool read_only;
+	bool dead;   /* the controller is stopped, and its parts have ended */
+	char *lists; /* a page per slot */
+	uint64_t lists_iova;
+	char *copies;
+	uint64_t copies_iova;
+	uint32_t copies_free; /* bit i: copy i */
+	struct command *commands;
+	struct spw_vfio_namespace *ns; /* NULL: not behind vfio */
+	bool arena_is_mapped;
+};
+
+struct vfio {
+	struct vfio_device devices[SPW_QUEUE_DEVICES_MAX];
+	uint64_t pending; /* bit i: device i has commands that the controller is not told of */
+	uint32_t looks;
+	uint64_t next_check_ns;
+	uint64_t timeout_ns;
+	const struct spw_backend_ops *other; /* for devices that are not behind vfio; NULL: there are none */
+	void *other_state;
+};
+
+/* ---- The backend for the other devices -------------------------------------------------------------------------------------- */
+
+/* Its state is in place while it works. */
+#define WITH_OTHER(q, v, call)                  \
+	({                                      \
+		(q)->state = (v)->other_state;  \
+		__auto_type ret_of_call = call; \
+		(v)->other_state = (q)->state;  \
+		(q)->state = (v);               \
+		ret_of_call;                    \
+	})
+
+static bool needs_other(const struct spw_queue *q)
+{
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (!q->devices[i].device->vfio)
+			return true;
+	return false;
+}
+
+static int open_other(struct spw_queue *q, struct vfio *v)
+{
+	static const struct spw_backend_ops *const in_order[] = {&spw_backend_io_uring, &spw_backend_libaio};
+	int ret = -EINVAL;
+
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(in_order); i++) {
+		spw_queue_describe(q, " %s for what is not behind vfio:", in_order[i]->name);
+		ret = WITH_OTHER(q, v, in_order[i]->open(q));
+		if (ret == 0) {
+			v->other = in_order[i];
+			return 0;
+		}
+		spw_log(&q->log, SPW_LOG_WARNING, "%s", spw_last_error());
+	}
+	return ret;
+}
+
+static void close_other(struct spw_queue *q, struct vfio *v)
+{
+	if (v->other)
+		WITH_OTHER(q, v, (v->other->close(q), 0));
+	v->other = NULL;
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+
+static int choose_placement(struct spw_queue *q, struct vfio_device *d)
+{
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
+	int count;
+
+	d->placement = SPW_NVME_PLACEMENT_NONE;
+	if (q->placement == 0)
+		return 0;
+	count = spw_vfio_placements(d->ns, ids);
+	if (count < 0)
+		return count;
+	if (count == 0) {
+		spw_log(&q->log, SPW_LOG_WARNING, "%s has no placement handles (FDP); writes go without", d->ns->path);
+		return 0;
+	}
+	d->placement = ids[(q->placement - 1) % (unsigned)count];
+	return 0;
+}
+
+static uint32_t copies_of(const struct spw_queue *q)
+{
+	return q->depth < COPIES_MAX ? q->depth : COPIES_MAX;
+}
+
+static int open_pair(struct spw_queue *q, struct vfio_device *d)
+{
+	uint64_t lists_bytes = (uint64_t)q->depth * SPW_NVME_PAGE_BYTES;
+	uint32_t copies = copies_of(q);
+	int ret =
+		spw_vfio_pair_open(d->ns->controller, q->depth, lists_bytes + (uint64_t)copies * COPY_BYTES, &d->pair);
+
+	if (ret)
+		return ret;
+	d->lists = spw_vfio_pair_extra(&d->pair);
+	d->lists_iova = spw_vfio_memory_iova(&d->pair.memory, d->lists);
+	d->copies = d->lists + lists_bytes;
+	d->copies_iova = d->lists_iova + lists_bytes;
+	d->copies_free = copies == 32 ? UINT32_MAX : (UINT32_C(1) << copies) - 1;
+	return 0;
+}
+
+static int map_arena(struct spw_queue *q, struct vfio_device *d)
+{
+	struct spw_vfio_link *link = d->ns->controller->link;
+	uint64_t iova;
+	int ret;
+
+	if (q->arena_len_bytes == 0)
+		return 0;
+	ret = link->ops->map(link, (void *)q->arena_base, q->arena_len_bytes, &iova);
+	if (ret)
+		return ret;
+	d->arena_is_mapped = true;
+	d->arena_iova = iova - q->arena_base;
+	return 0;
+}
+
+static int open_device(struct spw_queue *q, unsigned index, struct vfio_device *d)
+{
+	const struct spw_device *device = q->devices[index].device;
+	int ret;
+
+	if (!device->vfio)
+		return 0;
+	d->ns = device->vfio;
+	d->nvme = d->ns->nvme;
+	d->read_only = device->read_only;
+	if (d->nvme.block_shift > 16)
+		return spw_error(-EOPNOTSUPP, "%s: blocks of %u bytes are too large", device->path,
+				 1u << d->nvme.block_shift);
+	d->commands = calloc(q->depth, sizeof(*d->commands));
+	if (!d->commands)
+		return spw_error(-ENOMEM, "vfio: no memory");
+	ret = spw_vfio_controller_error(d->ns->controller);
+	if (ret == 0)
+		ret = choose_placement(q, d);
+	if (ret == 0)
+		ret = open_pair(q, d);
+	return ret ? ret : map_arena(q, d);
+}
+
+static void close_device(struct spw_queue *q, struct vfio_device *d)
+{
+	if (!d->ns)
+		return;
+	spw_vfio_pair_close(d->ns->controller, &d->pair);
+	/* With the pair gone, or the controller, nothing of the arena is written to by it. */
+	if (d->arena_is_mapped)
+		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base, q->arena_len_bytes);
+	free(d->commands);
+}
+
+static void vfio_close(struct spw_queue *q)
+{
+	struct vfio *v = q->state;
+
+	close_other(q, v);
+	for (unsigned i = 0; i < q->device_count; i++)
+		close_device(q, &v->devices[i]);
+	free(v);
+	q->state = NULL;
+}
+
+static int vfio_prepare(struct spw_queue *q, struct spw_io *io);
+
+static void describe(struct spw_queue *q, const struct vfio *v)
+{
+	const char *memory = q->arena_len_bytes > 0 ? "mapped memory" : "no mapped memory, all is copied";
+
+	if (v->other) {
+		spw_queue_describe(q, "; vfio poll, %s", memory);
+		return;
+	}
+	spw_queue_describe(q, " poll, %s", memory);
+	if (q->wait_mode != SPW_WAIT_POLL)
+		spw_log(&q->log, SPW_LOG_INFO, "vfio: completions are polled, whatever way to wait was asked for");
+	/* Vectors are cut where a command cannot name them, as for a polled block device. */
+	q->polls = true;
+	q->pieces = q->arena_len_bytes > 0 ? 1 : 0;
+	q->piece_shift = WHOLE_SHIFT;
+	q->registered_bytes = q->arena_len_bytes;
+	q->prepare = vfio_prepare;
+}
+
+static int vfio_open(struct spw_queue *q)
+{
+	struct vfio *v = calloc(1, sizeof(*v));
+	uint32_t ms = q->timeout_ms ? q->timeout_ms : spw_vfio_timeout_ms;
+	int ret = 0;
+
+	if (!v)
+		return spw_error(-ENOMEM, "vfio: no memory");
+	v->timeout_ns = ms * UINT64_C(1000000);
+	q->state = v;
+	for (unsigned i = 0; i < q->device_count && ret == 0; i++)
+		ret = open_device(q, i, &v->devices[i]);
+	if (ret == 0 && needs_other(q))
+		ret = open_other(q, v);
+	if (ret) {
+		vfio_close(q);
+		return ret;
+	}
+	describe(q, v);
+	if (v->other)
+		q->prepare = spw_queue_prepare_any;
+	return 0;
+}
+
+static void vfio_limits(struct spw_queue *q, struct spw_queue_device *dev)
+{
+	struct vfio *v = q->state;
+	struct vfio_device *d = &v->devices[dev - q->devices];
+
+	if (!d->ns) {
+		if (v->other->limits)
+			WITH_OTHER(q, v, (v->other->limits(q, dev), 0));
+		return;
+	}
+	dev->part_bytes_max = (uint32_t)(d->ns->command_bytes_max & ~(uint64_t)dev->block_mask);
+	/* What is not in the arena is copied, and a copy is so long. */
+	dev->segments_max = (uint32_t)(COPY_BYTES / q->page_bytes);
+	/* To the controller the arena is one run of pages. */
+	if (!v->other)
+		q->arena_page_bytes = SPW_HUGE_PAGE_BYTES;
+}
+
+/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+
+static inline struct spw_vfio_prp_list list_of(const struct vfio_device *d, uint32_t slot)
+{
+	uint64_t offset = (uint64_t)slot * SPW_NVME_PAGE_BYTES;
+
+	return (struct spw_vfio_prp_list){.entries = (uint64_t *)(void *)(d->lists + offset),
+					  .iova = d->lists_iova + offset};
+}
+
+/* All words of an entry, which may hold an older command. */
+static inline void write_transfer(union spw_vfio_command *entry, const struct vfio_device *d, uint16_t cid,
+				  bool is_read, const uint64_t prp[2], uint64_t offset_bytes, uint32_t len_bytes)
+{
+	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
+	uint64_t placement = 0;
+
+	if (unlikely(d->placement >= 0) && !is_read) {
+		blocks |= 2u << 20; /* DTYPE: data placement */
+		placement = (uint64_t)(uint32_t)d->placement << 48;
+	}
+	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
+	entry->words[1] = 0;
+	entry->words[2] = 0;
+	entry->words[3] = prp[0];
+	entry->words[4] = prp[1];
+	entry->words[5] = offset_bytes >> d->nvme.block_shift;
+	entry->words[6] = blocks | placement;
+	entry->words[7] = 0;
+}
+
+/* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
+static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
+{
+	struct vfio *v = q->state;
+	struct spw_queue_device *dev;
+	uint64_t piece, prp[2];
+	struct spw_part *part = spw_whole_slot(q, io, WHOLE_SHIFT, &dev, &piece);
+	struct spw_vfio_prp_list list;
+	union spw_vfio_command *entry;
+	struct vfio_device *d;
+	uint32_t slot;
+	uint16_t cid;
+
+	if (unlikely(!part))
+		return spw_queue_prepare_any(q, io);
+	d = &v->devices[io->device];
+	if (unlikely(!spw_vfio_pair_has_room(&d->pair) || (d->read_only && io->op == SPW_WRITE)))
+		return spw_queue_prepare_any(q, io);
+	slot = (uint32_t)(part - dev->parts);
+	list = list_of(d, slot);
+	spw_vfio_prp(&list, (uintptr_t)io->buf + d->arena_iova, io->len_bytes, prp);
+	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
+	write_transfer(entry, d, cid, io->op == SPW_READ, prp, io->offset_bytes, io->len_bytes);
+	spw_whole_issued(q, dev, part, io);
+	v->pending |= UINT64_C(1) << io->device;
+	return 0;
+}
+
+static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len_bytes)
+{
+	uint64_t first = (uintptr_t)memory - q->arena_base;
+
+	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
+}
+
+/* What of a part's vector the next @bytes are, beginning with its first element. Return: whether a command can name them. */
+static bool name_vector(const struct spw_queue *q, const struct vfio_device *d, const struct spw_part *part,
+			const struct spw_vfio_prp_list *list, bool *foreign, uint64_t prp[2])
+{
+	struct spw_vfio_prp_builder builder;
+
+	spw_vfio_prp_begin(&builder, list);
+	for (uint32_t i = 0; i < part->iov_count; i++) {
+		const struct iovec *iov = &part->iov[i];
+
+		*foreign = !in_arena(q, iov->iov_base, iov->iov_len);
+		if (*foreign || !spw_vfio_prp_add(&builder, (uintptr_t)iov->iov_base + d->arena_iova, iov->iov_len))
+			return false;
+	}
+	spw_vfio_prp_end(&builder, prp);
+	return true;
+}
+
+static void copy_vector(const struct spw_part *part, char *copy, uint32_t bytes, bool to_copy)
+{
+	for (const struct iovec *iov = part->iov; bytes > 0; iov++) {
+		uint32_t now = iov->iov_len < bytes ? (uint32_t)iov->iov_len : bytes;
+
+		if (to_copy)
+			memcpy(copy, iov->iov_base, now);
+		else
+			memcpy(iov->iov_base, copy, now);
+		copy += now;
+		bytes -= now;
+	}
+}
+
+static void copy_part(const struct vfio_device *d, const struct spw_part *part, const struct command *command,
+		      bool to_copy)
+{
+	char *copy = d->copies + (size_t)command->copy * COPY_BYTES;
+
+	if (command->gathered)
+		copy_vector(part, copy, command->bytes, to_copy);
+	else if (to_copy)
+		memcpy(copy, part->buf, command->bytes);
+	else
+		memcpy(part->buf, copy, command->bytes);
+}
+
+/* Return: false: all copies are in use. */
+static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct spw_part *part, bool foreign,
+		      struct command *command, uint64_t *iova)
+{
+	if (d->copies_free == 0)
+		return false;
+	command->copy = (int16_t)__builtin_ctz(d->copies_free);
+	d->copies_free &= d->copies_free - 1;
+	command->gathered = part->iov_count > 0;
+	if (command->bytes > COPY_BYTES)
+		command->bytes = COPY_BYTES;
+	*iova = d->copies_iova + (uint64_t)command->copy * COPY_BYTES;
+	if (part->op == SPW_WRITE)
+		copy_part(d, part, command, true);
+	*(foreign ? &q->stats.parts_copied_foreign : &q->stats.parts_copied_gaps) += 1;
+	q->stats.bytes_copied += command->bytes;
+	return true;
+}
+
+static void give_copy_back(struct vfio_device *d, struct command *command)
+{
+	if (command->copy < 0)
+		return;
+	d->copies_free |= UINT32_C(1) << command->copy;
+	command->copy = -1;
+}
+
+/* Where the part's memory is, for the controller. Return: false: all copies are in use. */
+static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_part *part, uint32_t slot,
+			uint64_t prp[2])
+{
+	struct command *command = &d->commands[slot];
+	struct spw_vfio_prp_list list = list_of(d, slot);
+	bool foreign = true;
+	uint64_t iova;
+
+	command->bytes = part->len_bytes;
+	command->copy = -1;
+	if (part->iov_count > 0 && name_vector(q, d, part, &list, &foreign, prp))
+		return true;
+	if (part->iov_count == 0 && in_arena(q, part->buf, part->len_bytes)) {
+		spw_vfio_prp(&list, (uintptr_t)part->buf + d->arena_iova, part->len_bytes, prp);
+		return true;
+	}
+	if (!take_copy(q, d, part, foreign, command, &iova))
+		return false;
+	part->piece = -1;
+	spw_vfio_prp(&list, iova, command->bytes, prp);
+	return true;
+}
+
+static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw_part *part, uint32_t slot)
+{
+	union spw_vfio_command *entry;
+	uint64_t prp[2];
+	uint16_t cid;
+
+	if (!name_memory(q, d, part, slot, prp))
+		return -EAGAIN;
+	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
+	write_transfer(entry, d, cid, part->op == SPW_READ, prp, part->offset_bytes, d->commands[slot].bytes);
+	return 0;
+}
+
+/* Flush and deallocation, encoded for the kernel's passthrough: the same fields. */
+static void issue_rest(struct vfio_device *d, struct spw_part *part, uint32_t slot)
+{
+	struct spw_vfio_prp_list list = list_of(d, slot);
+	union spw_vfio_command *entry;
+	struct nvme_uring_cmd cmd;
+	uint16_t cid;
+
+	d->commands[slot].bytes = part->len_bytes;
+	d->commands[slot].copy = -1;
+	if (part->op == SPW_FLUSH)
+		spw_nvme_encode_flush(&cmd, &d->nvme);
+	else
+		spw_nvme_encode_deallocate(&cmd, &d->nvme, part->offset_bytes, part->len_bytes,
+					   (struct spw_nvme_range *)(void *)list.entries);
+	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
+	*entry = (union spw_vfio_command){
+		.opcode = cmd.opcode,
+		.cid = cid,
+		.nsid = cmd.nsid,
+		.prp = {cmd.addr ? list.iova : 0},
+		.cdw10 = cmd.cdw10,
+		.cdw11 = cmd.cdw11,
+	};
+}
+
+static int issue_to_other(struct spw_queue *q, struct vfio *v, struct spw_part *part)
+{
+	const struct spw_device *device = q->devices[part->device].device;
+	int ret;
+
+	if (part->op != SPW_DISCARD || v->other->discards)
+		return WITH_OTHER(q, v, v->other->issue(q, part));
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	ret = spw_device_discard(device, part->offset_bytes, part->len_bytes);
+	spw_part_completed(q, part, ret ? ret : (int64_t)part->len_bytes);
+	return 0;
+}
+
+static int vfio_issue(struct spw_queue *q, struct spw_part *part)
+{
+	struct vfio *v = q->state;
+	struct vfio_device *d = &v->devices[part->device];
+	uint32_t slot = (uint32_t)(part - q->devices[part->device].parts);
+
+	if (!d->ns)
+		return issue_to_other(q, v, part);
+	if (unlikely(d->dead || (d->read_only && part->op != SPW_READ && part->op != SPW_FLUSH))) {
+		spw_part_completed(q, part, d->dead ? -ENODEV : -EBADF);
+		return 0;
+	}
+	if (!spw_vfio_pair_has_room(&d->pair))
+		return -EAGAIN;
+	if (likely(part->op <= SPW_WRITE)) {
+		if (issue_transfer(q, d, part, slot))
+			return -EAGAIN;
+	} else {
+		issue_rest(d, part, slot);
+	}
+	v->pending |= UINT64_C(1) << part->device;
+	return 0;
+}
+
+static inline void submit_pending(struct vfio *v)
+{
+	uint64_t pending = v->pending;
+
+	v->pending = 0;
+	for (; pending; pending &= pending - 1)
+		spw_vfio_pair_submit(&v->devices[__builtin_ctzll(pending)].pair);
+}
+
+static int vfio_submit(struct spw_queue *q)
+{
+	struct vfio *v = q->state;
+
+	submit_pending(v);
+	return v->other ? WITH_OTHER(q, v, v->other->submit(q)) : 0;
+}
+
+static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
+{
+	struct vfio *v = q->state;
+
+	/* A controller may be told to abort a command, and need not: it ends by itself. */
+	if (!v->devices[part->device].ns)
+		WITH_OTHER(q, v, (v->other->cancel(q, part), 0));
+}
+
+/* ---- Completions ------------------------------------------------------------------------------------------------------------ */
+
+/* Return: what becomes of the part. */
+static int64_t judge(struct spw_queue *q, const struct spw_part *part, uint32_t status, uint32_t bytes)
+{
+	int error = spw_nvme_errno(status);
+
+	if (status == 0)
+		return bytes;
+	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < RETRIES_MAX)
+		return -EAGAIN;
+	q->drive_status = status & SPW_NVME_STATUS_CODE;
+	return error ? error : -EIO;
+}
+
+/* A command that the long way issued, or that failed. */
+__attribute__((noinline)) static void end_command(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
+						  uint32_t slot, uint32_t status)
+{
+	struct command *command = &d->commands[slot];
+	int64_t res;
+
+	if (part->io->engine_state == IO_WHOLE) {
+		spw_part_unfold(q, part);
+		command->bytes = part->len_bytes;
+		command->copy = -1;
+	}
+	if (status == 0 && command->copy >= 0 && part->op == SPW_READ)
+		copy_part(d, part, command, false);
+	res = judge(q, part, status, command->bytes);
+	give_copy_back(d, command);
+	spw_part_completed(q, part, res);
+	q->drive_status = 0;
+}
+
+static void bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev, uint64_t expired_ns);
+
+/* Take what a device has completed. Return: how much. */
+static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev)
+{
+	uint32_t slot = 0, status = 0, result, count = 0;
+	int got = 0;
+
+	/* What ends makes room for what is issued meanwhile, which may end too: one round of the ring at a time. */
+	while (count <= d->pair.mask && (got = spw_vfio_pair_take(&d->pair, &slot, &status, &result)) > 0) {
+		struct spw_part *part = &dev->parts[slot];
+
+		count++;
+		if (unlikely(status != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+			end_command(q, d, part, slot, status);
+	}
+	if (unlikely(got < 0)) {
+		spw_vfio_controller_stop(d->ns->controller, -EIO, "queue %u: %s", d->pair.id, d->pair.complaint);
+		bury(q, d, dev, 0);
+	} else {
+		spw_vfio_pair_release(&d->pair);
+	}
+	return count;
+}
+
+/* The controller is stopped, or is being: when that is done, all that it had ends. */
+__attribute__((cold)) static void bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev,
+				       uint64_t expired_ns)
+{
+	struct spw_vfio_controller *c = d->ns->controller;
+
+	/* Returns when it can write nowhere any more. */
+	(void)spw_vfio_controller_error(c);
+	/* What it has ended before is right. */
+	if (!d->pair.complaint)
+		(void)take_device(q, d, dev);
+	if (d->dead)
+		return;
+	d->dead = true;
+	q->prepare = spw_queue_prepare_any;
+	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason, d->pair.in_flight);
+	for (uint32_t slot = 0; slot < q->depth; slot++) {
+		const struct command *command = &d->commands[slot];
+		struct spw_part *part = &dev->parts[slot];
+		bool expired = expired_ns > 0 && command->seen_uses == d->pair.slots[slot].uses &&
+			       command->seen_ns < expired_ns;
+
+		if (!d->pair.slots[slot].busy)
+			continue;
+		spw_vfio_pair_forget(&d->pair, slot);
+		if (part->io->engine_state != IO_WHOLE)
+			give_copy_back(d, &d->commands[slot]);
+		spw_part_completed(q, part, c->error != -ETIMEDOUT ? c->error : expired ? -ETIMEDOUT : -EIO);
+	}
+}
+
+/* ---- Deadlines and dead controllers ----------------------------------------------------------------------------------------- */
+
+/* Commands have no time of their own: that it is in flight is noted by the first check that sees it. Return: the first seen too long ago. */
+static const struct spw_vfio_slot *find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns,
+						uint64_t timeout_ns)
+{
+	const struct spw_vfio_slot *expired = NULL;
+
+	for (uint32_t slot = 0; slot < q->depth; slot++) {
+		const struct spw_vfio_slot *s = &d->pair.slots[slot];
+		struct command *command = &d->commands[slot];
+
+		if (!s->busy)
+			continue;
+		if (command->seen_uses != s->uses || command->seen_ns == 0) {
+			command->seen_uses = s->uses;
+			command->seen_ns = now_ns;
+		} else if (now_ns - command->seen_ns > timeout_ns) {
+			expired = s;
+		}
+	}
+	return expired;
+}
+
+static void check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d, struct spw_queue_device *dev,
+			 uint64_t now_ns)
+{
+	const struct spw_vfio_slot *expired;
+
+	if (!spw_vfio_controller_check(d->ns->controller, &q->log)) {
+		bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
+		return;
+	}
+	expired = find_expired(q, d, now_ns, v->timeout_ns);
+	if (!expired)
+		return;
+	spw_vfio_controller_stop(d->ns->controller, -ETIMEDOUT, "a command of queue %u has not ended within %llu ms",
+				 d->pair.id, (unsigned long long)(v->timeout_ns / 1000000));
+	bury(q, d, dev, now_ns - v->timeout_ns);
+}
+
+__attribute__((cold, noinline)) static void check(struct spw_queue *q, struct vfio *v)
+{
+	uint64_t now_ns = spw_clock_ns();
+	uint64_t interval_ns = CHECK_MS * UINT64_C(1000000);
+
+	if (now_ns < v->next_check_ns)
+		return;
+	if (interval_ns > v->timeout_ns / 4)
+		interval_ns = v->timeout_ns / 4;
+	v->next_check_ns = now_ns + interval_ns;
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].ns && !v->devices[i].dead)
+			check_device(q, v, &v->devices[i], &q->devices[i], now_ns);
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------------------------------------- */
+
+/* A look at the other backend is a system call. */
+static bool other_has_parts(const struct spw_queue *q, const struct vfio *v)
+{
+	for (unsigned i = 0; v->other && i < q->device_count; i++)
+		if (!v->devices[i].ns && q->devices[i].in_flight > 0)
+			return true;
+	return false;
+}
+
+static bool rings_are_empty(const struct spw_queue *q, const struct vfio *v)
+{
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].pair.in_flight > 0)
+			return false;
+	return true;
+}
+
+/* Nothing to poll: sleep for a wake. */
+static int sleep_for_wake(struct spw_queue *q, int64_t timeout_ns)
+{
+	struct pollfd event = {.fd = q->wake.eventfd, .events = POLLIN};
+	int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
+	int ret;
+
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	ret = poll(&event, 1, ms < INT_MAX ? (int)ms : INT_MAX);
+	if (ret > 0)
+		spw_wake_drain(&q->wake);
+	return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
+}
+
+/* Tell the controllers, and take what has ended on all devices. */
+static int look(struct spw_queue *q, struct vfio *v, unsigned *taken)
+{
+	unsigned count = 0;
+	int ret = 0;
+
+	submit_pending(v);
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].pair.in_flight > 0)
+			count += take_device(q, &v->devices[i], &q->devices[i]);
+	*taken = count;
+	if (unlikely(v->other) && other_has_parts(q, v)) {
+		uint32_t before = spw_queue_in_flight(q);
+
+		ret = WITH_OTHER(q, v, v->other->wait(q, 0, 0));
+		*taken += before > spw_queue_in_flight(q) ? before - spw_queue_in_flight(q) : 0;
+	}
+	if (unlikely(++v->looks % LOOKS_PER_CLOCK == 0))
+		check(q, v);
+	return ret;
+}
+
+static void relax(const struct spw_queue *q, const struct vfio *v)
+{
+	for (unsigned i = 0; i < q->device_count; i++) {
+		if (v->devices[i].pair.in_flight == 0)
+			continue;
+		v->devices[i].ns->controller->link->ops->relax(v->devices[i].ns->controller->link);
+		return;
+	}
+}
+
+static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+{
+	struct vfio *v = q->state;
+	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
+	int ret;
+
+	if (want > 0 && rings_are_empty(q, v))
+		return v->other ? WITH_OTHER(q, v, v->other->wait(q, want, timeout_ns)) : sleep_for_wake(q, timeout_ns);
+	for (;;) {
+		unsigned taken;
+
+		ret = look(q, v, &taken);
+		if (ret || taken >= want)
+			return ret;
+		want -= taken;
+		if (atomic_load_explicit(&q->wake.asked, memory_order_relaxed) || rings_are_empty(q, v))
+			return 0;
+		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
+			return -ETIME;
+		if (taken == 0)
+			relax(q, v);
+	}
+}
+
+const struct spw_backend_ops spw_backend_vfio = {
+	.name = "vfio",
+	.backend = SPW_BACKEND_VFIO,
+	.discards = true,
+	.open = vfio_open,
+	.close = vfio_close,
+	.limits = vfio_limits,
+	.issue = vfio_issue,
+	.submit = vfio_submit,
+	.wait = vfio_wait,
+	.cancel = vfio_cancel,
+};

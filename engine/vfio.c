@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/vfio.c - namespaces behind vfio: their names, who has them open and locked, and transfers that wait */
+#include "engine/vfio.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "engine/nvme_admin.h"
+#include "engine/vfio_controller.h"
+#include "engine/vfio_namespace.h"
+#include "util/util.h"
+
+/* Dataset Management names up to 2^32 - 1 blocks; so many at a time keep a drive from being silent for long. */
+#define DEALLOCATE_BLOCKS_MAX (1u << 21)
+
+#define NSID_MAX 0xfffffffeu
+
+struct range_lock {
+	struct range_lock *next;
+	uint32_t namespace_id;
+	const void *owner;
+	uint64_t first, last; /* both inclusive */
+};
+
+/* A controller that is open, and all that this process has to do with it. */
+struct holding {
+	struct holding *next;
+	struct spw_vfio_controller *controller;
+	struct spw_vfio_namespace *namespaces;
+	struct range_lock *locks;
+	char address[SPW_VFIO_ADDRESS_BYTES];
+};
+
+/* Of all holdings, while one is opened or closed too: nobody finds a controller half-way. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct holding *holdings;
+
+/* ---- Names ------------------------------------------------------------------------------------------------------------------ */
+
+bool spw_vfio_is_name(const char *path)
+{
+	return strncmp(path, SPW_VFIO_PREFIX, strlen(SPW_VFIO_PREFIX)) == 0;
+}
+
+/* So many hexadecimal digits. Return: what follows; NULL there are others. */
+static const char *hex(const char *text, unsigned digits, unsigned *value)
+{
+	*value = 0;
+	for (unsigned i = 0; i < digits; i++, text++) {
+		if (!isxdigit((unsigned char)*text))
+			return NULL;
+		*value = *value * 16 + (unsigned)(isdigit((unsigned char)*text)
+							  ? *text - '0'
+							  : tolower((unsigned char)*text) - 'a' + 10);
+	}
+	return text;
+}
+
+static bool parse_address(const char *text, struct spw_vfio_name *name, const char **end)
+{
+	unsigned domain = 0, bus, slot, function;
+	const char *at = hex(text, 4, &domain);
+
+	if (at && *at == ':')
+		text = at + 1;
+	else
+		domain = 0;
+	at = hex(text, 2, &bus);
+	if (!at || *at++ != ':')
+		return false;
+	at = hex(at, 2, &slot);
+	if (!at || *at++ != '.' || slot > 0x1f || !isdigit((unsigned char)*at))
+		return false;
+	function = (unsigned)(*at++ - '0');
+	if (function > 7)
+		return false;
+	(void)snprintf(name->address, sizeof(name->address), "%04x:%02x:%02x.%u", domain & 0xffffu, bus & 0xffu,
+		       slot & 0x1fu, function);
+	*end = at;
+	return true;
+}
+
+static bool parse_namespace(const char *text, uint32_t *id)
+{
+	uint64_t value = 0;
+
+	*id = 1;
+	if (*text == '\0')
+		return true;
+	if (*text++ != '/' || *text < '1' || *text > '9')
+		return false;
+	for (; isdigit((unsigned char)*text); text++) {
+		value = value * 10 + (uint64_t)(*text - '0');
+		if (value > NSID_MAX)
+			return false;
+	}
+	*id = (uint32_t)value;
+	return *text == '\0';
+}
+
+int spw_vfio_parse(const char *path, struct spw_vfio_name *name)
+{
+	const char *end;
+
+	memset(name, 0, sizeof(*name));
+	if (spw_vfio_is_name(path) && parse_address(path + strlen(SPW_VFIO_PREFIX), name, &end) &&
+	    parse_namespace(end, &name->namespace_id))
+		return 0;
+	return spw_error(-EINVAL,
+			 "%s is no NVMe namespace at a PCI address, which looks like pci:0000:3d:00.0/1: domain, bus, "
+			 "device, function (see lspci -D), and the namespace's number",
+			 path);
+}
+
+void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES])
+{
+	(void)snprintf(text, SPW_VFIO_NAME_BYTES, "%s%s/%u", SPW_VFIO_PREFIX, name->address, name->namespace_id);
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+
+static int refused(const struct spw_vfio_namespace *ns, const char *what, int status)
+{
+	int error = spw_nvme_errno((uint32_t)status);
+
+	if (status <= 0)
+		return status;
+	return spw_error(error ? error : -EIO, "%s: %s failed: %s (%03xh)", ns->path, what,
+			 spw_nvme_status_text((uint32_t)status), (unsigned)status & SPW_NVME_STATUS_CODE);
+}
+
+/* The smallest write that the drive does not have to read for (NPWG), in blocks, where it says. */
+static uint32_t write_blocks(const uint8_t *data)
+{
+	return data[24] & 0x10u ? (uint32_t)(data[64] | data[65] << 8) + 1 : 1;
+}
+
+static int identify(struct spw_vfio_namespace *ns)
+{
+	union spw_vfio_command ask = {
+		.opcode = SPW_NVME_IDENTIFY, .nsid = ns->nvme.id, .cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
+	struct spw_vfio_controller *c = ns->controller;
+	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
+	uint64_t physical;
+	int ret;
+
+	if (ns->nvme.id > c->namespaces)
+		return spw_error(-ENODEV, "%s: the controller has no namespace %u, but 1 to %u", ns->path, ns->nvme.id,
+				 c->namespaces);
+	ret = refused(ns, "asking for the namespace", spw_vfio_admin(c, &ask, data, sizeof(data), NULL));
+	if (ret)
+		return ret;
+	if (spw_nvme_decode_namespace(data, &ns->nvme))
+		return spw_error(-ENODEV, "%s: there is no such namespace, or it is not attached (its size is none)",
+				 ns->path);
+	if (ns->nvme.metadata_bytes > 0)
+		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block", ns->path,
+				 ns->nvme.metadata_bytes);
+	physical = (uint64_t)write_blocks(data) << ns->nvme.block_shift;
+	ns->physical_block_bytes =
+		spw_is_power_of_two(physical) && physical <= 1u << 20 ? (uint32_t)physical : 1u << ns->nvme.block_shift;
+	ns->command_bytes_max = c->command_bytes_max;
+	if (ns->command_bytes_max > (uint64_t)SPW_NVME_BLOCKS_MAX << ns->nvme.block_shift)
+		ns->command_bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << ns->nvme.block_shift;
+	if (ns->command_bytes_max >> ns->nvme.block_shift == 0)
+		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block", ns->path,
+				 (unsigned long long)ns->command_bytes_max);
+	return 0;
+}
+
+static void close_holding(struct holding *h)
+{
+	struct range_lock *l;
+
+	for (struct holding **at = &holdings; *at; at = &(*at)->next) {
+		if (*at != h)
+			continue;
+		*at = h->next;
+		break;
+	}
+	while ((l = h->locks) != NULL) {
+		h->locks = l->next;
+		free(l);
+	}
+	spw_vfio_controller_close(h->controller);
+	free(h);
+}
+
+/* One that died stays with those who have it; whoever opens it again begins anew. */
+static int find_holding(const char *address, struct holding **out)
+{
+	struct spw_vfio_link *link;
+	struct holding *h;
+	int ret;
+
+	for (h = holdings; h; h = h->next) {
+		if (strcmp(h->address, address) != 0 || spw_vfio_controller_error(h->controller))
+			continue;
+		*out = h;
+		return 0;
+	}
+	h = calloc(1, sizeof(*h));
+	if (!h)
+		return spw_error(-ENOMEM, "pci:%s: no memory for it", address);
+	(void)snprintf(h->address, sizeof(h->address), "%s", address);
+	ret = spw_vfio_link_open(address, &link);
+	if (ret == 0)
+		ret = spw_vfio_controller_open(link, &h->controller);
+	if (ret) {
+		free(h);
+		return ret;
+	}
+	h->next = holdings;
+	holdings = h;
+	*out = h;
+	return 0;
+}
+
+static bool is_held_exclusively(const struct holding *h, uint32_t namespace_id)
+{
+	for (const struct spw_vfio_namespace *ns = h->namespaces; ns; ns = ns->next)
+		if (ns->nvme.id == namespace_id && ns->exclusive)
+			return true;
+	return false;
+}
+
+/* The lock is held. */
+static int open_namespace(struct spw_vfio_namespace *ns, const char *address)
+{
+	struct holding *h = NULL;
+	int ret = find_holding(address, &h);
+
+	if (ret)
+		return ret;
+	ns->controller = h->controller;
+	if (ns->exclusive && is_held_exclusively(h, ns->nvme.id))
+		ret = spw_error(-EBUSY, "%s is held by this process already", ns->path);
+	else
+		ret = identify(ns);
+	if (ret == 0) {
+		ns->holding = h;
+		ns->next = h->namespaces;
+		h->namespaces = ns;
+	} else if (!h->namespaces) {
+		close_holding(h);
+	}
+	return ret;
+}
+
+int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log, struct spw_vfio_namespace **out)
+{
+	struct spw_vfio_namespace *ns;
+	struct spw_vfio_name name;
+	int ret = spw_vfio_parse(path, &name);
+
+	*out = NULL;
+	if (ret)
+		return ret;
+	ns = calloc(1, sizeof(*ns));
+	if (!ns)
+		return spw_error(-ENOMEM, "%s: no memory for it", path);
+	ns->nvme.id = name.namespace_id;
+	ns->exclusive = exclusive;
+	spw_vfio_format(&name, ns->path);
+	(void)pthread_mutex_lock(&lock);
+	ret = open_namespace(ns, name.address);
+	(void)pthread_mutex_unlock(&lock);
+	if (ret) {
+		free(ns);
+		return ret;
+	}
+	if (log)
+		spw_log(log, SPW_LOG_INFO, "%s: %s, %u queue pairs, %llu KiB per command", ns->path,
+			ns->controller->identity.model, ns->controller->pairs,
+			(unsigned long long)ns->command_bytes_max >> 10);
+	*out = ns;
+	return 0;
+}
+
+void spw_vfio_close(struct spw_vfio_namespace *ns)
+{
+	struct holding *h;
+
+	if (!ns)
+		return;
+	h = ns->holding;
+	(void)pthread_mutex_lock(&lock);
+	for (struct spw_vfio_namespace **at = &h->namespaces; *at; at = &(*at)->next) {
+		if (*at != ns)
+			continue;
+		*at = ns->next;
+		break;
+	}
+	if (!h->namespaces)
+		close_holding(h);
+	(void)pthread_mutex_unlock(&lock);
+	free(ns);
+}
+
+/* ---- What it is ------------------------------------------------------------------------------------------------------------- */
+
+void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry *g)
+{
+	const struct spw_nvme_info *identity = &ns->controller->identity;
+
+	*g = (struct spw_geometry){
+		.kind = SPW_DEVICE_VFIO,
+		.size_bytes = ns->nvme.blocks << ns->nvme.block_shift,
+		.logical_block_bytes = 1u << ns->nvme.block_shift,
+		.physical_block_bytes = ns->physical_block_bytes,
+		.memory_align_bytes = 4,
+		.transfer_bytes_max = (uint32_t)ns->command_bytes_max,
+		.numa_node = ns->controller->link->numa_node,
+		.polls = true,
+		.discards = identity->deallocates,
+	};
+	(void)snprintf(g->model, sizeof(g->model), "%s", identity->model);
+	(void)snprintf(g->serial, sizeof(g->serial), "%s", identity->serial);
+}
+
+/* Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme_admin.h) knows descriptors only. */
+static _Thread_local struct spw_vfio_namespace *asked;
+
+static int fail(int error)
+{
+	errno = -error;
+	return -1;
+}
+
+static int answer_of_namespace(int fd, unsigned long request, void *argument)
+{
+	const struct nvme_passthru_cmd *cmd = argument;
+	union spw_vfio_command command;
+	void *data;
+	int ret;
+
+	(void)fd;
+	if (request == (unsigned long)NVME_IOCTL_ID)
+		return (int)asked->nvme.id;
+	command = (union spw_vfio_command){
+		.opcode = cmd->opcode,
+		.nsid = cmd->nsid,
+		.cdw10 = cmd->cdw10,
+		.cdw11 = cmd->cdw11,
+	};
+	data = (void *)(uintptr_t)cmd->addr;
+	if (request == NVME_IOCTL_ADMIN_CMD)
+		ret = spw_vfio_admin(asked->controller, &command, data, cmd->data_len, NULL);
+	else
+		ret = spw_vfio_command(asked->controller, &command, data, cmd->data_len, false, true);
+	return ret < 0 ? fail(ret) : ret;
+}
+
+int spw_vfio_info(struct spw_vfio_namespace *ns, struct spw_nvme_info *info)
+{
+	struct spw_nvme_info own = {.size = sizeof(own)};
+	int ret;
+
+	asked = ns;
+	ret = spw_nvme_ask_all(answer_of_namespace, -1, ns->path, &own);
+	asked = NULL;
+	if (ret == 0)
+		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
+	return ret;
+}
+
+int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
+{
+	int ret;
+
+	if (!ns->controller->identity.places_data)
+		return 0;
+	asked = ns;
+	ret = spw_nvme_ask_placements(answer_of_namespace, -1, ns->path, ns->nvme.id, ids);
+	asked = NULL;
+	return ret;
+}
+
+/* ---- Transfers that wait ---------------------------------------------------------------------------------------------------- */
+
+/* As often as the kernel repeats what has not failed for good. */
+#define RETRIES_MAX 5
+
+static int send(struct spw_vfio_namespace *ns, const char *what, const union spw_vfio_command *command, void *data,
+		uint32_t len_bytes, bool sends, bool fetches)
+{
+	int status;
+
+	for (unsigned i = 0;; i++) {
+		status = spw_vfio_command(ns->controller, command, data, len_bytes, sends, fetches);
+		if (status <= 0 || status & (int)SPW_NVME_STATUS_DNR || i == RETRIES_MAX)
+			return refused(ns, what, status);
+	}
+}
+
+static int check_range(const struct spw_vfio_namespace *ns, uint64_t len_bytes, uint64_t offset_bytes)
+{
+	uint64_t size_bytes = ns->nvme.blocks << ns->nvme.block_shift;
+
+	if (((len_bytes | offset_bytes) & ((UINT64_C(1) << ns->nvme.block_shift) - 1)) == 0 &&
+	    len_bytes <= size_bytes && offset_bytes <= size_bytes - len_bytes)
+		return 0;
+	return spw_error(-EINVAL, "%s: %llu bytes at byte %llu are not whole blocks of %u bytes within the device",
+			 ns->path, (unsigned long long)len_bytes, (unsigned long long)offset_bytes,
+			 1u << ns->nvme.block_shift);
+}
+
+/* A command for @blocks from @offset_bytes on. */
+static union spw_vfio_command command_for(const struct spw_vfio_namespace *ns, uint8_t opcode, uint64_t offset_bytes,
+					  uint64_t len_bytes)
+{
+	uint64_t first = offset_bytes >> ns->nvme.block_shift;
+
+	return (union spw_vfio_command){
+		.opcode = opcode,
+		.nsid = ns->nvme.id,
+		.cdw10 = (uint32_t)first,
+		.cdw11 = (uint32_t)(first >> 32),
+		.cdw12 = (uint32_t)(len_bytes >> ns->nvme.block_shift) - 1,
+	};
+}
+
+static int transfer(struct spw_vfio_namespace *ns, bool is_read, char *buf, uint64_t len_bytes, uint64_t offset_bytes)
+{
+	uint64_t step = ns->command_bytes_max < SPW_VFIO_COPY_BYTES ? ns->command_bytes_max : SPW_VFIO_COPY_BYTES;
+	int ret = check_range(ns, len_bytes, offset_bytes);
+
+	step = spw_round_down(step, UINT64_C(1) << ns->nvme.block_shift);
+	if (step == 0)
+		return spw_error(-EOPNOTSUPP, "%s: blocks of %u bytes are too large", ns->path,
+				 1u << ns->nvme.block_shift);
+	while (ret == 0 && len_bytes > 0) {
+		uint32_t now = (uint32_t)(len_bytes < step ? len_bytes : step);
+		union spw_vfio_command command =
+			command_for(ns, is_read ? SPW_NVME_READ : SPW_NVME_WRITE, offset_bytes, now);
+
+		ret = send(ns, is_read ? "read" : "write", &command, buf, now, !is_read, is_read);
+		buf += now;
+		len_bytes -= now;
+		offset_bytes += now;
+	}
+	return ret;
+}
+
+int spw_vfio_read(struct spw_vfio_namespace *ns, void *buf, uint64_t len_bytes, uint64_t offset_bytes)
+{
+	return transfer(ns, true, buf, len_bytes, offset_bytes);
+}
+
+int spw_vfio_write(struct spw_vfio_namespace *ns, const void *buf, uint64_t len_bytes, uint64_t offset_bytes)
+{
+	return transfer(ns, false, (char *)(uintptr_t)buf, len_bytes, offset_bytes);
+}
+
+int spw_vfio_flush(struct spw_vfio_namespace *ns)
+{
+	union spw_vfio_command command = {.opcode = SPW_NVME_FLUSH, .nsid = ns->nvme.id};
+
+	return send(ns, "flush", &command, NULL, 0, false, false);
+}
+
+int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint64_t step = (uint64_t)DEALLOCATE_BLOCKS_MAX << ns->nvme.block_shift;
+	int ret = check_range(ns, len_bytes, offset_bytes);
+
+	if (!ns->controller->identity.deallocates)
+		return spw_error(-EOPNOTSUPP, "%s cannot deallocate", ns->path);
+	while (ret == 0 && len_bytes > 0) {
+		uint64_t now = len_bytes < step ? len_bytes : step;
+		struct spw_nvme_range range;
+		struct nvme_uring_cmd cmd;
+		union spw_vfio_command command;
+
+		spw_nvme_encode_deallocate(&cmd, &ns->nvme, offset_bytes, now, &range);
+		command = (union spw_vfio_command){
+			.opcode = cmd.opcode, .nsid = cmd.nsid, .cdw10 = cmd.cdw10, .cdw11 = cmd.cdw11};
+		ret = send(ns, "deallocation", &command, &range, sizeof(range), true, false);
+		len_bytes -= now;
+		offset_bytes += now;
+	}
+	return ret;
+}
+
+int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	/* What a drive takes at once need not be what it transfers at once, but no drive takes less. */
+	uint64_t step = spw_round_down(ns->command_bytes_max, UINT64_C(1) << ns->nvme.block_shift);
+	int ret = check_range(ns, len_bytes, offset_bytes);
+
+	if (!ns->controller->writes_zeroes)
+		return spw_error(-EOPNOTSUPP, "%s cannot write zeroes by itself", ns->path);
+	while (ret == 0 && len_bytes > 0) {
+		uint64_t now = len_bytes < step ? len_bytes : step;
+		union spw_vfio_command command = command_for(ns, SPW_VFIO_WRITE_ZEROES, offset_bytes, now);
+
+		ret = send(ns, "writing zeroes", &command, NULL, 0, false, false);
+		len_bytes -= now;
+		offset_bytes += now;
+	}
+	return ret;
+}
+
+/* ---- Locks ------------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t last_byte(uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint64_t last;
+
+	return len_bytes == 0 || __builtin_add_overflow(offset_bytes, len_bytes - 1, &last) ? UINT64_MAX : last;
+}
+
+static int add_lock(struct holding *h, uint32_t namespace_id, const void *owner, uint64_t first, uint64_t last)
+{
+	struct range_lock *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return spw_error(-ENOMEM, "no memory for a lock");
+	*l = (struct range_lock){
+		.next = h->locks, .namespace_id = namespace_id, .owner = owner, .first = first, .last = last};
+	h->locks = l;
+	return 0;
+}
+
+int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint64_t last = last_byte(offset_bytes, len_bytes);
+	int ret = 0;
+
+	(void)pthread_mutex_lock(&lock);
+	for (const struct range_lock *l = ns->holding->locks; l && ret == 0; l = l->next)
+		if (l->namespace_id == ns->nvme.id && l->owner != owner && l->first <= last && offset_bytes <= l->last)
+			ret = spw_error(-EBUSY, "%s: bytes %llu to %llu are locked by another opener of this process",
+					ns->path, (unsigned long long)offset_bytes, (unsigned long long)last);
+	if (ret == 0)
+		ret = add_lock(ns->holding, ns->nvme.id, owner, offset_bytes, last);
+	(void)pthread_mutex_unlock(&lock);
+	return ret;
+}
+
+/* What of the lock lies outside stays. */
+static int cut_lock(struct holding *h, struct range_lock **at, uint64_t first, uint64_t last)
+{
+	struct range_lock *l = *at;
+	int ret = 0;
+
+	if (l->first < first && l->last > last) {
+		ret = add_lock(h, l->namespace_id, l->owner, last + 1, l->last);
+		if (ret == 0)
+			l->last = first - 1;
+	} else if (l->first < first) {
+		l->last = first - 1;
+	} else if (l->last > last) {
+		l->first = last + 1;
+	} else {
+		*at = l->next;
+		free(l);
+	}
+	return ret;
+}
+
+int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint64_t last = last_byte(offset_bytes, len_bytes);
+	struct range_lock **at;
+	int ret = 0;
+
+	(void)pthread_mutex_lock(&lock);
+	at = &ns->holding->locks;
+	while (*at && ret == 0) {
+		struct range_lock *l = *at;
+
+		if (l->namespace_id == ns->nvme.id && l->owner == owner && l->first <= last && offset_bytes <= l->last)
+			ret = cut_lock(ns->holding, at, offset_bytes, last);
+		if (*at == l)
+			at = &l->next;
+	}
+	(void)pthread_mutex_unlock(&lock);
+	return ret;
+}
