@@ -2,12 +2,39 @@
 # spillway/report.py - the counters of a training run as a table for people
 from __future__ import annotations
 
-from typing import Iterable, List, Optional, Tuple
+import dataclasses
+import time
+from typing import Iterable, List, Optional, TextIO, Tuple
 
 from .cache import CacheStats
 from .store import Store
 
 Row = Tuple[str, str]
+
+
+@dataclasses.dataclass
+class DeviceStats:
+    """What became of tensors on devices since offload() was called; ``pinned_bytes_used`` is of now."""
+
+    bytes_offered: int = 0
+    bytes_spilled: int = 0
+    bytes_read: int = 0
+    bytes_forwarded: int = 0
+    bytes_deduplicated: int = 0
+    bytes_kept_small: int = 0
+    bytes_kept_no_slot: int = 0
+    bytes_kept_no_space: int = 0
+    bytes_kept_error: int = 0
+    tensors_offered: int = 0
+    tensors_spilled: int = 0
+    prefetches: int = 0
+    prefetch_hits: int = 0
+    reads_failed: int = 0
+    reads_outside_pinned: int = 0
+    stall_ns: int = 0
+    pinned_bytes: int = 0
+    pinned_bytes_used: int = 0
+    pinned_bytes_used_max: int = 0
 
 
 def bytes_text(count: float) -> str:
@@ -57,16 +84,67 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
             yield name.replace("_", " "), str(getattr(stats, name))
 
 
+def _device_rows(stats: DeviceStats) -> Iterable[Row]:
+    yield "offered on devices", bytes_text(stats.bytes_offered)
+    yield "  written to drives", f"{bytes_text(stats.bytes_spilled)} in {stats.tensors_spilled} tensors"
+    yield "  handed over out of memory", bytes_text(stats.bytes_forwarded)
+    yield "  the same bytes as another", bytes_text(stats.bytes_deduplicated)
+    for name, words in (("small", "too small"), ("no_slot", "no pinned memory free"), ("no_space", "store full"),
+                        ("error", "drives failed")):
+        if getattr(stats, "bytes_kept_" + name):
+            yield f"  kept: {words}", bytes_text(getattr(stats, "bytes_kept_" + name))
+    yield "  read back", f"{bytes_text(stats.bytes_read)}, waited {stats.stall_ns / 1e6:.1f} ms"
+    yield "  pinned memory, peak", f"{bytes_text(stats.pinned_bytes_used_max)} of {bytes_text(stats.pinned_bytes)}"
+
+
 def _drive_rows(store: Store) -> Iterable[Row]:
     for drive in store.drive_stats():
         state = ", retired" if drive.retired else ""
         yield drive.path, f"{bytes_text(drive.bytes_written)} written, {bytes_text(drive.bytes_read)} read{state}"
 
 
-def table_of(stats: CacheStats, store: Optional[Store]) -> str:
+def table_of(stats: CacheStats, store: Optional[Store], on_device: Optional[DeviceStats] = None) -> str:
     """One line per counter that says something, and one per drive."""
     rows: List[Row] = list(_cache_rows(stats))
+    if on_device is not None:
+        rows.extend(_device_rows(on_device))
     if store is not None and not store.closed:
         rows.extend(_drive_rows(store))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+class Progress:
+    """A line per training step: on a terminal one that rewrites itself."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._rewrites = file.isatty()
+        self._told: Optional[CacheStats] = None
+        self._since = time.perf_counter()
+
+    def tell(self, stats: CacheStats) -> None:
+        """A step has ended, if one has begun since the last call. Nothing that goes wrong with the file ends a step."""
+        before = self._told
+        if stats.steps == (before.steps if before else 0):
+            return
+        now = time.perf_counter()
+        spilled = stats.bytes_spilled - (before.bytes_spilled if before else 0)
+        waited = stats.stall_seconds - (before.stall_seconds if before else 0)
+        line = (
+            f"step {stats.steps}  {now - self._since:.2f} s  activations {bytes_text(stats.activation_bytes_max)} at most  "
+            f"{bytes_text(spilled)} to drives  waited {waited * 1000:.0f} ms"
+        )
+        self._told, self._since = stats, now
+        self._write(f"\r\033[K{line}" if self._rewrites else line + "\n")
+
+    def end(self) -> None:
+        if self._rewrites and self._told is not None:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except (OSError, ValueError):
+            pass

@@ -297,6 +297,7 @@ class Store:
         handle = c_void_p()
         check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))
         self._handle = handle.value
+        self.arena_bytes: int = opts.arena_bytes
         _library.handles.add(self)
 
     def __enter__(self) -> "Store":

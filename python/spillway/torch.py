@@ -14,7 +14,7 @@ The model is not changed. Inside the context the tensors that autograd saves are
 decides what is written, kept, read ahead and handed back); every tensor comes back bit for bit.
 
 What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of them), tensors that
-are not plain dense CPU tensors, and tensors without elements.
+are not plain dense tensors in host memory or on a CUDA device, and tensors without elements.
 
 In-place modification. PyTorch raises in backward when a saved tensor was modified after it was saved. So does this:
 always while the tensor's bytes were still in memory when it was modified, and afterwards as long as the tensor itself
@@ -34,28 +34,33 @@ import threading
 import time
 import weakref
 from ctypes import byref, c_char, c_uint64
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TextIO, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TextIO, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 from . import _library
-from ._library import blocking, fast
+from ._library import SpillwayError, blocking, fast
 from ._steptrace import StepTrace
 from ._torch_compat import WeakStorage, in_backward, register_forward_pre_hook, storage_of
 from .cache import HINT_PIN, OFFER_DEDUP, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
-from .report import table_of
+from .report import DeviceStats, Progress, table_of
 from .store import Path, Store
+
+if TYPE_CHECKING:  # imported only for a model that has tensors on a device
+    from ._device import DevicePath, Entry
 
 __all__ = ["Offload", "offload"]
 
 _log = logging.getLogger("spillway")
 _DRAIN_MAX = 64
+_MIN_BYTES = 64 << 10  # smaller tensors of a GPU are kept; the cache has its own default, the same
 
 Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
 Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Module], bool]]
 Stage = Tuple[int, str]  # a micro-batch, and "forward" or "backward"
 
+_SPILLED = ("cpu", "cuda")  # devices whose tensors spill
 _STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 
@@ -199,7 +204,8 @@ class _Saved:
         if base.dtype is self.dtype:
             tensor = base.as_strided(self.size, self.stride, offset)
         else:
-            tensor = torch.empty(0, dtype=self.dtype).set_(storage_of(base), offset, self.size, self.stride)
+            empty = torch.empty(0, dtype=self.dtype, device=base.device)
+            tensor = empty.set_(storage_of(base), offset, self.size, self.stride)
         return self._flagged(tensor)
 
     def on_bytes(self, lease: _Lease, offset: int) -> Tensor:
@@ -216,11 +222,22 @@ class _Saved:
         return tensor
 
 
+class _SavedOnDevice(_Saved):
+    """A saved tensor of a GPU."""
+
+    __slots__ = ("entry",)
+    entry: "Entry"
+
+    def unpack(self) -> Tensor:
+        return self.session.unpack_on_device(self)
+
+
 class _Session:
     """What outlives the context: the cache, the memory it may read, the memory it lent. Every saved tensor holds it."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
+        self.device: Optional["DevicePath"] = None  # for tensors of a GPU, where the model has any
         self.excluded: Set[int] = set()
         self.excluding = 0  # modules that are excluded and run now
         self.tracer: Optional[StepTrace] = None
@@ -240,7 +257,10 @@ class _Session:
         cache.after_close = weakref.WeakMethod(self._forget_owners)
 
     def pack(self, tensor: Tensor) -> Any:
-        if tensor.__class__ is not Tensor or tensor.layout is not torch.strided or not tensor.is_cpu:
+        if tensor.__class__ is not Tensor or tensor.layout is not torch.strided:
+            return _Kept(tensor)
+        on_device = self.device is not None and self.device.table.is_device(tensor)
+        if not (on_device or tensor.is_cpu):
             return _Kept(tensor)
         storage = storage_of(tensor)
         if storage._cdata in self.excluded or tensor.is_quantized or (tensor.is_leaf and tensor.requires_grad):
@@ -248,7 +268,7 @@ class _Session:
         if hasattr(tensor, "_TE_do_not_offload"):  # Transformer Engine's mark, which Megatron sets too
             return _Kept(tensor)
         began = time.perf_counter_ns() if self.tracer is not None else 0
-        saved = self._offer(tensor, storage)
+        saved = self._offer_on_device(tensor, storage) if on_device else self._offer(tensor, storage)
         self.drain()
         if began:
             self._trace("save", began, storage.nbytes() if saved is None else saved.length, saved)
@@ -276,12 +296,7 @@ class _Session:
         """The tensor as the cache knows it; None: the caller keeps it."""
         record = self._record(storage)
         version = record.version_of(tensor)
-        held = tensor.detach()
-        conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
-        if neg:
-            held = torch._neg_view(held)
-        if conj:
-            held = held.conj()
+        held, conj, neg = _plain(tensor)
         saved = _Saved(self, version, held, conj, neg)
         storage_length = storage.nbytes()
         if saved.length == 0 or saved.offset + saved.length > storage_length:
@@ -310,6 +325,30 @@ class _Session:
         self._note_end(saved, self._ended, saved.id)
         self._offers.append((offer, number))
         return saved
+
+    def _offer_on_device(self, tensor: Tensor, storage: Any) -> Optional[_Saved]:
+        assert self.device is not None
+        record = self._record(storage)
+        version = record.version_of(tensor)
+        held, conj, neg = _plain(tensor)
+        saved = _SavedOnDevice(self, version, held, conj, neg)
+        if self.excluding or saved.length == 0 or saved.offset + saved.length > storage.nbytes():
+            return None
+        entry = self.device.save(held, (record.key, version.epoch), version, saved.offset, saved.length, saved)
+        if entry is None:
+            return None
+        saved.entry = entry
+        return saved
+
+    def unpack_on_device(self, saved: _SavedOnDevice) -> Tensor:
+        assert self.device is not None
+        self.unpacked = True
+        began = time.perf_counter_ns() if self.tracer is not None else 0
+        base, start = self.device.load(saved.entry)
+        saved.version.check()
+        if began:
+            self._trace("use", began, saved.length, None)
+        return saved.on(base, start)
 
     def unpack(self, saved: _Saved) -> Tensor:
         self.unpacked = True
@@ -413,10 +452,23 @@ class _Session:
         self._storages.clear()
 
     def close(self) -> None:
+        if self.device is not None:
+            self.device.close()
         self.cache.close()
 
     def __del__(self) -> None:
         self.close()
+
+
+def _plain(tensor: Tensor) -> Tuple[Tensor, bool, bool]:
+    """The tensor without its graph and without the flags for conjugate and negative, and the flags."""
+    held = tensor.detach()
+    conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
+    if neg:
+        held = torch._neg_view(held)
+    if conj:
+        held = held.conj()
+    return held, conj, neg
 
 
 def _unpack(packed: Any) -> Tensor:
@@ -436,7 +488,7 @@ def _tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
 
 
 def _identities(tensors: Iterable[Tensor]) -> Set[int]:
-    return {storage_of(t)._cdata for t in tensors if t.layout is torch.strided and t.device.type == "cpu"}
+    return {storage_of(t)._cdata for t in tensors if t.layout is torch.strided and t.device.type in _SPILLED}
 
 
 def _is_container(module: nn.Module) -> bool:
@@ -502,6 +554,8 @@ class Offload:
         scopes: List[nn.Module],
         exclude: Sequence[Union[nn.Module, Tensor]] = (),
         own_store: Optional[Store] = None,
+        device: Optional["DevicePath"] = None,
+        progress: Union[bool, TextIO] = False,
     ) -> None:
         self._model = model
         self._scopes = scopes
@@ -509,6 +563,8 @@ class Offload:
         self._excluded_tensors = [thing for thing in exclude if isinstance(thing, Tensor)]
         self._own_store = own_store
         self._session = _Session(cache)
+        self._session.device = device
+        self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
         self._hooks: Optional[Any] = None
         self._handles: List[Any] = []
         self._active = False
@@ -568,13 +624,19 @@ class Offload:
         if hooks is not None and within == self._in_backward:
             hooks.__exit__(*exc_info)
         self._session.drain()
+        if self._session.device is not None:
+            self._session.device.progress()
         self._write_trace()
+        self._tell_progress()
 
     def close(self) -> None:
         """Close the cache. Tensors saved before can no longer be used for a backward pass."""
         if self._active:
             raise RuntimeError("leave the offload context before closing it")
         self._write_trace()
+        self._tell_progress()
+        if self._progress is not None:
+            self._progress.end()
         self._session.tracer = None
         self._session.close()
         if self._own_store is not None:
@@ -613,7 +675,10 @@ class Offload:
 
     def _begin_step(self) -> None:
         self._next_trace()
+        self._tell_progress()
         session = self._session
+        if session.device is not None:
+            session.device.step()
         fast.spw_cache_step(session.cache.handle)
         self._begun = True
         self._micro_batch = 0
@@ -630,12 +695,13 @@ class Offload:
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
         stats = self.stats()
+        on_device = self.device_stats()
         for name, words in (
             ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
             ("bytes_kept_error", "drives failed: tensors were kept in memory"),
             ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
         ):
-            total = getattr(stats, name)
+            total = getattr(stats, name) + getattr(on_device, name, 0)
             if total > self._troubles.get(name, 0):
                 _log.warning("%s (%d bytes in the last step)", words, total - self._troubles.get(name, 0))
                 self._troubles[name] = total
@@ -675,6 +741,8 @@ class Offload:
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.drain()
+        if self._session.device is not None:
+            self._session.device.progress()
 
     def _scope_enter_hook(self, key: int, name: str) -> Callable[[nn.Module, Any], None]:
         session = self._session
@@ -713,6 +781,17 @@ class Offload:
         self._session.drain()
         return self._session.cache.stats()
 
+    def device_stats(self) -> Optional[DeviceStats]:
+        """What became of tensors on CUDA devices since offload() was called; None: the model has none there."""
+        if self._session.device is None:
+            return None
+        self._session.device.progress()
+        return self._session.device.stats()
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None and not self._session.cache.closed:
+            self._progress.tell(self.stats())
+
     @property
     def activation_peak_bytes(self) -> int:
         """The most bytes in memory at once that held activations: saved tensors, staging and prefetched memory."""
@@ -720,7 +799,7 @@ class Offload:
 
     def report(self, file: Optional[TextIO] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, to standard output or a file."""
-        print(table_of(self.stats(), self._session.cache.store), file=file or sys.stdout)
+        print(table_of(self.stats(), self._session.cache.store, self.device_stats()), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -790,13 +869,35 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
     return opened, opened
 
 
-def _check_devices(model: nn.Module) -> None:
+def _device_table(devices: Set[str]) -> Any:
+    """The CUDA calls, for a model that has tensors on such a device."""
+    if "cuda" not in devices:
+        return None
+    from ._cuda import Table
+
+    return Table()
+
+
+def _device_path(model: nn.Module, store: Optional[Store], mode: str, min_bytes: int) -> Optional["DevicePath"]:
+    """The way for tensors of a GPU, if the model has any. Without it they are kept: training goes on as without
+    spillway."""
     devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
-    if devices - {"cpu"}:
+    if devices.difference(_SPILLED):
         _log.warning(
-            "the model is on %s: only what is saved in host memory spills; tensors of other devices are kept",
+            "the model is on %s: only what is saved in host memory and on CUDA devices spills; tensors of other devices "
+            "are kept",
             " and ".join(sorted(devices)),
         )
+    table = _device_table(devices)
+    if table is None or store is None or mode == "observe":
+        return None
+    from ._device import DevicePath, StoreTransfers
+
+    try:
+        return DevicePath(table, StoreTransfers(store), store.arena_bytes // 2, min_bytes)
+    except (SpillwayError, RuntimeError) as error:
+        _log.warning("no pinned memory: tensors on the GPU are kept there (%s)", error)
+        return None
 
 
 def offload(
@@ -812,6 +913,7 @@ def offload(
     exclude: Exclude = None,
     rank: Optional[int] = None,
     record: Optional[Path] = None,
+    progress: Union[bool, TextIO] = False,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for use.
 
@@ -829,6 +931,7 @@ def offload(
         function of (name, module)
     :param rank: the partition for this process, of a store formatted with as many as there are ranks on the machine;
         default: LOCAL_RANK and the like from the environment, else any that is free
+    :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param scopes: the modules after which the cache decides: a list, or a function of (name, module); default: the
         children of the outermost ModuleLists and Sequentials
@@ -840,7 +943,6 @@ def offload(
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     excluded = _excluded_of(model, exclude)
     scope_modules = _scopes_of(model, scopes)
-    _check_devices(model)
     opened, own = _opened(store, rank)
     try:
         cache = Cache(
@@ -853,8 +955,9 @@ def offload(
             record=record,
             record_model=type(model).__name__,
         )
+        device = _device_path(model, opened, mode, _MIN_BYTES if min_bytes is None else min_bytes)
     except BaseException:
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, excluded, own)
+    return Offload(model, cache, scope_modules, excluded, own, device, progress)

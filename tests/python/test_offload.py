@@ -270,7 +270,7 @@ def test_a_model_on_two_devices_is_told_and_kept(store, caplog):
     model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300, device="meta"))
     with caplog.at_level(logging.WARNING, "spillway"):
         off = spillway.torch.offload(model, store, min_bytes=1)
-    assert "the model is on cpu and meta: only what is saved in host memory spills" in caplog.text
+    assert "the model is on cpu and meta: only what is saved in host memory and on CUDA devices spills" in caplog.text
     with off:
         loss = model[0](torch.randn(3, 300)).exp().sum()
         model[1](torch.randn(3, 300, device="meta")).exp().sum().backward()
@@ -293,3 +293,43 @@ def test_closing_twice_is_nothing(store):
     off.close()
     with pytest.raises(spillway.SpillwayError, match="closed"):
         off.stage(0, "forward")
+
+
+# ---- Progress ------------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_in_the_loop(store):
+    """A line per step in a file; one that rewrites itself on a terminal; the same once around the loop."""
+    file, terminal = io.StringIO(), Terminal()
+    for output in (file, terminal):
+        _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, progress=output))
+        off.close()
+    lines = file.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1", "step 2", "step 3"]
+    assert all("activations" in line and "to drives" in line and "waited" in line for line in lines)
+    assert terminal.getvalue().count("\r\033[K") == 3 and terminal.getvalue().endswith("\n")
+    around = io.StringIO()
+    model = Layers()
+    with spillway.torch.offload(model, store, min_bytes=1, progress=around):
+        for _ in range(3):
+            model(torch.randn(256, 128)).sum().backward()
+    assert around.getvalue().count("\n") == 3
+
+
+def test_progress_nobody_reads_ends_no_step(store):
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, progress=Broken()))
+    assert off.stats().steps == 3
+
+
+def test_progress_is_silent_by_default(store, capsys):
+    gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1))
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,566 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_device.py - the way of a GPU's tensors, with CUDA calls that need none: their order, slow streams, faults
+"""The table below has the methods of spillway._cuda.Table. What computes is the CPU, at once, as stream "main"; side streams
+do what they are given only when somebody waits for it, or after some polls."""
+import errno
+import gc
+import inspect
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import spillway
+import spillway.torch
+from conftest import ROOT, make_drives
+from offloading import Nothing, Save, same_bits
+from spillway import _cuda, _device
+
+
+class Stream:
+    def __init__(self, name):
+        self.name, self.given, self.did = name, [], 0
+
+    def run(self, count):
+        while self.did < count:
+            self.given[self.did]()
+            self.given[self.did] = None
+            self.did += 1
+
+
+class Event:
+    def __init__(self, stream):
+        self.stream, self.after, self.polls = stream, len(stream.given), 0
+
+
+class Table:
+    """polls: how often an event is asked for before it has come; None: it never comes by itself."""
+
+    def __init__(self, polls=0, log=None):
+        self.polls, self.log = polls, [] if log is None else log
+        self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
+
+    def is_device(self, tensor):
+        return True
+
+    def capturing(self):
+        return self.graph
+
+    def current_stream(self, device):
+        return self.main
+
+    def new_stream(self, device):
+        self.sides += 1
+        return Stream(f"side{self.sides}")
+
+    def record(self, stream):
+        self.log.append(("record", stream.name))
+        return Event(stream)
+
+    def wait(self, stream, event):
+        self.log.append(("wait", stream.name, event.stream.name))
+        if stream is self.main:
+            event.stream.run(event.after)
+        else:
+            assert event.stream is self.main
+
+    def done(self, event):
+        assert not self.graph, "an event was asked for while a graph is captured"
+        event.polls += 1
+        if self.polls is not None and event.polls > self.polls:
+            event.stream.run(event.after)
+        return event.stream.did >= event.after
+
+    def finish(self, event):
+        event.stream.run(event.after)
+
+    def keep(self, tensor, stream):
+        self.log.append(("keep", stream.name))
+
+    def copy(self, to, source, stream):
+        self.log.append(("copy", stream.name))
+        stream.given.append(lambda: to.copy_(source))
+
+    def empty(self, length, device, stream):
+        self.log.append(("empty", stream.name))
+        return torch.full((length,), 0xEE, dtype=torch.uint8, device=device)
+
+    def pin(self, address, length):
+        self.pinned[address] = length
+
+    def unpin(self, address):
+        del self.pinned[address]
+
+
+class Transfers(_device.StoreTransfers):
+    """Of a store, noted; puts end only when they are let."""
+
+    def __init__(self, store, log):
+        super().__init__(store)
+        self.log, self.hold = log, False
+
+    def put(self, address, length):
+        self.log.append(("put",))
+        return super().put(address, length)
+
+    def get(self, thing, address, length, urgent):
+        self.log.append(("get", "urgent" if urgent else "ahead"))
+        return super().get(thing, address, length, urgent)
+
+    def test(self, request):
+        result = None if self.hold else super().test(request)
+        if result is not None:
+            self.log.append(("ended",))
+        return result
+
+
+class Version:
+    number, modified = 0, False
+
+
+class User:
+    pass
+
+
+class Rig:
+    """A path over a store, and what it did in order."""
+
+    def __init__(self, store, polls=0, pinned_bytes=1 << 20):
+        self.log = []
+        self.table, self.transfers = Table(polls, self.log), Transfers(store, self.log)
+        self.path = _device.DevicePath(self.table, self.transfers, pinned_bytes, 1)
+        self.keys = iter(range(1 << 30))
+
+    def save(self, tensor):
+        user = User()
+        entry = self.path.save(tensor, (next(self.keys), 0), Version(), 0, tensor.numel() * tensor.element_size(), user)
+        return entry, user
+
+    def until(self, state):
+        while not state():
+            self.path.progress()
+
+    def names(self):
+        """What happened since the last call."""
+        names = [event for event in self.log]
+        self.log.clear()
+        return names
+
+
+@pytest.fixture
+def rig(store):
+    made = []
+
+    def make(**options):
+        made.append(Rig(store, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.transfers.hold = False
+        each.path.close()
+        assert not each.table.pinned
+
+
+def value(loaded, like):
+    base, begin = loaded
+    assert begin == 0
+    return torch.empty(0, dtype=like.dtype).set_(base._storage() if not hasattr(base, "untyped_storage")
+                                                 else base.untyped_storage(), 0, like.size(), like.stride())
+
+
+def test_both_tables_have_the_same_methods():
+    def methods(table):
+        return {name: list(inspect.signature(function).parameters) for name, function in vars(table).items()
+                if callable(function) and name[0] != "_"}
+
+    assert methods(Table) == methods(_cuda.Table)
+
+
+# ---- Order ---------------------------------------------------------------------------------------------------------------
+
+
+def test_save_and_use_in_order(rig):
+    rig = rig()
+    tensor = torch.randn(1000)
+    expected = tensor.clone()
+    entry, user = rig.save(tensor)
+    assert rig.names() == [("record", "main"), ("wait", "side1", "main"), ("keep", "side1"), ("copy", "side1"),
+                           ("record", "side1")]
+    assert entry.tensor is tensor
+    rig.until(entry.stored)
+    assert rig.names() == [("put",), ("ended",)]
+    assert entry.tensor is None and rig.path.stats().pinned_bytes_used == 0
+    assert torch.equal(value(rig.path.load(entry), expected), expected)
+    assert rig.names() == [("get", "urgent"), ("empty", "side1"), ("copy", "side1"), ("record", "side1"),
+                           ("wait", "main", "side1"), ("keep", "main")]
+    stats = rig.path.stats()
+    assert (stats.bytes_spilled, stats.bytes_read) == (4000, 4000)
+
+
+def test_nothing_is_put_before_the_copy_has_ended(rig):
+    rig = rig(polls=None)
+    tensor = torch.randn(1000)
+    entry, user = rig.save(tensor)
+    for _ in range(100):
+        rig.path.progress()
+    assert ("put",) not in rig.names() and entry.tensor is tensor
+    base, _ = rig.path.load(entry)  # from the device, which still has it
+    assert base is tensor
+    assert rig.names() == [("wait", "main", "main"), ("keep", "main")]
+    rig.table.polls = 0
+    rig.until(entry.stored)
+    assert rig.names() == [("put",), ("ended",)]
+
+
+def test_a_slot_is_not_used_again_before_its_put_has_ended(rig):
+    rig = rig(pinned_bytes=8192)
+    rig.transfers.hold = True
+    first, user = rig.save(torch.zeros(2048))
+    rig.path.progress()
+    assert first.tensor is None and ("put",) in rig.names()
+    assert rig.save(torch.ones(2048))[0] is None  # it stays on the device
+    assert rig.path.stats().bytes_kept_no_slot == 8192
+    rig.transfers.hold = False
+    rig.until(first.stored)
+    second, other = rig.save(torch.ones(2048))
+    assert second is not None
+    rig.until(second.stored)
+    assert torch.equal(value(rig.path.load(first), torch.zeros(2048)), torch.zeros(2048))
+
+
+def test_a_slot_is_not_used_again_before_the_copy_out_of_it_has_ended(rig):
+    rig = rig(pinned_bytes=8192)
+    entry, user = rig.save(torch.zeros(2048))
+    rig.until(entry.stored)
+    rig.table.polls = None
+    rig.table.wait = lambda stream, event: None  # a device that computes for long before it comes to wait
+    base, _ = rig.path.load(entry)
+    rig.path.progress()
+    assert rig.save(torch.ones(2048))[0] is None
+    rig.table.polls = 0
+    rig.path.progress()
+    assert rig.save(torch.ones(2048))[0] is not None
+    assert torch.equal(base, torch.zeros(8192, dtype=torch.uint8))
+
+
+def test_a_write_that_nobody_needs_any_more_ends_first(rig, store):
+    rig = rig(pinned_bytes=8192)
+    rig.transfers.hold = True
+    entry, user = rig.save(torch.zeros(2048))
+    rig.path.progress()
+    del user
+    for _ in range(10):
+        rig.path.progress()
+    assert rig.path.stats().pinned_bytes_used == 8192
+    rig.transfers.hold = False
+    rig.until(lambda: rig.path.stats().pinned_bytes_used == 0)
+    del entry
+    assert rig.save(torch.ones(2048))[0] is not None
+
+
+def test_dropped_during_the_copy_it_is_not_put(rig):
+    rig = rig(polls=5)
+    entry, user = rig.save(torch.zeros(2048))
+    del user
+    rig.until(lambda: rig.path.stats().pinned_bytes_used == 0)
+    assert ("put",) not in rig.names()
+
+
+def test_views_of_one_content_are_copied_once(rig):
+    rig = rig()
+    tensor, users = torch.randn(1000), [User(), User()]
+    first = rig.path.save(tensor, (7, 0), Version(), 0, 4000, users[0])
+    assert rig.path.save(tensor[500:], (7, 0), Version(), 2000, 2000, users[1]) is first
+    assert rig.path.save(tensor, (7, 1), Version(), 0, 4000, users[1]) is not first  # another content
+    rig.until(first.stored)
+    base, _ = rig.path.load(first)
+    rig.names()
+    again, _ = rig.path.load(first)  # still on the device: somebody else may want it
+    assert again is base and rig.names() == [("wait", "main", "side1"), ("keep", "main")]
+    users.pop(0)
+    rig.path.progress()
+    assert first.base is None
+
+
+def test_reading_ahead_in_the_reverse_order(rig):
+    rig = rig(pinned_bytes=16 * 8192)
+    saved = [rig.save(torch.full((2048,), float(i))) for i in range(12)]
+    for entry, _ in saved:
+        rig.until(entry.stored)
+    rig.names()
+    for i in reversed(range(12)):
+        assert torch.equal(value(rig.path.load(saved[i][0]), torch.empty(2048)), torch.full((2048,), float(i)))
+        saved.pop()
+    happened = rig.names()
+    assert happened.count(("get", "urgent")) == 1 and happened.count(("get", "ahead")) == 11
+    assert rig.path.stats().pinned_bytes_used_max <= 16 * 8192
+    rig.until(lambda: rig.path.stats().pinned_bytes_used == 0)
+    assert rig.path._ahead_bytes == 0
+
+
+def test_without_a_slot_it_reads_into_other_memory(rig):
+    rig = rig(pinned_bytes=8192)
+    first, user = rig.save(torch.zeros(2048))
+    rig.until(first.stored)
+    rig.table.polls = None
+    second, other = rig.save(torch.ones(2048))  # is being copied for ever
+    assert torch.equal(value(rig.path.load(first), torch.zeros(2048)), torch.zeros(2048))
+    assert rig.path.stats().reads_outside_pinned == 1
+
+
+def test_no_event_is_asked_for_while_a_graph_is_captured(rig):
+    rig = rig()
+    entry, user = rig.save(torch.zeros(2048))
+    rig.table.graph = True
+    assert rig.save(torch.ones(2048))[0] is None
+    rig.path.progress()
+    rig.table.graph = False
+    rig.until(entry.stored)
+
+
+def test_ranges():
+    """Against a list of bytes."""
+    seed = int(os.environ.get("SPW_SEED", random.randrange(1 << 32)))
+    print(f"SPW_SEED={seed}")
+    rng = random.Random(seed)
+    ranges, used, taken = _device.Ranges(64), [False] * 64, []
+    for _ in range(2000):
+        if taken and rng.random() < 0.5:
+            begin, length = taken.pop(rng.randrange(len(taken)))
+            ranges.give(begin, length)
+            used[begin : begin + length] = [False] * length
+            continue
+        length = rng.randint(1, 16)
+        begin = ranges.take(length)
+        free = "".join("x" if each else "." for each in used)
+        assert (begin is None) == ("." * length not in free)
+        if begin is not None:
+            assert begin == free.index("." * length)
+            used[begin : begin + length] = [True] * length
+            taken.append((begin, length))
+
+
+# ---- From the hooks to the drives ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offload(monkeypatch):
+    """As spillway.torch.offload, where every tensor is one of a device."""
+    def make(model, store, *, polls=0, **options):
+        table = Table(polls)
+        monkeypatch.setattr(spillway.torch, "_device_table", lambda devices: table)
+        return spillway.torch.offload(model, store, min_bytes=1, **options)
+
+    return make
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def gradients(context_of, steps=3):
+    model = Layers()
+    off = context_of(model)
+    for step in range(steps):
+        batch = torch.randn(32, 64, generator=torch.Generator().manual_seed(step))
+        with off or torch.enable_grad():
+            model(batch).pow(2).sum().backward()
+    return [parameter.grad for parameter in model.parameters()], off
+
+
+def left(store, off):
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while True:
+        kept = off.device_stats().pinned_bytes_used, store.stats().objects
+        if not any(kept) or time.monotonic() > deadline:
+            return kept
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("polls", [0, 3, 50, None])
+def test_the_same_gradients_at_any_speed_of_streams(store, offload, polls):
+    expected, _ = gradients(lambda model: None)
+    got, off = gradients(lambda model: offload(model, store, polls=polls))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+    off._session.device.table.polls = 0
+    assert left(store, off) == (0, 0)
+    stats = off.device_stats()
+    assert stats.tensors_offered > 30 and off.stats().offers == 0
+    assert polls != 0 or stats.bytes_spilled > 0
+    assert polls is not None or stats.bytes_forwarded > 0
+
+
+def test_little_pinned_memory_keeps_on_the_device(drives, offload):
+    spillway.format_store(drives)
+    expected, _ = gradients(lambda model: None)
+    with spillway.Store(drives, arena_bytes=16 << 20) as store:
+        store.arena_bytes = 32 << 10
+        got, off = gradients(lambda model: offload(model, store, polls=20))
+        assert off.device_stats().bytes_kept_no_slot > 0
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+
+
+@pytest.mark.parametrize("tensor", [
+    torch.randn(40, 50), torch.randn(40, 50).t(), torch.randn(1, 50).expand(40, 50), torch.arange(4000)[3::7],
+    torch.randn(300).to(torch.bfloat16), torch.randn(70).double(), torch.tensor(3.0), torch.rand(99) > 0.5,
+    torch.randn(30, dtype=torch.complex64).conj(), torch.randn(30, dtype=torch.complex64).conj().imag,
+    torch.randn(100000)[99000:], torch.zeros(0),
+], ids=lambda tensor: f"{tensor.dtype}-{list(tensor.shape)}")
+def test_any_tensor_comes_back(store, offload, tensor):
+    seen, copy = [], tensor.clone(memory_format=torch.preserve_format)
+    off = offload(Nothing(), store)
+    with off:
+        y = Save.apply(torch.ones(1, requires_grad=True), seen, tensor)
+        while off.device_stats().tensors_spilled < (tensor.numel() > 0):
+            pass
+        y.sum().backward()
+    got = seen[0][0]
+    assert (got.size(), got.stride()) == (tensor.size(), tensor.stride())
+    assert same_bits(got.contiguous(), copy.contiguous())
+    seen.clear()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_changed_in_place(store, offload, stored):
+    off = offload(Nothing(), store, polls=0 if stored else None)
+    with off:
+        y = torch.randn(300, 300, requires_grad=True).exp()
+        while stored and off.device_stats().tensors_spilled == 0:
+            pass
+        y.detach().add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_changed_in_place_before_a_slow_copy_and_then_gone(store, offload):
+    """The copy has the changed bytes, and nobody but the path can tell."""
+    off = offload(Nothing(), store, polls=None)
+    with off:
+        y = torch.randn(300, 300, requires_grad=True).exp()
+        z = y.sum()
+        y.detach().zero_()
+        del y
+        off._session.device.table.polls = 0
+        while off.device_stats().tensors_spilled == 0:
+            pass
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.backward()
+    del z
+
+
+def test_parameters_and_excluded_modules_pass_by(store, offload):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    off = offload(model, store, exclude=[model[1]])
+    with off:
+        model(torch.randn(8, 64)).sum().backward()
+    assert off.device_stats().tensors_offered == 0
+
+
+def test_a_full_store_keeps_tensors_in_pinned_memory(folder, offload, caplog):
+    drives = make_drives(folder, 1, 16 << 20)
+    spillway.format_store(drives)
+    x = torch.randn(1 << 20, requires_grad=True)  # 4 MiB each
+
+    def run():
+        h = x
+        for _ in range(8):
+            h = h.sin()
+        return torch.autograd.grad(h.sum(), x)[0]
+
+    expected = run()
+    with spillway.Store(drives) as store, caplog.at_level(logging.WARNING, "spillway"):
+        off = offload(Nothing(), store)
+        with off:
+            off.step()
+            assert torch.equal(run(), expected)
+            off.step()
+        assert off.device_stats().bytes_kept_no_space > 0
+    assert "the store is full" in caplog.text
+
+
+def test_wrong_bytes_of_a_drive_are_an_error(drives, offload):
+    spillway.format_store(drives)
+    with spillway.Store(drives) as store:
+        off = offload(Nothing(), store)
+        x = torch.randn(500000, requires_grad=True)
+        with off:
+            z = x.exp().sum()
+            while off.device_stats().tensors_spilled == 0:
+                pass
+            for path in drives:
+                with open(path, "r+b") as file:
+                    file.seek(1 << 20)
+                    file.write(os.urandom(32 << 20))
+            with pytest.raises(RuntimeError, match=f"SpillwayError: .Errno {errno.EBADMSG}") as caught:
+                z.backward()
+        assert any(path in str(caught.value) for path in drives)
+        assert x.grad is None and off.device_stats().reads_failed == 1
+        del z
+
+
+def test_a_store_closed_inside_the_context(drives, offload):
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    off = offload(Nothing(), store)
+    x = torch.randn(1000, requires_grad=True)
+    with off:
+        y = x.exp().sum()
+        store.close()
+        with pytest.raises(RuntimeError, match="SpillwayError: .Errno 9. the store is closed"):
+            y.backward()
+    assert not off._session.device.table.pinned
+    with spillway.Store(drives):  # the drives were given back
+        pass
+
+
+def test_memory_that_cannot_be_pinned_is_told(store, monkeypatch, caplog):
+    table = Table()
+    table.pin = _cuda.Table().pin
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: type("Runtime", (), {"cudaHostRegister": lambda *_: 2}))
+    monkeypatch.setattr(spillway.torch, "_device_table", lambda devices: table)
+    with caplog.at_level(logging.WARNING, "spillway"):
+        off = spillway.torch.offload(Layers(), store)
+    assert "tensors on the GPU are kept there (cudaHostRegister() of" in caplog.text
+    assert off.device_stats() is None
+
+
+def test_the_report_says_what_became_of_the_devices_tensors(store, offload, capsys):
+    _, off = gradients(lambda model: offload(model, store))
+    off.report()
+    assert "offered on devices" in capsys.readouterr().out
+
+
+def test_training_on_the_cpu_touches_nothing_of_it(drives):
+    spillway.format_store(drives)
+    program = """
+import sys, torch, spillway.torch
+model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.GELU(), torch.nn.Linear(300, 300))
+with spillway.Store(sys.argv[1:]) as store:
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    with off:
+        model(torch.randn(300, 300)).sum().backward()
+    off.report()
+    assert off.stats().offers == 2 and off.device_stats() is None
+assert not {"spillway._cuda", "spillway._device"} & set(sys.modules)
+assert not torch.cuda.is_initialized()
+"""
+    done = subprocess.run([sys.executable, "-c", program, *drives], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    assert done.returncode == 0, done.stderr
