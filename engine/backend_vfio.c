@@ -41,8 +41,9 @@
 #define LOOKS_PER_CLOCK 64u
 #define CHECK_MS        100u
 
+/* Of a slot that is free, or whose part was issued by vfio_prepare(): bytes 0 and copy -1. */
 struct command {
-	uint32_t bytes;     /* that it carries: may be less than its part */
+	uint32_t bytes;     /* that it carries: may be less than its part; 0: all of it */
 	int16_t copy;       /* index of its copy; -1: none */
 	bool gathered;      /* of a vector: copied to and from its elements */
 	uint32_t seen_uses; /* of the slot, when the deadlines were last looked at, */
@@ -195,6 +196,8 @@ static int open_device(struct spw_queue *q, unsigned index, struct vfio_device *
 	d->commands = calloc(q->depth, sizeof(*d->commands));
 	if (!d->commands)
 		return spw_error(-ENOMEM, "vfio: no memory");
+	for (uint32_t i = 0; i < q->depth; i++)
+		d->commands[i].copy = -1;
 	ret = spw_vfio_controller_error(d->ns->controller);
 	if (ret == 0)
 		ret = choose_placement(q, d);
@@ -408,8 +411,7 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 	command->copy = (int16_t)__builtin_ctz(d->copies_free);
 	d->copies_free &= d->copies_free - 1;
 	command->gathered = part->iov_count > 0;
-	if (command->bytes > COPY_BYTES)
-		command->bytes = COPY_BYTES;
+	command->bytes = part->len_bytes < COPY_BYTES ? part->len_bytes : COPY_BYTES;
 	*iova = d->copies_iova + (uint64_t)command->copy * COPY_BYTES;
 	if (part->op == SPW_WRITE)
 		copy_part(d, part, command, true);
@@ -418,12 +420,12 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 	return true;
 }
 
-static void give_copy_back(struct vfio_device *d, struct command *command)
+static void give_back(struct vfio_device *d, struct command *command)
 {
-	if (command->copy < 0)
-		return;
-	d->copies_free |= UINT32_C(1) << command->copy;
+	if (command->copy >= 0)
+		d->copies_free |= UINT32_C(1) << command->copy;
 	command->copy = -1;
+	command->bytes = 0;
 }
 
 /* Where the part's memory is, for the controller. Return: false: all copies are in use. */
@@ -435,8 +437,6 @@ static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_p
 	bool foreign = true;
 	uint64_t iova;
 
-	command->bytes = part->len_bytes;
-	command->copy = -1;
 	if (part->iov_count > 0 && name_vector(q, d, part, &list, &foreign, prp))
 		return true;
 	if (part->iov_count == 0 && in_arena(q, part->buf, part->len_bytes)) {
@@ -459,7 +459,8 @@ static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw
 	if (!name_memory(q, d, part, slot, prp))
 		return -EAGAIN;
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
-	write_transfer(entry, d, cid, part->op == SPW_READ, prp, part->offset_bytes, d->commands[slot].bytes);
+	write_transfer(entry, d, cid, part->op == SPW_READ, prp, part->offset_bytes,
+		       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes);
 	return 0;
 }
 
@@ -471,8 +472,6 @@ static void issue_rest(struct vfio_device *d, struct spw_part *part, uint32_t sl
 	struct nvme_uring_cmd cmd;
 	uint16_t cid;
 
-	d->commands[slot].bytes = part->len_bytes;
-	d->commands[slot].copy = -1;
 	if (part->op == SPW_FLUSH)
 		spw_nvme_encode_flush(&cmd, &d->nvme);
 	else
@@ -575,15 +574,12 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	struct command *command = &d->commands[slot];
 	int64_t res;
 
-	if (part->io->engine_state == IO_WHOLE) {
+	if (part->io->engine_state == IO_WHOLE)
 		spw_part_unfold(q, part);
-		command->bytes = part->len_bytes;
-		command->copy = -1;
-	}
 	if (status == 0 && command->copy >= 0 && part->op == SPW_READ)
 		copy_part(d, part, command, false);
-	res = judge(q, part, status, command->bytes);
-	give_copy_back(d, command);
+	res = judge(q, part, status, command->bytes ? command->bytes : part->len_bytes);
+	give_back(d, command);
 	spw_part_completed(q, part, res);
 	q->drive_status = 0;
 }
@@ -638,8 +634,7 @@ __attribute__((cold)) static void bury(struct spw_queue *q, struct vfio_device *
 		if (!d->pair.slots[slot].busy)
 			continue;
 		spw_vfio_pair_forget(&d->pair, slot);
-		if (part->io->engine_state != IO_WHOLE)
-			give_copy_back(d, &d->commands[slot]);
+		give_back(d, &d->commands[slot]);
 		spw_part_completed(q, part, c->error != -ETIMEDOUT ? c->error : expired ? -ETIMEDOUT : -EIO);
 	}
 }
