@@ -122,7 +122,7 @@ bool spw_adapt_choice(const struct entry *entry, enum spw_plan_choice *choice)
 	return true;
 }
 
-uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool drives_idle)
+uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool late)
 {
 	const struct adapt *adapt = &cache->adapt;
 	uint64_t bytes = adapt->result.memory_bytes, slack = 2 * cache->chunk_bytes * cache->drives;
@@ -133,7 +133,7 @@ uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool drives_idle)
 		return bytes;
 	if (adapt->hurried && bytes < adapt->result.peak_keep_all_bytes)
 		bytes += (adapt->result.peak_keep_all_bytes - bytes) / HURRY_PARTS;
-	if (!drives_idle)
+	if (!late)
 		return bytes;
 	return bytes + (slack > bytes / SLACK_SHARE ? slack : bytes / SLACK_SHARE);
 }
@@ -195,6 +195,10 @@ static void merge(struct adapt *adapt)
 		to->takes = from->takes;
 		to->hint = from->hint;
 	}
+	for (uint32_t i = 0; i < now->drains; i++)
+		basis->drains_ns[i] =
+			mix(basis->drains_ns[i], now->drains_ns[i], replace || now->drains != basis->drains);
+	basis->drains = now->drains;
 	basis->forward_ns = mix(basis->forward_ns, now->forward_ns, replace);
 	basis->backward_ns = mix(basis->backward_ns, now->backward_ns, replace);
 }
@@ -370,7 +374,21 @@ static struct spw_plan_step step_of(struct adapt *adapt, bool keep_hints)
 	return (struct spw_plan_step){.tensors = adapt->tensors,
 				      .count = basis->count,
 				      .forward_ns = basis->forward_ns,
-				      .backward_ns = basis->backward_ns};
+				      .backward_ns = basis->backward_ns,
+				      .calls_ns = basis->drains_ns,
+				      .calls = basis->drains};
+}
+
+/*
+ * What has been measured is how much longer a whole tensor takes than its bytes do at full bandwidth. The planner adds
+ * the time of a chunk by itself, as that is when the last requests of a tensor end that others follow.
+ */
+static uint64_t latency_of(const struct spw_plan_drives *drives)
+{
+	double both = (double)drives->write_bytes_per_second + (double)drives->read_bytes_per_second;
+	double chunk_ns = both > 0 ? (double)drives->chunk_bytes * 2e9 / both : 0;
+
+	return (double)drives->latency_ns > chunk_ns ? drives->latency_ns - (uint64_t)chunk_ns : 0;
 }
 
 static struct spw_plan_drives drives_of(const struct spw_cache *cache)
@@ -384,6 +402,8 @@ static struct spw_plan_drives drives_of(const struct spw_cache *cache)
 	drives.read_bytes_per_second = (uint64_t)((double)drives.read_bytes_per_second * caution);
 	drives.mixed_bytes_per_second = (uint64_t)((double)drives.mixed_bytes_per_second * caution);
 	drives.chunk_bytes = cache->chunk_bytes * cache->drives;
+	drives.latency_ns = latency_of(&drives);
+	drives.staging_bytes = cache->opts.staging_bytes;
 	return drives;
 }
 

@@ -46,8 +46,9 @@ struct recorded_scope {
 struct recording {
 	struct recorded *tensors;
 	struct recorded_scope *scopes;
-	uint32_t *members; /* the plannable tensors by scope; made when it becomes the basis */
-	uint32_t count, scope_count, plannable;
+	uint32_t *members;   /* the plannable tensors by scope; made when it becomes the basis */
+	uint64_t *drains_ns; /* that are not at the time of some tensor's event */
+	uint32_t count, scope_count, plannable, drains;
 	uint64_t forward_ns, backward_ns;
 	uint64_t takes;
 	bool is_short; /* not all of the step had room */
@@ -122,6 +123,8 @@ void spw_record_stage(struct spw_cache *cache);
 uint32_t spw_record_scope_enter(struct spw_cache *cache, uint64_t key);
 /* Left: @outer is the innermost again; NO_SCOPE: none is. */
 void spw_record_scope_leave(struct spw_cache *cache, uint32_t outer);
+/* The caller asks for tokens. */
+void spw_record_drain(struct spw_cache *cache);
 void spw_record_offer(struct entry *entry, enum spw_cache_hint hint);
 void spw_record_hint(struct entry *entry, enum spw_cache_hint hint);
 void spw_record_take(struct entry *entry);
@@ -145,8 +148,8 @@ uint32_t spw_adapt_match(struct spw_cache *cache, const struct recorded *recorde
 void spw_adapt_progress(struct spw_cache *cache, uint64_t basis_ns);
 /* Compute time of the basis that this step has come to. */
 uint64_t spw_adapt_now_ns(const struct spw_cache *cache);
-/* How much of this step's tensors may be in memory for something to be read ahead; more while no read is under way. */
-uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool drives_idle);
+/* How much of this step's tensors may be in memory for something to be read ahead; @late: it should have begun. */
+uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool late);
 /* A take has waited for I/O. */
 void spw_adapt_waited(struct spw_cache *cache);
 /* The step has ended. Return: whether, and why, to plan now. */

@@ -17,7 +17,8 @@ static void read_ended(struct entry *entry, int res)
 
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
-	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0, cache->clock_ns());
+	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0, entry->io_began_ns,
+			  cache->clock_ns());
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -62,7 +63,8 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify, stru
 		return rc;
 	}
 	spw_cache_io_began(cache);
-	spw_measure_began(&cache->measure, DIRECTION_READ, entry->len_bytes, cache->clock_ns());
+	entry->io_began_ns = cache->clock_ns();
+	spw_measure_began(&cache->measure, DIRECTION_READ, entry->len_bytes, entry->io_began_ns);
 	spw_entry_begin_read(entry);
 	return 0;
 }

@@ -115,6 +115,7 @@ struct entry {
 	spw_object object;
 	struct spw_request *write_request; /* valid while the write is in flight */
 	struct spw_request *read_request;  /* valid while a prefetch is in flight; NULL for an urgent read */
+	uint64_t io_began_ns;              /* of the last request */
 	uint32_t generation;
 	uint32_t users;
 	uint32_t leases;

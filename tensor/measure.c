@@ -16,6 +16,11 @@
 /* A figure that has changed by more than this is a change, not noise: the old one is forgotten. */
 #define CHANGE_RATIO 1.2
 
+/* For so many steps in a row a bandwidth must have risen; if it falls within so many times that number, twice as many. */
+#define RISE_STEPS     2u
+#define RISE_STEPS_MAX 64u
+#define RISE_HELD      4u
+
 /* Of a transfer's time: less shared than this is alone, more than the other is mixed, between says nothing. */
 #define ALONE_SHARE 0.1
 #define MIXED_SHARE 0.9
@@ -60,23 +65,43 @@ static void add_first(struct line *line, uint64_t bytes, uint64_t ns)
 	line->bytes_ns += (double)bytes * (double)ns;
 }
 
-void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes, bool served, uint64_t now_ns)
+/* How long before a transfer's end the drives may have been done with its bytes. */
+static uint64_t tail_of(const struct flow *flow)
+{
+	if (flow->idle_ns == 0 || (flow->idle_ns_before > 0 && flow->idle_ns_before < flow->idle_ns))
+		return flow->idle_ns_before;
+	return flow->idle_ns;
+}
+
+static void count_served(struct measure *measure, enum direction direction, uint64_t bytes, uint64_t began_ns,
+			 uint64_t now_ns)
 {
 	struct flow *flow = &measure->flows[direction];
-	uint64_t ns = now_ns - flow->since_ns;
+	uint64_t ns = now_ns - flow->since_ns, tail_ns = tail_of(flow);
 	uint64_t shared_ns = busy_until(&measure->flows[!direction], now_ns) - flow->other_busy_ns;
+	bool queued = !flow->fresh && began_ns + tail_ns <= flow->since_ns;
+	bool alone = (double)shared_ns <= ALONE_SHARE * (double)ns;
+
+	if (flow->fresh && (flow->idle_ns == 0 || ns < flow->idle_ns))
+		flow->idle_ns = ns;
+	if (alone && flow->fresh)
+		add_first(&flow->first, bytes, ns);
+	else if (alone && queued)
+		add_service(&flow->alone, bytes, ns);
+	else if ((double)shared_ns >= MIXED_SHARE * (double)ns && queued)
+		add_service(&flow->mixed, bytes, ns);
+	flow->fresh = false;
+	serve_next(measure, direction, now_ns);
+}
+
+void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes, bool served,
+		       uint64_t began_ns, uint64_t now_ns)
+{
+	struct flow *flow = &measure->flows[direction];
 
 	SPW_ASSERT(flow->in_flight > 0 && flow->bytes_in_flight >= bytes);
-	if (served) {
-		if ((double)shared_ns <= ALONE_SHARE * (double)ns && flow->fresh)
-			add_first(&flow->first, bytes, ns);
-		else if ((double)shared_ns <= ALONE_SHARE * (double)ns)
-			add_service(&flow->alone, bytes, ns);
-		else if ((double)shared_ns >= MIXED_SHARE * (double)ns && !flow->fresh)
-			add_service(&flow->mixed, bytes, ns);
-		flow->fresh = false;
-		serve_next(measure, direction, now_ns);
-	}
+	if (served)
+		count_served(measure, direction, bytes, began_ns, now_ns);
 	flow->in_flight--;
 	flow->bytes_in_flight -= bytes;
 	if (flow->in_flight == 0)
@@ -122,14 +147,55 @@ static double bandwidth_of(const struct flow *flow, uint64_t latency_ns)
 	return rate_of(&all);
 }
 
-static void smooth(uint64_t *figure, double now)
+/* Return: whether a much higher figure is believed now. */
+static bool rise_believed(struct trust *trust, double now)
+{
+	uint32_t needed = trust->needed > 0 ? trust->needed : RISE_STEPS;
+
+	trust->lowest = trust->higher == 0 || now < trust->lowest ? now : trust->lowest;
+	if (++trust->higher < needed)
+		return false;
+	trust->higher = 0;
+	trust->since = 1;
+	return true;
+}
+
+static void fell(struct trust *trust)
+{
+	uint32_t needed = trust->needed > 0 ? trust->needed : RISE_STEPS;
+
+	if (trust->since > 0)
+		trust->needed = 2 * needed < RISE_STEPS_MAX ? 2 * needed : RISE_STEPS_MAX;
+	trust->since = 0;
+}
+
+static void held(struct trust *trust)
+{
+	uint32_t needed = trust->needed > 0 ? trust->needed : RISE_STEPS;
+
+	if (trust->since == 0 || ++trust->since <= RISE_HELD * needed)
+		return;
+	trust->since = 0;
+	trust->needed = RISE_STEPS;
+}
+
+static void smooth(uint64_t *figure, struct trust *trust, double now)
 {
 	double old = (double)*figure;
 
 	if (now < 1)
 		return;
-	if (old > 0 && now < old * CHANGE_RATIO && now > old / CHANGE_RATIO)
+	if (old > 0 && now >= old * CHANGE_RATIO) {
+		if (rise_believed(trust, now))
+			*figure = (uint64_t)trust->lowest;
+		return;
+	}
+	trust->higher = 0;
+	if (old > 0 && now <= old / CHANGE_RATIO)
+		fell(trust);
+	else if (old > 0)
 		now = (old + now) / 2;
+	held(trust);
 	*figure = (uint64_t)now;
 }
 
@@ -160,10 +226,11 @@ void spw_measure_step(struct measure *measure)
 	double mixed_write = rate_of(&write->mixed), mixed_read = rate_of(&read->mixed);
 
 	smooth_latency(measure);
-	smooth(&drives->write_bytes_per_second, bandwidth_of(write, drives->latency_ns));
-	smooth(&drives->read_bytes_per_second, bandwidth_of(read, drives->latency_ns));
+	smooth(&drives->write_bytes_per_second, &measure->trust[DIRECTION_WRITE],
+	       bandwidth_of(write, drives->latency_ns));
+	smooth(&drives->read_bytes_per_second, &measure->trust[DIRECTION_READ], bandwidth_of(read, drives->latency_ns));
 	if (mixed_write > 0 && mixed_read > 0)
-		smooth(&drives->mixed_bytes_per_second, mixed_write + mixed_read);
+		smooth(&drives->mixed_bytes_per_second, &measure->trust_mixed, mixed_write + mixed_read);
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		struct flow *flow = &measure->flows[i];
 
@@ -171,6 +238,8 @@ void spw_measure_step(struct measure *measure)
 		if (flow->alone.count + flow->first.sum.count >= SAMPLES_MIN) {
 			memset(&flow->alone, 0, sizeof(flow->alone));
 			memset(&flow->first, 0, sizeof(flow->first));
+			flow->idle_ns_before = flow->idle_ns;
+			flow->idle_ns = 0;
 		}
 		if (flow->mixed.count >= SAMPLES_MIN)
 			memset(&flow->mixed, 0, sizeof(flow->mixed));

@@ -5,9 +5,11 @@
  * The model (plan_simulate.c)
  *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory: that is the stall.
  *              It never waits for a write.
- *   Memory     of a tensor is in use from its packing to its release, but for the time from the end of its write to the
- *              beginning of its read.
- *   Writes     start after packing, in that order, one tensor after the other at the drives' write bandwidth w.
+ *   Memory     of a tensor is in use from its packing to its release, but for the time from the first event after the
+ *              end of its write to the beginning of its read. An event is whatever compute does with a tensor, or a
+ *              call that only gives back memory; what it changes by itself comes first.
+ *   Writes     start after packing, in that order, one tensor after the other at the drives' write bandwidth w. What is
+ *              packed while more waits to be written than may (staging_bytes) is kept.
  *   Reads      are in the order of use, at the read bandwidth r, each as soon as the memory allows.
  *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r: min(w, m / 2), min(r, m / 2).
  *   Requests   of one tensor overlap, and so do those of tensors that follow each other. So latency costs no bandwidth,

@@ -103,6 +103,8 @@ static void order_by_benefit(struct plan_work *work, double limit)
 		if (bytes > limit)
 			sum_ns += event->ns - since_ns;
 		since_ns = event->ns;
+		if (event->kind == PLAN_CALL)
+			continue;
 		if (event->kind == PLAN_PACK) {
 			critical_ns[i] = sum_ns;
 			bytes += work->bytes[i];

@@ -9,28 +9,77 @@
 
 #include <string.h>
 
+/* ---- Writes ---- */
+
+/* Those before it, in the order of packing, that wait for their write or are written when the next one is packed. */
+struct staged {
+	const struct plan_work *work;
+	const uint8_t *counted; /* who is written */
+	uint32_t oldest;        /* the first of those in work->by_pack */
+	double bytes;
+};
+
+static void staged_until(struct staged *staged, uint32_t end, double ns)
+{
+	const struct plan_work *work = staged->work;
+
+	for (; staged->oldest < end; staged->oldest++) {
+		uint32_t i = work->by_pack[staged->oldest];
+
+		if (!staged->counted[i])
+			continue;
+		if (work->forecast.written_ns[i] > ns)
+			return;
+		staged->bytes -= work->bytes[i];
+	}
+}
+
+/* The first event not before @ns, near the one at @event. */
+static uint32_t event_from(const struct plan_work *work, uint32_t event, double ns)
+{
+	while (event > 0 && work->events[event - 1].ns >= ns)
+		event--;
+	while (event < work->event_count && work->events[event].ns < ns)
+		event++;
+	return event;
+}
+
 /* Writes in the order of packing. @wasted: those that end too late to give memory back take their time all the same. */
 static void time_writes(struct plan_work *work, const struct plan_rates *rates, const uint8_t *spill, bool wasted)
 {
 	struct plan_forecast *forecast = &work->forecast;
+	struct staged staged = {.work = work, .counted = forecast->written};
 	double free_ns = 0;
+	uint32_t event = 0;
 
 	for (uint32_t k = 0; k < work->count; k++) {
 		uint32_t i = work->by_pack[k];
 		double begin_ns = work->pack_ns[i] > free_ns ? work->pack_ns[i] : free_ns, end_ns;
 
-		forecast->out[i] = 0;
+		forecast->out[i] = forecast->written[i] = 0;
 		if (!spill[i] || rates->write <= 0 || begin_ns >= work->wanted_ns[i])
 			continue;
+		staged_until(&staged, k, work->pack_ns[i]);
+		if (staged.bytes + work->bytes[i] > work->staging)
+			continue;
 		end_ns = begin_ns + work->bytes[i] / rates->write;
-		forecast->write_end_ns[i] = end_ns + rates->write_delay_ns;
-		forecast->out[i] = forecast->write_end_ns[i] < work->wanted_ns[i];
-		if (forecast->out[i] || wasted)
-			free_ns = end_ns;
+		forecast->written_ns[i] = end_ns + rates->write_delay_ns;
+		if (forecast->written_ns[i] < work->wanted_ns[i]) {
+			event = event_from(work, event, forecast->written_ns[i]);
+			forecast->out_ns[i] = work->events[event].ns;
+			forecast->out[i] = forecast->out_ns[i] < work->wanted_ns[i];
+		}
+		forecast->written[i] = forecast->out[i] || wasted;
+		if (!forecast->written[i])
+			continue;
+		free_ns = end_ns;
+		staged.bytes += work->bytes[i];
 	}
 }
 
-/* Reads as late as possible, from the last use to the first; what would have to be read before it was written stays. */
+/* ---- Reads ---- */
+
+/* Reads as late as possible, from the last use to the first; what would have to be read before it is out stays. */
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -46,7 +95,7 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 		if (end_ns > next_ns)
 			end_ns = next_ns;
 		begin_ns = end_ns - work->bytes[i] / rates->read;
-		if (begin_ns <= forecast->write_end_ns[i]) {
+		if (begin_ns <= forecast->out_ns[i]) {
 			spill[i] = 0;
 			dropped = true;
 			continue;
@@ -102,32 +151,42 @@ static uint32_t next_read(struct merge *merge)
 	return merge->with_reads && merge->read < work->count ? work->by_use[merge->read] : UINT32_MAX;
 }
 
-/* Writes that end until @ns, and reads that begin before it, or also those at @ns. */
-static void merge_transfers(struct merge *merge, double ns, bool reads_at_ns)
+/* Reads that begin before @ns, or also those at @ns. */
+static void merge_reads(struct merge *merge, double ns, bool at_ns)
 {
 	struct plan_work *work = merge->work;
 	struct plan_forecast *forecast = &work->forecast;
 
 	for (;;) {
-		uint32_t writing = next_write(merge), reading = next_read(merge);
-		double write_ns = writing != UINT32_MAX ? forecast->write_end_ns[writing] : PLAN_NEVER_NS;
+		uint32_t reading = next_read(merge);
 		double read_ns = reading != UINT32_MAX ? forecast->read_begin_ns[reading] : PLAN_NEVER_NS;
 
-		if (write_ns <= ns && write_ns <= read_ns) {
-			forecast->point_out[writing] = forecast->points;
-			add_point(merge, write_ns, -work->bytes[writing]);
-			merge->write++;
-		} else if (read_ns < ns || (reads_at_ns && read_ns <= ns)) {
-			forecast->point_in[reading] = forecast->points;
-			add_point(merge, read_ns, work->bytes[reading]);
-			merge->read++;
-		} else {
+		if (read_ns >= ns && !(at_ns && read_ns <= ns))
 			return;
-		}
+		forecast->point_in[reading] = forecast->points;
+		add_point(merge, read_ns, work->bytes[reading]);
+		merge->read++;
 	}
 }
 
-/* At one time: writes that end, tensors packed, reads that begin, tensors released. */
+/* What the event at @ns gives back. */
+static void merge_writes(struct merge *merge, double ns)
+{
+	struct plan_work *work = merge->work;
+	struct plan_forecast *forecast = &work->forecast;
+
+	for (;;) {
+		uint32_t written = next_write(merge);
+
+		if (written == UINT32_MAX || forecast->out_ns[written] > ns)
+			return;
+		forecast->point_out[written] = forecast->points;
+		add_point(merge, ns, -work->bytes[written]);
+		merge->write++;
+	}
+}
+
+/* At one time: reads that begin (before what is packed only if they begin earlier), the event, what it gives back. */
 static void merge_points(struct plan_work *work, bool with_reads)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -139,16 +198,14 @@ static void merge_points(struct plan_work *work, bool with_reads)
 		const struct plan_event *event = &work->events[k];
 		uint32_t i = event->tensor;
 
-		if (event->kind == PLAN_USE)
-			continue;
-		merge_transfers(&merge, event->ns, event->kind == PLAN_RELEASE);
-		if (event->kind == PLAN_PACK) {
+		merge_reads(&merge, event->ns, event->kind != PLAN_PACK);
+		if (event->kind == PLAN_PACK)
 			add_point(&merge, event->ns, work->bytes[i]);
-		} else if (forecast->out[i] && !work->used[i]) {
+		else if (event->kind == PLAN_RELEASE && forecast->out[i] && !work->used[i])
 			forecast->point_in[i] = forecast->points;
-		} else {
+		else if (event->kind == PLAN_RELEASE)
 			add_point(&merge, event->ns, -work->bytes[i]);
-		}
+		merge_writes(&merge, event->ns);
 	}
 }
 

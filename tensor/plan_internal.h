@@ -16,11 +16,15 @@
 #define PLAN_TOLERANCE_NS 1.0
 #define PLAN_NEVER_NS     1e300 /* later than everything */
 
-/* What happens to tensors by compute time alone. At one time in this order: memory is never counted too low. */
+/*
+ * What happens to tensors by compute time alone. At one time in this order: memory is never counted too low. After each
+ * of these, what has been written is given back.
+ */
 enum plan_event_kind {
 	PLAN_PACK,
 	PLAN_USE,
 	PLAN_RELEASE,
+	PLAN_CALL, /* of no tensor: what has been written is given back */
 };
 
 struct plan_event {
@@ -42,17 +46,20 @@ enum plan_reads {
 
 /*
  * The step with given choices, if writes run in the order of packing and reads in the order of use, each at its own
- * rate: when each tensor is out of memory, and the memory in use over time.
+ * rate: when each tensor is out of memory, and the memory in use over time. What has been written is given back at the
+ * next event, after what the event itself changes.
  */
 struct plan_forecast {
 	double peak;
 	uint32_t points;
 	double *point_ns, *point_bytes; /* in use from there on */
-	uint8_t *out;                   /* leaves memory between write_end_ns and read_begin_ns */
-	double *write_end_ns;
-	double *read_begin_ns; /* of what is read */
-	uint32_t *point_out;   /* the point at which the tensor's memory is given back, */
-	uint32_t *point_in;    /* and the one at which it is needed again, or would have been released */
+	uint8_t *out;                   /* leaves memory between out_ns and read_begin_ns */
+	uint8_t *written;               /* takes the drives' time */
+	double *written_ns;             /* the end of its write */
+	double *out_ns;                 /* of the event at which its memory is given back */
+	double *read_begin_ns;          /* of what is read */
+	uint32_t *point_out;            /* the point at which the tensor's memory is given back, */
+	uint32_t *point_in;             /* and the one at which it is needed again, or would have been released */
 };
 
 struct plan_work {
@@ -66,6 +73,7 @@ struct plan_work {
 	struct plan_event *events; /* in order */
 	uint32_t event_count;
 	double mixed;            /* bytes per nanosecond */
+	double staging;          /* most bytes that wait to be written */
 	struct plan_rates alone; /* when only one direction runs */
 	double keep_all_peak;
 

@@ -9,7 +9,10 @@
  *             QUEUED or WRITING -> RESIDENT                                  wanted while in memory: forwarded
  *             QUEUED, WRITING or STORED -> GONE                              released without a use
  *
- * The memory of a tensor whose write is in flight is given back when the write has ended, whatever its state.
+ * The memory of a tensor whose write has ended is given back by the next thing that compute does: until then it is in
+ * memory as if the write were still under way. So is that of one which is gone before its write has ended.
+ *
+ * What is packed while more waits to be written than may (staging_bytes) is kept, whatever it is marked for.
  */
 #include "tensor/plan_internal.h"
 
@@ -48,10 +51,12 @@ struct simulation {
 	struct plan_outcome *outcome;
 	struct plan_profile *profile;
 	uint8_t *state;
-	uint8_t *in_flight; /* a write */
+	uint8_t *in_flight; /* a write; its memory has not been given back */
 	struct channel write, read;
 	uint32_t *queue; /* to be written, in the order of packing */
 	uint32_t queue_head, queue_tail;
+	uint32_t given_back; /* of the writes that have ended */
+	double staged;       /* bytes that wait to be written or are */
 	double now_ns;
 	double behind_ns; /* wall time minus compute time */
 	uint32_t event;
@@ -113,6 +118,8 @@ static void change_memory(struct simulation *sim, double bytes)
 
 static void forward(struct simulation *sim, uint32_t i)
 {
+	if (sim->state[i] == QUEUED)
+		sim->staged -= sim->work->bytes[i];
 	sim->state[i] = RESIDENT;
 	sim->outcome->forwarded += sim->work->bytes[i];
 }
@@ -187,7 +194,7 @@ static void read_ahead(struct simulation *sim)
 		uint32_t i = work->by_use[sim->head];
 		enum state state = sim->state[i];
 
-		if (!work->used[i] || !sim->spill[i] || state == RESIDENT || state == GONE) {
+		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT || state == GONE) {
 			sim->head++;
 		} else if (state == STORED) {
 			if (sim->awaited != i && !fits(sim, i))
@@ -222,23 +229,36 @@ static void begin_write(struct simulation *sim)
 
 static void write_ended(struct simulation *sim)
 {
-	uint32_t i = sim->write.order[sim->write.ended++];
+	sim->staged -= sim->work->bytes[sim->write.order[sim->write.ended++]];
+}
 
-	sim->in_flight[i] = 0;
-	if (sim->state[i] == WRITING)
-		sim->state[i] = STORED;
-	if (sim->state[i] == STORED || sim->state[i] == GONE)
-		change_memory(sim, -sim->work->bytes[i]);
+/* Compute has done something, and learns of what was written until then. */
+static void give_back(struct simulation *sim)
+{
+	for (; sim->given_back < sim->write.ended; sim->given_back++) {
+		uint32_t i = sim->write.order[sim->given_back];
+
+		sim->in_flight[i] = 0;
+		if (sim->state[i] == WRITING)
+			sim->state[i] = STORED;
+		if (sim->state[i] == STORED || sim->state[i] == GONE)
+			change_memory(sim, -sim->work->bytes[i]);
+	}
 }
 
 /* ---- Compute ---- */
 
 static void pack(struct simulation *sim, uint32_t i)
 {
-	change_memory(sim, sim->work->bytes[i]);
-	sim->state[i] = sim->spill[i] ? QUEUED : KEPT;
-	if (sim->spill[i])
-		sim->queue[sim->queue_tail++] = i;
+	double bytes = sim->work->bytes[i];
+
+	change_memory(sim, bytes);
+	sim->state[i] = KEPT;
+	if (!sim->spill[i] || sim->staged + bytes > sim->work->staging)
+		return;
+	sim->state[i] = QUEUED;
+	sim->staged += bytes;
+	sim->queue[sim->queue_tail++] = i;
 }
 
 /* Return: whether compute goes on. */
@@ -257,6 +277,8 @@ static void release(struct simulation *sim, uint32_t i)
 {
 	enum state state = sim->state[i];
 
+	if (state == QUEUED)
+		sim->staged -= sim->work->bytes[i];
 	sim->state[i] = GONE;
 	if (state != STORED && !sim->in_flight[i])
 		change_memory(sim, -sim->work->bytes[i]);
@@ -270,9 +292,10 @@ static void compute(struct simulation *sim)
 		pack(sim, event->tensor);
 	else if (event->kind == PLAN_RELEASE)
 		release(sim, event->tensor);
-	else if (!use(sim, event->tensor))
+	else if (event->kind == PLAN_USE && !use(sim, event->tensor))
 		return;
 	sim->event++;
+	give_back(sim);
 }
 
 static void read_ended(struct simulation *sim)
@@ -285,6 +308,7 @@ static void read_ended(struct simulation *sim)
 	sim->awaited = NOBODY;
 	sim->behind_ns = sim->now_ns - sim->work->events[sim->event].ns;
 	sim->event++;
+	give_back(sim);
 }
 
 /* ---- Time ---- */

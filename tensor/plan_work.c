@@ -40,6 +40,13 @@ static int check_step(const struct spw_plan_step *step)
 		return spw_error(-EINVAL, "plan: %u tensors, but no array of them", step->count);
 	if (step->forward_ns > NS_MAX || step->backward_ns > NS_MAX)
 		return spw_error(-EINVAL, "plan: forward_ns or backward_ns is too large");
+	if (step->calls > SPW_PLAN_CALLS_MAX || (step->calls > 0 && !step->calls_ns))
+		return spw_error(-EINVAL, "plan: %u calls, but no array of them, or more than %u", step->calls,
+				 SPW_PLAN_CALLS_MAX);
+	for (uint32_t i = 0; i < step->calls; i++)
+		if (step->calls_ns[i] > NS_MAX || (i > 0 && step->calls_ns[i] < step->calls_ns[i - 1]))
+			return spw_error(-EINVAL, "plan: call %u: its time is too large, or before that of the last",
+					 i);
 	for (uint32_t i = 0; i < step->count; i++) {
 		int rc = check_tensor(&step->tensors[i], i);
 
@@ -133,9 +140,9 @@ static void sort_by_gap(struct plan_work *work)
 
 /* ---- Events ---- */
 
-static void merge_events(struct plan_work *work, const uint32_t *by_release)
+static void merge_events(struct plan_work *work, const struct spw_plan_step *step, const uint32_t *by_release)
 {
-	uint32_t pack = 0, use = 0, release = 0, count = work->count;
+	uint32_t pack = 0, use = 0, release = 0, call = 0, count = work->count;
 	const uint32_t *by_pack = work->by_pack, *by_use = work->by_use;
 	struct plan_event *event = work->events;
 
@@ -145,13 +152,18 @@ static void merge_events(struct plan_work *work, const uint32_t *by_release)
 		double release_ns = work->release_ns[by_release[release]];
 		double use_ns = use < count ? work->use_ns[by_use[use]] : PLAN_NEVER_NS;
 		double pack_ns = pack < count ? work->pack_ns[by_pack[pack]] : PLAN_NEVER_NS;
+		double call_ns = call < step->calls ? (double)step->calls_ns[call] : PLAN_NEVER_NS;
 
-		if (pack_ns <= use_ns && pack_ns <= release_ns)
+		if (call_ns < pack_ns && call_ns < use_ns && call_ns < release_ns) {
+			*event++ = (struct plan_event){call_ns, UINT32_MAX, PLAN_CALL};
+			call++;
+		} else if (pack_ns <= use_ns && pack_ns <= release_ns) {
 			*event++ = (struct plan_event){pack_ns, by_pack[pack++], PLAN_PACK};
-		else if (use_ns <= release_ns)
+		} else if (use_ns <= release_ns) {
 			*event++ = (struct plan_event){use_ns, by_use[use++], PLAN_USE};
-		else
+		} else {
 			*event++ = (struct plan_event){release_ns, by_release[release++], PLAN_RELEASE};
+		}
 	}
 	work->event_count = (uint32_t)(event - work->events);
 }
@@ -180,7 +192,7 @@ struct piece {
 	size_t bytes;
 };
 
-static int allocate(struct plan_work *work)
+static int allocate(struct plan_work *work, uint32_t calls)
 {
 	struct plan_forecast *forecast = &work->forecast;
 	size_t count = work->count + 1, points = POINTS_MAX_PER_TENSOR * count, total = 0;
@@ -195,7 +207,7 @@ static int allocate(struct plan_work *work)
 		{&work->eligible, count},
 		{&work->by_pack, count * sizeof(uint32_t)},
 		{&work->by_use, count * sizeof(uint32_t)},
-		{&work->events, 3 * count * sizeof(struct plan_event)},
+		{&work->events, (3 * count + calls) * sizeof(struct plan_event)},
 		{&work->order, count * sizeof(uint32_t)},
 		{&work->order_other, count * sizeof(uint32_t)},
 		{&work->keys, count * sizeof(uint64_t)},
@@ -206,7 +218,9 @@ static int allocate(struct plan_work *work)
 		{&forecast->point_ns, points * sizeof(double)},
 		{&forecast->point_bytes, points * sizeof(double)},
 		{&forecast->out, count},
-		{&forecast->write_end_ns, count * sizeof(double)},
+		{&forecast->written, count},
+		{&forecast->written_ns, count * sizeof(double)},
+		{&forecast->out_ns, count * sizeof(double)},
 		{&forecast->read_begin_ns, count * sizeof(double)},
 		{&forecast->point_out, count * sizeof(uint32_t)},
 		{&forecast->point_in, count * sizeof(uint32_t)},
@@ -235,6 +249,7 @@ static void set_drives(struct plan_work *work, const struct spw_plan_drives *dri
 	if (mixed == 0)
 		mixed = write < read ? write : read;
 	work->mixed = (double)mixed / 1e9;
+	work->staging = drives->staging_bytes > 0 ? (double)drives->staging_bytes : PLAN_NEVER_NS;
 	work->alone = (struct plan_rates){.write = (double)write / 1e9, .read = (double)read / 1e9};
 	work->alone.write_delay_ns = work->alone.read_delay_ns = (double)drives->latency_ns;
 	if (write > 0)
@@ -269,7 +284,7 @@ int plan_work_open(struct plan_work *work, const struct spw_plan_step *step, con
 	if (rc)
 		return rc;
 	work->count = step->count;
-	rc = allocate(work);
+	rc = allocate(work, step->calls);
 	if (rc)
 		return rc;
 	set_drives(work, drives);
@@ -277,7 +292,7 @@ int plan_work_open(struct plan_work *work, const struct spw_plan_step *step, con
 	sort_tensors(work, step, offsetof(struct spw_plan_tensor, pack_ns), work->by_pack);
 	sort_tensors(work, step, offsetof(struct spw_plan_tensor, use_ns), work->by_use);
 	sort_tensors(work, step, offsetof(struct spw_plan_tensor, release_ns), work->order);
-	merge_events(work, work->order);
+	merge_events(work, step, work->order);
 	sort_by_gap(work);
 	work->keep_all_peak = peak_of_keeping_all(work);
 	return 0;

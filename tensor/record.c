@@ -7,6 +7,10 @@
 #include "tensor/internal.h"
 
 #define SCOPES_MIN 8192u
+/* One between any two events of tensors, and two for each scope. */
+#define DRAINS_MAX(tensors, scopes) (3 * (size_t)(tensors) + 2 * (size_t)(scopes))
+/* Closer to a tensor's event it says nothing: the plan takes for granted that one follows. */
+#define DRAIN_APART_NS 1000u
 
 /* ---- Memory ---- */
 
@@ -15,7 +19,8 @@ static int recording_open(struct recording *recording, uint32_t tensors, uint32_
 	recording->tensors = calloc(tensors, sizeof(*recording->tensors));
 	recording->scopes = calloc(scopes, sizeof(*recording->scopes));
 	recording->members = calloc(tensors, sizeof(*recording->members));
-	return recording->tensors && recording->scopes && recording->members ? 0 : -ENOMEM;
+	recording->drains_ns = calloc(DRAINS_MAX(tensors, scopes), sizeof(*recording->drains_ns));
+	return recording->tensors && recording->scopes && recording->members && recording->drains_ns ? 0 : -ENOMEM;
 }
 
 static void recording_close(struct recording *recording)
@@ -23,6 +28,7 @@ static void recording_close(struct recording *recording)
 	free(recording->tensors);
 	free(recording->scopes);
 	free(recording->members);
+	free(recording->drains_ns);
 }
 
 int spw_record_open(struct spw_cache *cache)
@@ -103,6 +109,17 @@ static uint64_t event_ns(struct spw_cache *cache)
 	return now_ns;
 }
 
+void spw_record_drain(struct spw_cache *cache)
+{
+	const struct adapt *adapt = &cache->adapt;
+	struct recording *now = &cache->adapt.now;
+
+	/* What has no room is not known to the plan, which then expects memory to be given back a little later. */
+	if (adapt->recording && now->drains < DRAINS_MAX(adapt->tensors_max, adapt->scopes_max) &&
+	    spw_record_compute_ns(cache) >= adapt->event_ns + DRAIN_APART_NS)
+		now->drains_ns[now->drains++] = event_ns(cache);
+}
+
 /* The time since this was last called goes to the scope that was the innermost. */
 static void charge(struct spw_cache *cache, uint64_t now_ns)
 {
@@ -130,7 +147,7 @@ void spw_record_begin(struct spw_cache *cache)
 	adapt->scope = adapt->stage_scope = NO_SCOPE;
 	adapt->peak_bytes = adapt->old_bytes = cache->count.activation_bytes;
 	adapt->recording = adapt->records;
-	adapt->now.count = adapt->now.scope_count = adapt->now.plannable = 0;
+	adapt->now.count = adapt->now.scope_count = adapt->now.plannable = adapt->now.drains = 0;
 	adapt->now.forward_ns = adapt->now.backward_ns = adapt->now.takes = 0;
 	adapt->now.is_short = false;
 }
@@ -255,6 +272,8 @@ void spw_record_release(struct entry *entry)
 	recorded->release_ns = event_ns(entry->cache);
 	if (recorded->matched == NO_TENSOR)
 		return;
+	if (entry->leases == 0)
+		spw_adapt_progress(entry->cache, entry->cache->adapt.basis.tensors[recorded->matched].release_ns);
 	entry->cache->adapt.slots[recorded->matched] = NO_TENSOR;
 	entry->cache->adapt.gone[recorded->matched] = true;
 }

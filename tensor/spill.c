@@ -66,7 +66,8 @@ static void write_done(void *context, int res)
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0, cache->clock_ns());
+	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0, entry->io_began_ns,
+			  cache->clock_ns());
 	write_ended(entry, res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_window_fill(cache);
@@ -86,7 +87,8 @@ static int write_begin(struct entry *entry)
 	entry->write_in_flight = true;
 	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	spw_cache_io_began(cache);
-	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, cache->clock_ns());
+	entry->io_began_ns = cache->clock_ns();
+	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, entry->io_began_ns);
 	spw_entry_queue(entry);
 	return 0;
 }
@@ -251,6 +253,7 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
 	spw_cache_lock(cache);
+	spw_record_drain(cache);
 	while (drained < count && drained < INT32_MAX && !link_alone(&cache->drain)) {
 		struct entry *entry = ENTRY_OF(cache->drain.next, drain);
 

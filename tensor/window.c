@@ -93,12 +93,13 @@ static void fill_in_reverse(struct spw_cache *cache)
 
 /* ---- By the plan ---- */
 
-static bool room_now(const struct spw_cache *cache, const struct entry *entry)
+/* @late: the plan would have begun it by now. So as to keep reads going, it may then take a little more memory. */
+static bool room_now(const struct spw_cache *cache, const struct entry *entry, bool late)
 {
 	const struct flow *reads = &cache->measure.flows[DIRECTION_READ];
 	uint64_t held_bytes = cache->count.activation_bytes - cache->adapt.old_bytes;
 
-	if (held_bytes + entry->len_bytes > spw_adapt_memory_bytes(cache, reads->in_flight == 0))
+	if (held_bytes + entry->len_bytes > spw_adapt_memory_bytes(cache, late && reads->in_flight == 0))
 		return false;
 	return reads->in_flight < READS_IN_FLIGHT ||
 	       reads->bytes_in_flight < CHUNKS_IN_FLIGHT * cache->chunk_bytes * cache->drives;
@@ -120,7 +121,8 @@ static bool fill_one(struct spw_cache *cache, uint32_t which, uint64_t now_ns)
 		return true;
 	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->hurried)
 		return false;
-	if (entry->state == ENTRY_STORED && !room_now(cache, entry))
+	if (entry->state == ENTRY_STORED &&
+	    !room_now(cache, entry, now_ns > adapt->read_from_ns[which] + adapt->lead_ns))
 		return false;
 	return window_take_in(entry) == 0;
 }

@@ -203,8 +203,8 @@ SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
 /**
  * spw_cache_drain - tokens whose memory the cache needs no longer
  *
- * Call it often (each offer and take is a good moment): until then the memory stays in use, and is still forwarded if
- * it is asked for.
+ * Call it often (each offer and take is a good moment, and plans take it for granted): until then the memory stays in
+ * use, and is still forwarded if it is asked for.
  *
  * Return: how many of @owners (at most @count) were set; -EINVAL.
  */

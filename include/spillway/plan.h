@@ -27,6 +27,7 @@ extern "C" {
 #endif
 
 #define SPW_PLAN_TENSORS_MAX       (1u << 24)
+#define SPW_PLAN_CALLS_MAX         (1u << 24)
 #define SPW_PLAN_POINTS_PER_TENSOR 5u
 #define SPW_PLAN_STALL_FOREVER     UINT64_MAX /* what was written can never be read: the read bandwidth is 0 */
 
@@ -45,6 +46,9 @@ struct spw_plan_step {
 	const struct spw_plan_tensor *tensors; /* in any order */
 	uint32_t count;
 	uint64_t forward_ns, backward_ns; /* of the whole step, all micro-batches */
+	/* Other times, ascending, at which the memory of what has been written is given back; or NULL. */
+	const uint64_t *calls_ns;
+	uint32_t calls;
 };
 
 /* All drives together. A bandwidth of 0: the drives cannot do it at all. */
@@ -54,6 +58,7 @@ struct spw_plan_drives {
 	uint64_t mixed_bytes_per_second; /* sum of both when both run; 0: not measured, the lower of the two is taken */
 	uint64_t latency_ns;             /* of one request on idle drives, beyond its bytes */
 	uint64_t chunk_bytes;            /* one request of every drive: chunk size x number of drives */
+	uint64_t staging_bytes; /* most bytes that may wait to be written: beyond it tensors are kept; 0: no limit */
 };
 
 enum spw_plan_mode {

@@ -16,6 +16,7 @@
 #include <spillway/plan.h>
 
 #define NAIVE_TENSORS_MAX 64
+#define NAIVE_CALLS_MAX   64
 #define NAIVE_NEVER       1e300
 
 enum naive_where {
@@ -30,23 +31,27 @@ enum naive_where {
 
 struct naive_change {
 	double ns, bytes; /* memory in use from there on */
-	int kind;         /* at one time: 0 write ended, 1 packed, 2 used, 3 released */
+	int kind;         /* at one time: 1 packed, 2 used, 3 released, 4 called; after the first 0 given back */
 	uint32_t tensor;
 };
 
 struct naive {
 	const struct spw_plan_step *step;
 	const enum spw_plan_choice *choices;
-	double write, read, mixed, write_delay, read_delay, memory;
+	double write, read, mixed, write_delay, read_delay, memory, staging;
 	/* forecast */
-	struct naive_change changes[4 * NAIVE_TENSORS_MAX];
-	uint32_t change_count;
+	struct naive_change events[3 * NAIVE_TENSORS_MAX + NAIVE_CALLS_MAX], changes[4 * NAIVE_TENSORS_MAX];
+	uint32_t event_count, change_count;
+	double written_ns[NAIVE_TENSORS_MAX]; /* end of the write */
+	bool is_written[NAIVE_TENSORS_MAX];
 	bool out[NAIVE_TENSORS_MAX];
 	uint32_t used_at[NAIVE_TENSORS_MAX]; /* change */
 	/* now */
 	double now, stall;
 	enum naive_where where[NAIVE_TENSORS_MAX];
-	bool use_done[NAIVE_TENSORS_MAX], release_done[NAIVE_TENSORS_MAX], write_open[NAIVE_TENSORS_MAX];
+	uint32_t calls_done;
+	bool use_done[NAIVE_TENSORS_MAX], release_done[NAIVE_TENSORS_MAX];
+	bool write_open[NAIVE_TENSORS_MAX], write_over[NAIVE_TENSORS_MAX]; /* until it is given back; till then, too */
 	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
 	uint32_t writing, reading, awaited; /* UINT32_MAX: nobody */
 	double write_left, read_left;
@@ -90,9 +95,42 @@ static int naive_compare(const void *left, const void *right)
 	return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-static void naive_change_add(struct naive *naive, double ns, int kind, uint32_t tensor)
+static void naive_event_add(struct naive *naive, double ns, int kind, uint32_t tensor)
 {
-	naive->changes[naive->change_count++] = (struct naive_change){.ns = ns, .kind = kind, .tensor = tensor};
+	naive->events[naive->event_count++] = (struct naive_change){.ns = ns, .kind = kind, .tensor = tensor};
+}
+
+static void naive_forecast_events(struct naive *naive)
+{
+	for (uint32_t i = 0; i < naive->step->count; i++) {
+		const struct spw_plan_tensor *tensor = naive_tensor(naive, i);
+
+		naive_event_add(naive, (double)tensor->pack_ns, 1, i);
+		if (tensor->users > 0)
+			naive_event_add(naive, (double)tensor->use_ns, 2, i);
+		naive_event_add(naive, (double)tensor->release_ns, 3, i);
+	}
+	for (uint32_t i = 0; i < naive->step->calls; i++)
+		naive_event_add(naive, (double)naive->step->calls_ns[i], 4, UINT32_MAX);
+	qsort(naive->events, naive->event_count, sizeof(naive->events[0]), naive_compare);
+}
+
+static double naive_event_from(const struct naive *naive, double ns)
+{
+	for (uint32_t k = 0; k < naive->event_count; k++)
+		if (naive->events[k].ns >= ns)
+			return naive->events[k].ns;
+	return NAIVE_NEVER;
+}
+
+static double naive_staged(const struct naive *naive, double ns)
+{
+	double bytes = 0;
+
+	for (uint32_t i = 0; i < naive->step->count; i++)
+		if (naive->is_written[i] && naive->written_ns[i] > ns)
+			bytes += (double)naive_tensor(naive, i)->bytes;
+	return bytes;
 }
 
 static void naive_forecast_writes(struct naive *naive)
@@ -114,38 +152,49 @@ static void naive_forecast_writes(struct naive *naive)
 
 		done[next] = true;
 		begin = (double)tensor->pack_ns > free_ns ? (double)tensor->pack_ns : free_ns;
-		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 || begin >= naive_wanted(tensor))
+		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 || begin >= naive_wanted(tensor) ||
+		    naive_staged(naive, (double)tensor->pack_ns) + (double)tensor->bytes > naive->staging)
 			continue;
 		free_ns = begin + (double)tensor->bytes / naive->write;
-		naive->out[next] = free_ns + naive->write_delay < naive_wanted(tensor);
-		if (naive->out[next])
-			naive_change_add(naive, free_ns + naive->write_delay, 0, next);
+		naive->written_ns[next] = free_ns + naive->write_delay;
+		naive->is_written[next] = true;
+		naive->out[next] = naive_event_from(naive, naive->written_ns[next]) < naive_wanted(tensor);
 	}
+}
+
+static void naive_change_add(struct naive *naive, double ns, int kind, uint32_t tensor, double bytes)
+{
+	naive->changes[naive->change_count++] =
+		(struct naive_change){.ns = ns, .kind = kind, .tensor = tensor, .bytes = bytes};
 }
 
 static void naive_forecast(struct naive *naive)
 {
+	bool given_back[NAIVE_TENSORS_MAX] = {false};
 	double bytes = 0;
 
+	naive_forecast_events(naive);
 	naive_forecast_writes(naive);
-	for (uint32_t i = 0; i < naive->step->count; i++) {
-		const struct spw_plan_tensor *tensor = naive_tensor(naive, i);
+	for (uint32_t k = 0; k < naive->event_count; k++) {
+		const struct naive_change *event = &naive->events[k];
+		const struct spw_plan_tensor *tensor = event->kind == 4 ? NULL : naive_tensor(naive, event->tensor);
+		bool leaves = tensor && naive->out[event->tensor];
 
-		naive_change_add(naive, (double)tensor->pack_ns, 1, i);
-		if (tensor->users > 0 && naive->out[i])
-			naive_change_add(naive, (double)tensor->use_ns, 2, i);
-		if (tensor->users > 0 || !naive->out[i])
-			naive_change_add(naive, (double)tensor->release_ns, 3, i);
-	}
-	qsort(naive->changes, naive->change_count, sizeof(naive->changes[0]), naive_compare);
-	for (uint32_t k = 0; k < naive->change_count; k++) {
-		struct naive_change *change = &naive->changes[k];
-		double size = (double)naive_tensor(naive, change->tensor)->bytes;
-
-		bytes += change->kind == 1 || change->kind == 2 ? size : -size;
-		change->bytes = bytes;
-		if (change->kind == 2)
-			naive->used_at[change->tensor] = k;
+		if (event->kind == 1 || (event->kind == 2 && leaves))
+			bytes += (double)tensor->bytes;
+		else if (event->kind == 3 && (tensor->users > 0 || !leaves))
+			bytes -= (double)tensor->bytes;
+		if (event->kind == 2 && leaves)
+			naive->used_at[event->tensor] = naive->change_count;
+		if (event->kind != 4 && (event->kind != 2 || leaves))
+			naive_change_add(naive, event->ns, event->kind, event->tensor, bytes);
+		for (uint32_t i = 0; i < naive->step->count; i++) {
+			if (!naive->out[i] || given_back[i] || naive->written_ns[i] > event->ns)
+				continue;
+			given_back[i] = true;
+			bytes -= (double)naive_tensor(naive, i)->bytes;
+			naive_change_add(naive, event->ns, 0, i, bytes);
+		}
 	}
 }
 
@@ -236,7 +285,7 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	return true;
 }
 
-/* The next thing that compute does: at one time it packs, then uses, then releases. */
+/* The next thing that compute does: at one time it packs, then uses, then releases, then only gives back. */
 static uint32_t naive_next_compute(const struct naive *naive, int *kind, double *ns)
 {
 	uint32_t next = UINT32_MAX;
@@ -256,13 +305,52 @@ static uint32_t naive_next_compute(const struct naive *naive, int *kind, double 
 			*ns = its_ns;
 		}
 	}
+	if (next != UINT32_MAX && naive->calls_done < naive->step->calls &&
+	    (double)naive->step->calls_ns[naive->calls_done] < *ns) {
+		*kind = 4;
+		*ns = (double)naive->step->calls_ns[naive->calls_done];
+	}
 	return next;
+}
+
+/* Bytes that wait, or are being written, whatever else became of them. */
+static bool naive_fits_staging(const struct naive *naive, uint32_t which)
+{
+	double bytes = (double)naive_tensor(naive, which)->bytes;
+
+	for (uint32_t i = 0; i < naive->step->count; i++)
+		if (naive->where[i] == NAIVE_WAITS || (naive->write_open[i] && !naive->write_over[i]))
+			bytes += (double)naive_tensor(naive, i)->bytes;
+	return bytes <= naive->staging;
+}
+
+/* What has been written until compute does something. */
+static void naive_give_back(struct naive *naive)
+{
+	for (uint32_t i = 0; i < naive->step->count; i++) {
+		if (!naive->write_over[i])
+			continue;
+		naive->write_over[i] = naive->write_open[i] = false;
+		if (naive->where[i] == NAIVE_BEING_WRITTEN)
+			naive->where[i] = NAIVE_ON_DRIVES;
+	}
+}
+
+static void naive_note_peak(struct naive *naive)
+{
+	double bytes = naive_in_use(naive);
+
+	if (bytes > naive->peak)
+		naive->peak = bytes;
 }
 
 static void naive_compute(struct naive *naive, uint32_t i, int kind)
 {
-	if (kind == 1) {
-		naive->where[i] = naive->choices[i] == SPW_PLAN_SPILL ? NAIVE_WAITS : NAIVE_IN_MEMORY;
+	if (kind == 4) {
+		naive->calls_done++;
+	} else if (kind == 1) {
+		naive->where[i] = naive->choices[i] == SPW_PLAN_SPILL && naive_fits_staging(naive, i) ? NAIVE_WAITS
+												      : NAIVE_IN_MEMORY;
 	} else if (kind == 2) {
 		if (naive->where[i] == NAIVE_ON_DRIVES || naive->where[i] == NAIVE_BEING_READ) {
 			naive->awaited = i;
@@ -274,15 +362,15 @@ static void naive_compute(struct naive *naive, uint32_t i, int kind)
 		naive->release_done[i] = true;
 		naive->where[i] = NAIVE_DEAD;
 	}
+	naive_note_peak(naive);
+	naive_give_back(naive);
 }
 
 static void naive_io_end(struct naive *naive, uint32_t i, bool write, double compute_ns)
 {
 	if (write) {
 		naive->write_ends[i] = NAIVE_NEVER;
-		naive->write_open[i] = false;
-		if (naive->where[i] == NAIVE_BEING_WRITTEN)
-			naive->where[i] = NAIVE_ON_DRIVES;
+		naive->write_over[i] = true;
 		return;
 	}
 	naive->read_ends[i] = NAIVE_NEVER;
@@ -291,6 +379,7 @@ static void naive_io_end(struct naive *naive, uint32_t i, bool write, double com
 		naive->awaited = UINT32_MAX;
 		naive->use_done[i] = true;
 		naive->stall = naive->now - compute_ns;
+		naive_give_back(naive);
 	}
 }
 
@@ -352,6 +441,7 @@ static void naive_open(struct naive *naive, const struct spw_plan_step *step, co
 	naive->step = step;
 	naive->choices = choices;
 	naive->memory = memory;
+	naive->staging = drives->staging_bytes > 0 ? (double)drives->staging_bytes : NAIVE_NEVER;
 	naive->write = (double)drives->write_bytes_per_second / 1e9;
 	naive->read = (double)drives->read_bytes_per_second / 1e9;
 	naive->mixed = (double)mixed / 1e9;
@@ -389,8 +479,7 @@ static bool naive_simulate(struct naive *naive)
 			compute_ns = naive->now - naive->stall;
 		while (naive_read_ahead(naive, compute_ns))
 			continue;
-		if (naive_in_use(naive) > naive->peak)
-			naive->peak = naive_in_use(naive);
+		naive_note_peak(naive);
 	}
 }
 

@@ -55,6 +55,9 @@ static uint64_t peak_at(enum spw_cache_mode mode, double bytes_per_ns, unsigned 
 	}
 	assert_int_equal(sim_stats(&sim).steps_fixed, mode == SPW_CACHE_POSITIONAL ? 2 : 1);
 	assert_int_equal(sim_stats(&sim).plan_mismatches, 0);
+	/* The plan knows when memory is given back: it is what happens. */
+	if (mode == SPW_CACHE_FASTEST && jitter_percent == 0)
+		assert_in_range(sim_stats(&sim).step_peak_bytes, 1, sim_stats(&sim).plan_peak_bytes);
 	sim_end(&sim);
 	return peak;
 }
@@ -74,7 +77,7 @@ static void test_fastest_converges(void **state)
 		/* A step is never exactly like the last: then a tensor or two are still in memory. */
 		assert_true(peak_at(SPW_CACHE_FASTEST, bandwidths[i], 3) <= peak + 2 * 2 * gpt.len);
 		assert_true(peak <= last);
-		assert_true(peak <= positional + 2 * gpt.len); /* but for one tensor */
+		assert_true(peak <= positional);
 		lower += peak < positional;
 		last = peak;
 	}
@@ -115,7 +118,7 @@ static void test_bandwidth_halves_and_returns(void **state)
 		assert_true(sim_stats(&sim).plan_peak_bytes > peak);
 		set_bandwidth(bandwidths[i]);
 		assert_true(stalled_steps(6) <= 2);
-		assert_true(sim_stats(&sim).plan_peak_bytes <= peak + peak / 8);
+		assert_true(sim_stats(&sim).plan_peak_bytes <= peak + peak / 8 + 2 * gpt.len); /* but for one tensor */
 		sim_end(&sim);
 	}
 }
@@ -152,7 +155,7 @@ static void test_bandwidths_are_measured(void **state)
 static void test_mixed_bandwidth_is_measured(void **state)
 {
 	struct measure measure = {0};
-	uint64_t now_ns = 0;
+	uint64_t now_ns = 0, began_ns = 0;
 
 	(void)state;
 	spw_measure_began(&measure, DIRECTION_WRITE, 100, now_ns);
@@ -161,15 +164,16 @@ static void test_mixed_bandwidth_is_measured(void **state)
 		spw_measure_began(&measure, DIRECTION_WRITE, 100, now_ns);
 		spw_measure_began(&measure, DIRECTION_READ, 100, now_ns);
 		now_ns += 50;
-		spw_measure_ended(&measure, DIRECTION_WRITE, 100, true, now_ns);
-		spw_measure_ended(&measure, DIRECTION_READ, 100, true, now_ns);
+		spw_measure_ended(&measure, DIRECTION_WRITE, 100, true, began_ns, now_ns);
+		spw_measure_ended(&measure, DIRECTION_READ, 100, true, began_ns, now_ns);
+		began_ns = now_ns - 50;
 	}
 	spw_measure_step(&measure);
 	assert_int_equal(measure.drives.mixed_bytes_per_second, 4000000000);
 	assert_int_equal(measure.drives.read_bytes_per_second, 0); /* never alone */
 	/* What is cancelled took the drives no time. */
 	spw_measure_began(&measure, DIRECTION_WRITE, 1000000, now_ns);
-	spw_measure_ended(&measure, DIRECTION_WRITE, 1000000, false, now_ns);
+	spw_measure_ended(&measure, DIRECTION_WRITE, 1000000, false, now_ns, now_ns);
 	assert_int_equal(measure.flows[DIRECTION_WRITE].bytes_in_flight, 100);
 	spw_measure_step(&measure);
 	assert_int_equal(measure.drives.mixed_bytes_per_second, 4000000000);

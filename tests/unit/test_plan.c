@@ -57,6 +57,7 @@ static uint64_t random_between(uint64_t *random, uint64_t low, uint64_t high)
 struct world {
 	struct spw_plan_tensor tensors[TENSORS_MAX];
 	struct spw_plan_step step;
+	uint64_t calls_ns[NAIVE_CALLS_MAX];
 	struct spw_plan_drives drives;
 	enum spw_plan_choice choices[TENSORS_MAX];
 	struct spw_plan_result result;
@@ -127,6 +128,22 @@ static void make_disorder(struct world *w, uint64_t *random, uint32_t count)
 	w->step.backward_ns = 100 * MILLISECOND;
 }
 
+static int compare_times(const void *left, const void *right)
+{
+	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return a < b ? -1 : a > b;
+}
+
+static void add_calls(struct world *w, uint64_t *random)
+{
+	w->step.calls_ns = w->calls_ns;
+	w->step.calls = (uint32_t)random_between(random, 0, NAIVE_CALLS_MAX);
+	for (uint32_t i = 0; i < w->step.calls; i++)
+		w->calls_ns[i] = random_between(random, 0, w->step.forward_ns + w->step.backward_ns);
+	qsort(w->calls_ns, w->step.calls, sizeof(w->calls_ns[0]), compare_times);
+}
+
 static void make_any(struct world *w, uint64_t *random, uint32_t count)
 {
 	switch (random_next(random) % 3) {
@@ -134,6 +151,8 @@ static void make_any(struct world *w, uint64_t *random, uint32_t count)
 	case 1: make_training(w, random, count / 2, 2, (uint32_t)random_between(random, 1, 2), true); break;
 	default: make_disorder(w, random, count); break;
 	}
+	if (random_next(random) % 2)
+		add_calls(w, random);
 }
 
 static void set_drives(struct world *w, uint64_t write, uint64_t read, uint64_t mixed)
@@ -154,6 +173,8 @@ static void random_drives(struct world *w, uint64_t *random)
 		w->drives.latency_ns = random_between(random, 0, 500000);
 	if (random_next(random) % 2)
 		w->drives.chunk_bytes = random_between(random, 0, 4) << 20;
+	if (random_next(random) % 4 == 0)
+		w->drives.staging_bytes = random_between(random, 16, 512) << 20;
 }
 
 static void plan(struct world *w, enum spw_plan_mode mode, uint64_t memory)
@@ -219,7 +240,10 @@ static void test_simulation(void **state)
 	assert_true(forwarded > cases / 10);
 }
 
-/* One tensor whose figures can be worked out by hand: 100 bytes, written at 1 byte/ns, read at 2, 5 ns of latency. */
+/*
+ * One tensor whose figures can be worked out by hand: 100 bytes, written at 1 byte/ns, read at 2, 5 ns of latency. That
+ * it has been written shows when another is packed.
+ */
 static void test_one_tensor(void **state)
 {
 	struct world *w = &world;
@@ -227,11 +251,14 @@ static void test_one_tensor(void **state)
 	(void)state;
 	begin_world(w);
 	add_tensor(w, 100, 1000, 2000, 2500);
+	add_tensor(w, 1, 1200, 1300, 1300);
+	w->tensors[1].must_keep = true;
 	w->step.forward_ns = 1500;
 	w->step.backward_ns = 1000;
 	set_drives(w, 1000000000, 2000000000, 1000000000);
 	w->drives.latency_ns = 5;
 	w->choices[0] = SPW_PLAN_SPILL;
+	w->choices[1] = SPW_PLAN_KEEP;
 	struct spw_plan_point points[8];
 
 	/* No memory for reading ahead: the use waits for 50 ns of transfer and 5 ns of latency. */
@@ -240,12 +267,30 @@ static void test_one_tensor(void **state)
 	assert_int_equal(2555, w->result.wall_ns);
 	assert_int_equal(100, w->result.bytes_written);
 	assert_int_equal(100, w->result.bytes_read);
-	assert_int_equal(4, w->result.points);
+	assert_int_equal(101, w->result.peak_bytes); /* the second is packed before the first is given back */
+	assert_int_equal(6, w->result.points);
 	assert_int_equal(1000, points[0].ns);
-	assert_int_equal(1105, points[1].ns);
-	assert_int_equal(0, points[1].bytes);
-	assert_int_equal(2000, points[2].ns);
-	assert_int_equal(2555, points[3].ns);
+	assert_int_equal(1200, points[1].ns);
+	assert_int_equal(1200, points[2].ns);
+	assert_int_equal(1, points[2].bytes);
+	assert_int_equal(1300, points[3].ns);
+	assert_int_equal(2000, points[4].ns);
+	assert_int_equal(2555, points[5].ns);
+
+	/* Nothing happens until its use: it is still in memory. */
+	w->tensors[1].pack_ns = w->tensors[1].use_ns = w->tensors[1].release_ns = 1100;
+	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 100, w->choices, points, 8, &w->result));
+	assert_int_equal(0, w->result.bytes_read);
+	assert_int_equal(100, w->result.bytes_forwarded);
+	w->tensors[1].pack_ns = w->tensors[1].use_ns = w->tensors[1].release_ns = 1200;
+
+	/* It does not fit where writes wait: kept. */
+	w->drives.staging_bytes = 99;
+	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 0, w->choices, points, 8, &w->result));
+	assert_int_equal(0, w->result.bytes_written);
+	assert_int_equal(0, w->result.bytes_forwarded);
+	assert_int_equal(0, w->result.stall_ns);
+	w->drives.staging_bytes = 0;
 
 	/* Used while its write is under way: nothing to read, and the bytes count as written. */
 	w->tensors[0].use_ns = w->tensors[0].release_ns = 1050;
@@ -254,13 +299,13 @@ static void test_one_tensor(void **state)
 	assert_int_equal(0, w->result.bytes_read);
 	assert_int_equal(100, w->result.bytes_forwarded);
 
-	/* Nothing is gained by spilling the only tensor: its peak is at the pack. */
+	/* Nothing is gained by spilling it: the peak is at the pack of the second. */
 	w->tensors[0].use_ns = w->tensors[0].release_ns = 2000;
 	plan(w, SPW_PLAN_FASTEST, 0);
 	assert_int_equal(SPW_PLAN_KEEP, w->choices[0]);
 	plan(w, SPW_PLAN_BUDGET, 99);
 	assert_false(w->result.feasible);
-	assert_int_equal(100, w->result.peak_bytes);
+	assert_int_equal(101, w->result.peak_bytes);
 }
 
 /* ---- Budget ---- */
@@ -495,7 +540,7 @@ static void test_fastest_keeps_the_last(void **state)
 		late += world.choices[i] == SPW_PLAN_SPILL;
 		early += world.choices[99 - i] == SPW_PLAN_SPILL;
 	}
-	assert_int_equal(0, late);
+	assert_in_range(late, 0, 1); /* but for one that happens to have the size that fits */
 	assert_int_equal(20, early);
 }
 
@@ -641,9 +686,9 @@ static void test_never_used(void **state)
 	set_drives(&world, UINT64_C(4) << 30, 0, 1);
 	world.drives.mixed_bytes_per_second = UINT64_C(4) << 30;
 	check_fastest(&world);
-	assert_int_equal(1 << 20, world.result.peak_bytes);
+	assert_int_equal(2 << 20, world.result.peak_bytes); /* one is packed before the last is given back */
 	assert_int_equal(0, world.result.bytes_read);
-	assert_in_range(world.result.bytes_written, 19 << 20, 20 << 20);
+	assert_in_range(world.result.bytes_written, 18 << 20, 20 << 20);
 }
 
 static void test_huge(void **state)
