@@ -113,7 +113,7 @@ static int find_obstacle(const char *path, const struct spw_device *device, cons
 	char size[32], least[32];
 	int rc = spw_safety_in_use(path);
 
-	if (rc == 0 && access(path, W_OK) != 0)
+	if (rc == 0 && geometry->kind != SPW_DEVICE_VFIO && access(path, W_OK) != 0)
 		rc = spw_error_errno(
 			-errno,
 			"%s: cannot be written by this user; run as root, or as a user in the group that owns it",

@@ -16,6 +16,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "engine/vfio.h"
+#include "store/vfio_image.h"
+#include "store/vfio_system.h"
 #include "util/util.h"
 
 /* ---- Signatures ---- */
@@ -60,9 +63,10 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 }
 
 /* Settings as of wipefs(8): whatever has a magic, a wrong checksum and a lone backup table included. */
-static int configure(blkid_probe probe, int fd)
+static int configure(blkid_probe probe, int fd, unsigned sector_bytes)
 {
-	if (blkid_probe_set_device(probe, fd, 0, 0) != 0)
+	if (blkid_probe_set_device(probe, fd, 0, 0) != 0 ||
+	    (sector_bytes && blkid_probe_set_sectorsize(probe, sector_bytes) != 0))
 		return -EIO;
 	blkid_probe_enable_superblocks(probe, 1);
 	blkid_probe_set_superblocks_flags(probe, BLKID_SUBLKS_TYPE | BLKID_SUBLKS_LABEL | BLKID_SUBLKS_USAGE |
@@ -106,27 +110,77 @@ static int stat_node(const char *path, struct stat *st)
 	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
 }
 
+/* @sector_bytes: 0: as the descriptor says */
+static int search(const char *path, int fd, unsigned sector_bytes, struct spw_signatures *signatures)
+{
+	blkid_probe probe = blkid_new_probe();
+	int rc;
+
+	if (!probe)
+		return spw_error(-ENOMEM, "%s: no memory to search for file systems", path);
+	rc = configure(probe, fd, sector_bytes);
+	if (rc == 0)
+		rc = collect(probe, signatures);
+	blkid_free_probe(probe);
+	return rc == 0 ? 0
+		       : spw_error(rc, "%s: libblkid could not read it to search for file systems; check the drive",
+				   path);
+}
+
+/*
+ * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the image has nothing. In doubt it is
+ * somebody's.
+ */
+static void add_boot_sector(int fd, struct spw_signatures *signatures)
+{
+	uint8_t mark[2];
+
+	if (signatures->count > 0 || pread(fd, mark, sizeof(mark), 510) != sizeof(mark) || mark[0] != 0x55 ||
+	    mark[1] != 0xaa)
+		return;
+	(void)snprintf(signatures->found[0].what, sizeof(signatures->found[0].what), "boot sector");
+	signatures->found[0].offset_bytes = 510;
+	signatures->found[0].len_bytes = sizeof(mark);
+	signatures->count = 1;
+}
+
+int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures)
+{
+	int fd = spw_vfio_image(device);
+	int rc;
+
+	memset(signatures, 0, sizeof(*signatures));
+	if (fd < 0)
+		return fd;
+	rc = search(spw_device_path(device), fd, spw_device_geometry(device)->logical_block_bytes, signatures);
+	if (rc == 0)
+		add_boot_sector(fd, signatures);
+	(void)close(fd);
+	return rc;
+}
+
+static int vfio_signatures(const char *path, struct spw_signatures *signatures)
+{
+	struct spw_device *device;
+	int rc = spw_safety_open(path, true, false, NULL, &device);
+
+	if (rc == 0)
+		rc = spw_safety_image_signatures(device, signatures);
+	spw_device_close(device);
+	return rc;
+}
+
 int spw_safety_signatures(const char *path, struct spw_signatures *signatures)
 {
-	blkid_probe probe = NULL;
 	int fd, rc;
 
 	memset(signatures, 0, sizeof(*signatures));
+	if (spw_vfio_is_name(path))
+		return vfio_signatures(path, signatures);
 	fd = open_node(path);
 	if (fd < 0)
 		return spw_error_errno(fd, "%s: cannot be searched for file systems", path);
-	probe = blkid_new_probe();
-	if (!probe) {
-		rc = spw_error(-ENOMEM, "%s: no memory to search for file systems", path);
-		goto out;
-	}
-	rc = configure(probe, fd);
-	if (rc == 0)
-		rc = collect(probe, signatures);
-	if (rc != 0)
-		(void)spw_error(rc, "%s: libblkid could not read it to search for file systems; check the drive", path);
-out:
-	blkid_free_probe(probe);
+	rc = search(path, fd, 0, signatures);
 	(void)close(fd);
 	return rc;
 }
@@ -439,8 +493,12 @@ int spw_safety_in_use(const char *path)
 {
 	char *context = (char *)(uintptr_t)path;
 	struct stat st;
-	int rc = stat_node(path, &st);
+	int rc;
 
+	/* A controller behind vfio-pci has no block device that anybody could use. */
+	if (spw_vfio_is_name(path))
+		return 0;
+	rc = stat_node(path, &st);
 	if (rc != 0)
 		return spw_error_errno(rc, "%s cannot be examined", path);
 	if (S_ISREG(st.st_mode))
@@ -460,18 +518,25 @@ static bool same_device(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
+static bool are_same(const char *a, const char *b)
+{
+	struct spw_vfio_name names[2];
+	struct stat stats[2];
+
+	if (spw_vfio_is_name(a) || spw_vfio_is_name(b))
+		return spw_vfio_is_name(a) && spw_vfio_is_name(b) && spw_vfio_parse(a, &names[0]) == 0 &&
+		       spw_vfio_parse(b, &names[1]) == 0 && strcmp(names[0].address, names[1].address) == 0 &&
+		       names[0].namespace_id == names[1].namespace_id;
+	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 && same_device(&stats[0], &stats[1]);
+}
+
 int spw_safety_distinct(const char *const paths[], unsigned count)
 {
-	for (unsigned i = 0; i < count; i++) {
-		struct stat st, before;
-
-		if (stat_node(paths[i], &st) != 0)
-			continue;
+	for (unsigned i = 0; i < count; i++)
 		for (unsigned j = 0; j < i; j++)
-			if (stat_node(paths[j], &before) == 0 && same_device(&st, &before))
+			if (are_same(paths[i], paths[j]))
 				return spw_error(-ENOTUNIQ, "%s and %s are the same device; name each drive once",
 						 paths[j], paths[i]);
-	}
 	return 0;
 }
 
@@ -480,7 +545,7 @@ static int read_only_error(const char *path)
 	return spw_error(-EROFS, "%s: is read-only; remove the write protection, or name another device", path);
 }
 
-int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+static int node_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct flock lock = {
 		.l_type = F_WRLCK,
@@ -501,12 +566,36 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 	return rc;
 }
 
+/* Other processes have no locks there: they cannot have the drive. */
+static int vfio_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct spw_device *device;
+	int rc = spw_safety_open(path, false, false, NULL, &device);
+
+	if (rc != 0)
+		return rc;
+	rc = spw_device_lock(device, offset_bytes, len_bytes);
+	spw_device_close(device);
+	return rc == -EBUSY ? 1 : rc;
+}
+
+int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	if (spw_vfio_is_name(path))
+		return vfio_locked(path, offset_bytes, len_bytes);
+	return node_locked(path, offset_bytes, len_bytes);
+}
+
 int spw_safety_writable(const char *path)
 {
-	int fd = open_node(path);
 	int protected = 0;
 	struct stat st;
+	int fd;
 
+	/* Its driver, which is us, finds write protection in the status of a write. */
+	if (spw_vfio_is_name(path))
+		return 0;
+	fd = open_node(path);
 	if (fd < 0)
 		return spw_error_errno(fd, "%s: cannot be asked whether it is write-protected", path);
 	if (fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
@@ -531,6 +620,8 @@ int spw_safety_open(const char *path, bool read_only, bool exclusive, const stru
 	if (log)
 		opts.log = *log;
 	rc = spw_device_open(path, &opts, device);
+	if (spw_vfio_is_name(path))
+		return rc == -EBUSY ? spw_vfio_busy_error(path) : rc;
 	if (rc == -EACCES || rc == -EPERM)
 		return spw_error(rc, "%s: no permission to %s it; run as root, or as a user in the group that owns it",
 				 path, read_only ? "read" : "write");

@@ -3,7 +3,7 @@
  * store/safety.h - who uses a device, and what it carries: the questions before the first byte is written
  *
  * Reads only. Answers in doubt are errors, never "free". Of an NVMe character device the questions are put to its block
- * node, by which everybody else uses it.
+ * node, by which everybody else uses it; of a drive behind vfio ("pci:0000:3d:00.0/1") to this process, which alone has it.
  */
 #ifndef SPW_STORE_SAFETY_H
 #define SPW_STORE_SAFETY_H
@@ -35,6 +35,9 @@ struct spw_signatures {
  * be read.
  */
 int spw_safety_signatures(const char *path, struct spw_signatures *signatures);
+
+/* The same by way of spw_device_pread() alone, as it is done with a drive that has no node. */
+int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures);
 
 /* Names of the partitions that the kernel has for a whole device: "loop0p1, loop0p2". Return: how many. */
 unsigned spw_safety_partitions(const char *path, char *names, size_t len);

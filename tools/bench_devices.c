@@ -2,6 +2,7 @@
 /* tools/bench_devices.c - the devices of all jobs: found once each, refused or opened before the first job begins */
 #include "tools/bench.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,25 @@
 #include "tools/bench_devices.h"
 #include "util/util.h"
 
+/* A namespace that is driven from this process: it has no node. */
+#define VFIO_PREFIX "pci:"
+
+/* How long "pci:0000:3d:00.0/1" at the beginning of @text is: its colons separate nothing. 0: there is no such name. */
+static size_t vfio_name_len(const char *text)
+{
+	const char *at = text + strlen(VFIO_PREFIX);
+
+	if (strncmp(text, VFIO_PREFIX, strlen(VFIO_PREFIX)) != 0)
+		return 0;
+	at += strspn(at, "0123456789abcdefABCDEF:");
+	if (at[0] != '.' || !isdigit((unsigned char)at[1]))
+		return 0;
+	at += 2;
+	if (at[0] == '/')
+		at += 1 + strspn(at + 1, "0123456789");
+	return (size_t)(at - text);
+}
+
 int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX])
 {
 	char path[BENCH_FILENAME_BYTES];
@@ -19,6 +39,13 @@ int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX])
 	int count = 0;
 
 	for (const char *at = filename;; at++) {
+		size_t name = len == 0 ? vfio_name_len(at) : 0;
+
+		if (name > 0) {
+			memcpy(path, at, name);
+			len = name;
+			at += name;
+		}
 		if (at[0] == '\\' && at[1] == ':') {
 			path[len++] = *++at;
 			continue;
@@ -48,20 +75,22 @@ static bool same_device(const struct bench_device *device, const struct stat *st
 {
 	if (S_ISBLK(status->st_mode))
 		return device->is_block && device->identity == status->st_rdev;
-	return !device->is_block && device->file_system == status->st_dev && device->identity == status->st_ino;
+	return !device->is_vfio && !device->is_block && device->file_system == status->st_dev &&
+	       device->identity == status->st_ino;
 }
 
 struct bench_device *bench_devices_find(struct bench_devices *devices, const char *path)
 {
+	bool is_vfio = strncmp(path, VFIO_PREFIX, strlen(VFIO_PREFIX)) == 0;
 	struct bench_device *device;
-	struct stat status;
+	struct stat status = {0};
 
-	if (stat(path, &status) != 0) {
+	if (!is_vfio && stat(path, &status) != 0) {
 		(void)spw_error_errno(-errno, "%s", path);
 		return NULL;
 	}
 	for (unsigned i = 0; i < devices->count; i++)
-		if (same_device(devices->list[i], &status))
+		if (is_vfio ? strcmp(devices->list[i]->path, path) == 0 : same_device(devices->list[i], &status))
 			return devices->list[i];
 	if (devices->count == SPW_ARRAY_LEN(devices->list)) {
 		(void)spw_error(-EINVAL, "more than %zu devices", SPW_ARRAY_LEN(devices->list));
@@ -75,6 +104,7 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 		(void)spw_error(-ENOMEM, "out of memory");
 		return NULL;
 	}
+	device->is_vfio = is_vfio;
 	device->is_block = S_ISBLK(status.st_mode);
 	device->file_system = status.st_dev;
 	device->identity = device->is_block ? status.st_rdev : status.st_ino;
@@ -110,7 +140,7 @@ static int open_device(struct bench_device *device, const struct spw_log *log)
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = !device->writes;
 	/* Held for as long as it is written, so that nobody can mount it meanwhile. */
-	opts.exclusive = device->writes && device->is_block;
+	opts.exclusive = device->writes && (device->is_block || device->is_vfio);
 	opts.log = *log;
 	return spw_device_open(device->path, &opts, &device->device);
 }

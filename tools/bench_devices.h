@@ -11,6 +11,7 @@ struct bench_device {
 	char *path; /* as first named */
 	bool writes;
 	bool is_block;
+	bool is_vfio; /* no node, so no identity but its name */
 	dev_t file_system;
 	uint64_t identity; /* device number or inode */
 	struct spw_device *device;

@@ -44,11 +44,9 @@ static const struct choice rw_choices[] = {
 };
 static const struct choice verify_choices[] = {
 	{"xxh3", BENCH_VERIFY_XXH3}, {"crc32c", BENCH_VERIFY_CRC32C}, {"0", BENCH_VERIFY_NONE}, {NULL, 0}};
-static const struct choice backend_choices[] = {{"auto", SPW_BACKEND_AUTO},
-						{"io_uring", SPW_BACKEND_IO_URING},
-						{"libaio", SPW_BACKEND_LIBAIO},
-						{"nvme", SPW_BACKEND_NVME},
-						{NULL, 0}};
+static const struct choice backend_choices[] = {{"auto", SPW_BACKEND_AUTO},     {"io_uring", SPW_BACKEND_IO_URING},
+						{"libaio", SPW_BACKEND_LIBAIO}, {"nvme", SPW_BACKEND_NVME},
+						{"vfio", SPW_BACKEND_VFIO},     {NULL, 0}};
 /* As fio calls them. */
 static const struct choice engine_choices[] = {{"io_uring", SPW_BACKEND_IO_URING},
 					       {"libaio", SPW_BACKEND_LIBAIO},
@@ -119,7 +117,7 @@ static const struct option options[] = {
 	{"ioengine", NULL, KIND_CHOICE, FIELD(backend), 0, 0, engine_choices, "NAME",
 	 "io_uring, libaio, or io_uring_cmd for nvme: as --backend"},
 	{"backend", NULL, KIND_CHOICE, FIELD(backend), 0, 0, backend_choices, "NAME",
-	 "auto io_uring libaio nvme (default auto)"},
+	 "auto io_uring libaio nvme vfio (default auto)"},
 	{"level", NULL, KIND_CHOICE, FIELD(level), 0, 0, level_choices, "LEVEL",
 	 "engine: blocks of devices; store: objects of a store whose drives --filename names"},
 	{"stripe", NULL, KIND_CHOICE, FIELD(stripe), 0, 0, stripe_choices, "HOW",

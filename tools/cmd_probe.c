@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include <spillway/vfio.h>
+
 #include "util/util.h"
 
 static struct tool_devices devices;
@@ -63,6 +65,8 @@ static const struct tool_column columns[] = {
 static int print_text(const char *const *paths, const struct spw_probe_info *infos, int count)
 {
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct spw_vfio_probe_info *controllers;
+	int controllers_count = tool_find_controllers(devices.paths, devices.count, &controllers);
 	bool gap = false;
 
 	if (count == 0)
@@ -80,16 +84,23 @@ static int print_text(const char *const *paths, const struct spw_probe_info *inf
 		(void)printf("%s%s: %s\n", gap ? "" : "\nNot usable:\n", infos[i].path, infos[i].reason);
 		gap = true;
 	}
+	tool_print_controllers(controllers, controllers_count, stdout);
+	free(controllers);
 	return TOOL_DONE;
 }
 
 static int print_json(const struct spw_probe_info *infos, int count)
 {
-	json_t *array = json_array();
+	json_t *array = json_array(), *controllers_array = json_array();
+	struct spw_vfio_probe_info *controllers;
+	int controllers_count = tool_find_controllers(devices.paths, devices.count, &controllers);
 
 	for (int i = 0; i < count; i++)
 		(void)json_array_append_new(array, device_json(&infos[i]));
-	return tool_print_json(json_pack("{s:o}", "devices", array));
+	for (int i = 0; i < controllers_count; i++)
+		(void)json_array_append_new(controllers_array, tool_json_controller(&controllers[i]));
+	free(controllers);
+	return tool_print_json(json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));
 }
 
 /* A device that was named and could not even be looked at is a failure; one found by listing may have gone since. */
@@ -154,7 +165,9 @@ const struct tool_command command_probe = {
 		       "format' would\n"
 		       "take it; below the table, the wear and health of NVMe drives (as root), why a device is not "
 		       "usable, and\n"
-		       "what to do about it. Reads only.\n",
+		       "what to do about it; then which NVMe controllers a process could drive itself (see 'spillway "
+		       "bind'), and what\n"
+		       "stands in the way of that. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for d in\n"

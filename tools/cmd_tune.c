@@ -58,6 +58,7 @@ struct sweep {
 	struct result *results;
 	unsigned results_count;
 	bool drives_poll; /* all of them */
+	bool drives_vfio; /* one of them is driven from this process, so nothing else reaches all */
 	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
 	bool interrupted;
 	json_t *drives; /* as the library tells them again */
@@ -68,6 +69,7 @@ static const char *backend_name(enum spw_backend backend)
 	switch (backend) {
 	case SPW_BACKEND_LIBAIO: return "libaio";
 	case SPW_BACKEND_NVME: return "nvme";
+	case SPW_BACKEND_VFIO: return "vfio";
 	default: return "io_uring";
 	}
 }
@@ -91,6 +93,11 @@ static void add_waits(struct sweep *sweep, struct setting setting)
 
 static void add_backends(struct sweep *sweep, struct setting setting)
 {
+	if (sweep->drives_vfio) {
+		setting.backend = SPW_BACKEND_VFIO;
+		add_setting(sweep, setting);
+		return;
+	}
 	setting.backend = SPW_BACKEND_IO_URING;
 	add_waits(sweep, setting);
 	setting.backend = SPW_BACKEND_NVME;
@@ -146,6 +153,7 @@ static int look_at_drives(struct sweep *sweep)
 			return spw_error(info.error != 0 ? info.error : -ENODEV, "%s", info.reason);
 		(void)json_array_append_new(sweep->drives, drive_json(devices.paths[i], &info.geometry));
 		sweep->drives_poll &= info.geometry.polls;
+		sweep->drives_vfio |= info.geometry.kind == SPW_DEVICE_VFIO;
 		sweep->drives_pass &= info.geometry.nvme_char_path[0] != '\0' &&
 				      access(info.geometry.nvme_char_path, R_OK | W_OK) == 0;
 	}

@@ -33,8 +33,9 @@ struct tool_command {
 	void (*print_options)(FILE *out);  /* for a command whose options are not in that table */
 };
 
-extern const struct tool_command command_probe, command_format, command_info, command_check, command_wipe,
-	command_bench, command_tune, command_top, command_revive, command_plan, command_replay, command_run;
+extern const struct tool_command command_probe, command_format, command_info, command_check, command_wipe, command_bind,
+	command_unbind, command_bench, command_tune, command_top, command_revive, command_plan, command_replay,
+	command_run;
 
 void tool_print_help(const struct tool_command *command, FILE *out);
 
@@ -118,5 +119,16 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out);
 /* The same with identity and abilities: null of what is not NVMe, {"error": ...} when the drive cannot be asked. */
 json_t *tool_json_nvme(const char *path);
+
+/*
+ * The NVMe controllers that carry one of the paths, or all of the machine without paths. @controllers is for free(). Return: how many;
+ * what cannot be found out is left out.
+ */
+struct spw_vfio_probe_info;
+int tool_find_controllers(const char *const paths[], unsigned count, struct spw_vfio_probe_info **controllers);
+
+/* Whether a process can drive them itself and what stands in the way, below a blank line; nothing when there is none. */
+void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out);
+json_t *tool_json_controller(const struct spw_vfio_probe_info *controller);
 
 #endif

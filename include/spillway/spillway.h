@@ -6,6 +6,7 @@
 #include <spillway/error.h>
 #include <spillway/engine.h>
 #include <spillway/nvme.h>
+#include <spillway/vfio.h>
 #include <spillway/format.h>
 #include <spillway/store.h>
 #include <spillway/status.h>

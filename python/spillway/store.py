@@ -26,9 +26,9 @@ from ._library import SpillwayError, blocking, check, fast, to_dataclass
 
 Path = Union[str, "os.PathLike[str]"]
 
-_BACKENDS = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3}
+_BACKENDS = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
 _STRIPES = {"pull": 0, "static": 1}
-_KINDS = ("block device", "file", "NVMe character device")
+_KINDS = ("block device", "file", "NVMe character device", "NVMe namespace behind vfio")
 _URGENT_READ = 0
 
 
@@ -260,7 +260,8 @@ class Store:
     :param queue_depth: chunks in flight per drive; 0 the default
     :param arena_bytes: DMA memory for copies and prefetching; None the default (256 MiB). Touched only as far as it is
         used
-    :param backend: "auto", "io_uring", "libaio" or "nvme" (passthrough to whole NVMe namespaces)
+    :param backend: "auto", "io_uring", "libaio", "nvme" (passthrough to whole NVMe namespaces) or "vfio" (drives
+        named pci:0000:3d:00.0/1, driven from this process)
     :param stripe: "pull" or "static"
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them

@@ -66,8 +66,10 @@ static int drives_from_environment(void **state)
 		drive_backend = SPW_BACKEND_IO_URING;
 	else if (backend && strcmp(backend, "nvme") == 0)
 		drive_backend = SPW_BACKEND_NVME;
+	else if (backend && strcmp(backend, "vfio") == 0)
+		drive_backend = SPW_BACKEND_VFIO;
 	else
-		quit("SPW_TEST_BACKEND is none of io_uring, libaio and nvme");
+		quit("SPW_TEST_BACKEND is none of io_uring, libaio, nvme and vfio");
 	return 0;
 }
 

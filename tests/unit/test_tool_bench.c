@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tools/bench_devices.c"
 #include "tools/bench_offsets.c"
 #include "tools/bench_options.c"
 #include "tools/bench_values.c"
@@ -401,9 +402,40 @@ static void typing_mistakes_find_the_name(void **state)
 	assert_null(tool_nearest("zz", (const char *const[]){NULL}));
 }
 
+/* ---- File names ------------------------------------------------------------------------------------------------------------ */
+
+static void a_name_by_pci_address_keeps_its_colons(void **state)
+{
+	static const struct {
+		const char *filename, *paths[4];
+	} cases[] = {
+		{"/dev/a:b\\:c::d", {"/dev/a", "b:c", "d"}},
+		{"pci:0000:3d:00.0/1", {"pci:0000:3d:00.0/1"}},
+		{"pci:0000:3d:00.0/1:pci:3E:00.1/12:a", {"pci:0000:3d:00.0/1", "pci:3E:00.1/12", "a"}},
+		{"a:pci:3d:00.0:pci\\:0000\\:3f\\:00.0/1", {"a", "pci:3d:00.0", "pci:0000:3f:00.0/1"}},
+		{"pci:b:c", {"pci", "b", "c"}},
+		{"xpci:3d:00.0/1", {"xpci", "3d", "00.0/1"}},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		char *paths[BENCH_FILES_MAX];
+		int count = bench_split_filename(cases[i].filename, paths), wanted = 0;
+
+		while (wanted < 4 && cases[i].paths[wanted])
+			wanted++;
+		assert_int_equal(count, wanted);
+		for (int j = 0; j < count; j++) {
+			assert_string_equal(paths[j], cases[i].paths[j]);
+			free(paths[j]);
+		}
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_name_by_pci_address_keeps_its_colons),
 		cmocka_unit_test(a_shuffle_visits_every_slot_once),
 		cmocka_unit_test(a_random_pass_covers_every_block_once),
 		cmocka_unit_test(a_pass_can_be_gone_over_again),

@@ -85,10 +85,11 @@ static struct fio_option options[] = {
 		.off1 = offsetof(struct engine_options, backend),
 		.def = "auto",
 		.posval = {
-			CHOICE("auto", SPW_BACKEND_AUTO, "nvme for /dev/ng*, else io_uring, else libaio"),
+			CHOICE("auto", SPW_BACKEND_AUTO, "vfio for pci:*, nvme for /dev/ng*, else io_uring, else libaio"),
 			CHOICE("io_uring", SPW_BACKEND_IO_URING, "io_uring or nothing"),
 			CHOICE("libaio", SPW_BACKEND_LIBAIO, "Linux native AIO"),
 			CHOICE("nvme", SPW_BACKEND_NVME, "NVMe passthrough or nothing"),
+			CHOICE("vfio", SPW_BACKEND_VFIO, "Drives named pci:ADDRESS/1, driven from the job's process"),
 		},
 	},
 	{

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/vfio.h - NVMe controllers that a process may drive itself: which there are, what stands in the way, taking one and giving it
+ * back
+ *
+ * Contract
+ *   Threads    Every function may be called from any thread; none keeps anything between calls.
+ *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel only while no namespace of it is
+ *              mounted, held, swapped on or in use by a store, and never one that carries what spw_format() would not overwrite unless
+ *              forced. A refusal changes nothing; what fails half-way is put back.
+ *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace behind one that is bound to vfio-pci is
+ *              a device named "pci:0000:3d:00.0/1", wherever a device is named.
+ *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
+ *   Structs    The caller sets the size of a struct before the call; 0 is taken as this library's.
+ */
+#ifndef SPILLWAY_VFIO_H
+#define SPILLWAY_VFIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPW_VFIO_OBSTACLES_MAX 12u
+
+/* One thing that stands in the way, with its remedy. */
+struct spw_vfio_obstacle {
+	int error;    /* what spw_vfio_bind(), or opening it, returns for it */
+	bool of_bind; /* it stands in the way of spw_vfio_bind(); else only of driving the controller afterwards */
+	char text[320];
+};
+
+struct spw_vfio_probe_info {
+	size_t size;
+	char address[16]; /* "0000:3d:00.0" */
+	char driver[32];  /* "nvme", "vfio-pci"; "": none */
+	char model[64];   /* as long as the kernel drives it, and so the serial number; else "" */
+	char serial[64];
+	char block_devices[256]; /* "/dev/nvme0n1, /dev/nvme0n2"; "" behind vfio-pci */
+	int32_t iommu_group;     /* -1: none */
+	int32_t numa_node;       /* -1: unknown or none */
+	bool bindable;           /* spw_vfio_bind() without force would take it */
+	bool ready;              /* bound to vfio-pci, and nothing stands in the way */
+	uint32_t obstacles;
+	struct spw_vfio_obstacle obstacle[SPW_VFIO_OBSTACLES_MAX];
+};
+
+struct spw_vfio_bind_opts {
+	size_t size;
+	bool force;   /* take a controller although a namespace carries a signature; never one in use; default false */
+	bool dry_run; /* examine and claim, then let go; default false */
+	struct spw_log log;
+};
+
+SPW_EXPORT void spw_vfio_bind_opts_init(struct spw_vfio_bind_opts *opts, size_t size);
+
+/**
+ * spw_vfio_list - the PCI addresses of all NVMe controllers of this machine
+ * @addresses:  set to an array of strings to be given to spw_probe_list_free() of spillway/format.h
+ *
+ * Return: how many, or a negative errno.
+ */
+SPW_EXPORT int spw_vfio_list(char ***addresses);
+
+/**
+ * spw_vfio_examine - one controller, and what stands in the way of driving it from a process
+ *
+ * Reads only, and opens no controller. What needs root to be known is an obstacle to somebody else.
+ *
+ * Return: 0; -EINVAL no PCI address; -ENODEV no such device; -EMEDIUMTYPE it is no NVMe controller.
+ */
+SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller);
+
+/**
+ * spw_vfio_bind - take a controller from the kernel's driver and give it to vfio-pci
+ *
+ * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as spw_format() claims a drive until the
+ * kernel's driver has let go. Loads no module. One that is bound already is left alone.
+ *
+ * Return: 0; -EBUSY a namespace, or the device by another driver, is in use; -EEXIST a namespace carries something (not forced);
+ * -EOPNOTSUPP there is no IOMMU, or its group is shared with other devices; -ENOENT vfio-pci is not loaded; -EACCES, -EPERM not root; or as
+ * spw_vfio_examine(); -EIO the kernel did not do it, and what was done is undone.
+ */
+SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts);
+
+/**
+ * spw_vfio_unbind - give a controller back to the kernel's driver
+ *
+ * Its block devices come back some time later. One that vfio-pci does not have is left with the driver that has it.
+ *
+ * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no driver of the kernel takes it; or as spw_vfio_examine().
+ */
+SPW_EXPORT int spw_vfio_unbind(const char *address, const struct spw_log *log);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

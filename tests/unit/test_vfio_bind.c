@@ -1,0 +1,693 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and given back, in a sysfs of the test's own
+ *
+ * A folder of plain files and links is the sysfs, a function that obeys what is written there is the kernel. Namespaces are plain files:
+ * what they hold, and who has locked them, is asked of the real code.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <spillway/format.h>
+
+#include "store/safety.h"
+#include "store/vfio_system.h"
+#include "util/util.h"
+
+#define ADDRESS         "0000:3d:00.0"
+#define NEIGHBOUR       "0000:3d:00.1"
+#define NAMESPACE_BYTES (32u << 20)
+
+/* ---- A sysfs ---- */
+
+static char folder[128];
+static struct spw_vfio_system fake;
+static struct kernel {
+	unsigned writes;
+	unsigned fails_at; /* this write, counted from 1; 0: none */
+	int error;
+	bool stays_failed;  /* all writes from there on */
+	bool refuses_vfio;  /* vfio-pci does not take the controller */
+	bool has_no_driver; /* nor does nvme */
+} kernel;
+static char log_text[1024];
+
+static const char *path_of(const char *format, ...) SPW_PRINTF(1, 2);
+static const char *path_of(const char *format, ...)
+{
+	static char paths[4][PATH_MAX];
+	static unsigned next;
+	char *path = paths[next++ % 4];
+	va_list args;
+	int len = snprintf(path, PATH_MAX, "%s/", folder);
+
+	va_start(args, format);
+	(void)vsnprintf(path + len, (size_t)(PATH_MAX - len), format, args);
+	va_end(args);
+	return path;
+}
+
+static void make_folders(const char *path)
+{
+	char copy[PATH_MAX];
+
+	(void)snprintf(copy, sizeof(copy), "%s", path);
+	for (char *at = strchr(copy + strlen(folder), '/'); at; at = strchr(at + 1, '/')) {
+		*at = '\0';
+		assert_true(mkdir(copy, 0700) == 0 || errno == EEXIST);
+		*at = '/';
+	}
+}
+
+static void put(const char *path, const char *text)
+{
+	FILE *file;
+
+	make_folders(path);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void put_link(const char *path, const char *target)
+{
+	make_folders(path);
+	(void)unlink(path);
+	assert_int_equal(symlink(target, path), 0);
+}
+
+static const char *device_file(const char *name)
+{
+	return path_of("sys/bus/pci/devices/" ADDRESS "/%s", name);
+}
+
+static void put_driver(const char *driver)
+{
+	if (driver)
+		put_link(device_file("driver"), driver);
+	else
+		assert_true(unlink(device_file("driver")) == 0 || errno == ENOENT);
+}
+
+static const char *driver(void)
+{
+	static char name[32];
+
+	spw_vfio_read_driver(&fake, ADDRESS, name, sizeof(name));
+	return name;
+}
+
+static const char * override(void)
+{
+	static char text[64];
+
+	assert_true(spw_vfio_read_line(device_file("driver_override"), text, sizeof(text)));
+	return text;
+}
+
+static int obey(void *context, const char *path, const char *text)
+{
+	const char *name = strrchr(path, '/') + 1;
+
+	(void)context;
+	kernel.writes++;
+	if (kernel.fails_at &&
+	    (kernel.writes == kernel.fails_at || (kernel.stays_failed && kernel.writes > kernel.fails_at)))
+		return kernel.error;
+	if (strcmp(name, "driver_override") == 0) {
+		put(path, strcmp(text, "\n") == 0 ? "(null)\n" : text);
+	} else if (strcmp(name, "unbind") == 0) {
+		assert_string_equal(text, ADDRESS);
+		put_driver(NULL);
+	} else {
+		assert_string_equal(path, path_of("sys/bus/pci/drivers_probe"));
+		assert_string_equal(text, ADDRESS);
+		assert_string_equal(driver(), "");
+		if (strcmp(override(), "vfio-pci") == 0)
+			put_driver(kernel.refuses_vfio ? NULL : "../../drivers/vfio-pci");
+		else
+			put_driver(kernel.has_no_driver ? NULL : "../../drivers/nvme");
+	}
+	return 0;
+}
+
+static void keep_log(void *context, enum spw_log_level level, const char *message)
+{
+	(void)context;
+	if (level >= SPW_LOG_WARNING)
+		(void)snprintf(log_text, sizeof(log_text), "%s", message);
+}
+
+static void put_namespace(const char *entry, const char *node)
+{
+	put(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/%s/size", entry), "65536\n");
+	put(path_of("dev/%s", node), "");
+	assert_int_equal(truncate(path_of("dev/%s", node), NAMESPACE_BYTES), 0);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	(void)snprintf(folder, sizeof(folder), "%.90s/spillway-vfio.XXXXXX",
+		       getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp");
+	assert_non_null(mkdtemp(folder));
+	memset(&kernel, 0, sizeof(kernel));
+	log_text[0] = '\0';
+	put(device_file("class"), "0x010802\n");
+	put(device_file("numa_node"), "1\n");
+	put(device_file("driver_override"), "(null)\n");
+	put(device_file("nvme/nvme0/model"), "A Drive of Ours       \n");
+	put(device_file("nvme/nvme0/serial"), "S1\n");
+	put_link(device_file("iommu_group"), path_of("sys/kernel/iommu_groups/42"));
+	put(path_of("sys/kernel/iommu_groups/42/devices/" ADDRESS), "");
+	put(path_of("sys/bus/pci/drivers/vfio-pci/bind"), "");
+	put(path_of("sys/bus/pci/drivers_probe"), "");
+	put(path_of("sys/module/vfio_iommu_type1/refcnt"), "");
+	put(path_of("dev/vfio/42"), "");
+	put_driver("../../drivers/nvme");
+	put_namespace("nvme0n1", "nvme0n1");
+	fake = (struct spw_vfio_system){.write = obey, .namespaces_are_files = true, .memlock_bytes = UINT64_MAX};
+	fake.sysfs = strdup(path_of("sys"));
+	fake.dev = strdup(path_of("dev"));
+	return fake.sysfs && fake.dev ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *place)
+{
+	(void)st;
+	(void)kind;
+	(void)place;
+	return remove(path);
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	free((void *)(uintptr_t)fake.sysfs);
+	free((void *)(uintptr_t)fake.dev);
+	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int bind(bool force)
+{
+	struct spw_vfio_bind_opts opts;
+
+	spw_vfio_bind_opts_init(&opts, sizeof(opts));
+	opts.force = force;
+	opts.log.write = keep_log;
+	return spw_vfio_bind_in(&fake, ADDRESS, &opts);
+}
+
+static int unbind(void)
+{
+	const struct spw_log log = {.write = keep_log};
+
+	return spw_vfio_unbind_in(&fake, ADDRESS, &log);
+}
+
+static void assert_untouched(void)
+{
+	assert_int_equal(kernel.writes, 0);
+	assert_string_equal(driver(), "nvme");
+	assert_string_equal(override(), "(null)");
+}
+
+static void assert_refused(int got, int want, const char *words)
+{
+	assert_int_equal(got, want);
+	if (!strstr(spw_last_error(), words))
+		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
+}
+
+static struct spw_vfio_probe_info examined(void)
+{
+	struct spw_vfio_probe_info controller;
+
+	assert_int_equal(spw_vfio_examine_in(&fake, ADDRESS, &controller), 0);
+	return controller;
+}
+
+/* ---- There and back ---- */
+
+static void test_there_and_back(void **state)
+{
+	(void)state;
+	assert_int_equal(bind(false), 0);
+	assert_string_equal(driver(), "vfio-pci");
+	assert_string_equal(override(), "vfio-pci");
+	assert_int_equal(kernel.writes, 3);
+	assert_int_equal(bind(false), 0);
+	assert_int_equal(kernel.writes, 3);
+	assert_int_equal(unbind(), 0);
+	assert_string_equal(driver(), "nvme");
+	assert_string_equal(override(), "(null)");
+	assert_int_equal(kernel.writes, 6);
+	assert_int_equal(unbind(), 0);
+	assert_int_equal(kernel.writes, 6);
+	assert_string_equal(log_text, "");
+}
+
+static void test_a_controller_without_a_driver(void **state)
+{
+	(void)state;
+	put_driver(NULL);
+	assert_int_equal(bind(false), 0);
+	assert_string_equal(driver(), "vfio-pci");
+	put_driver(NULL);
+	assert_int_equal(unbind(), 0);
+	assert_string_equal(driver(), "nvme");
+}
+
+static void test_a_dry_run_changes_nothing(void **state)
+{
+	struct spw_vfio_bind_opts opts;
+
+	(void)state;
+	spw_vfio_bind_opts_init(&opts, sizeof(opts));
+	opts.dry_run = true;
+	assert_int_equal(spw_vfio_bind_in(&fake, ADDRESS, &opts), 0);
+	assert_untouched();
+}
+
+/* BIND-2: whichever step fails. */
+static void test_what_fails_is_put_back(void **state)
+{
+	(void)state;
+	for (unsigned at = 1; at <= 3; at++) {
+		kernel = (struct kernel){.fails_at = at, .error = -EIO};
+		assert_int_equal(bind(false), -EIO);
+		assert_string_equal(driver(), "nvme");
+		assert_string_equal(override(), "(null)");
+		assert_string_equal(log_text, "");
+	}
+	put(device_file("driver_override"), "nvme\n");
+	kernel = (struct kernel){.refuses_vfio = true};
+	assert_refused(bind(false), -EIO, "the kernel does not give it to vfio-pci");
+	assert_string_equal(driver(), "nvme");
+	assert_string_equal(override(), "nvme");
+}
+
+static void test_what_cannot_be_put_back_is_said(void **state)
+{
+	(void)state;
+	kernel = (struct kernel){.fails_at = 3, .stays_failed = true, .error = -EIO};
+	assert_refused(bind(false), -EIO, "drivers_probe cannot be set");
+	assert_non_null(strstr(log_text, "could not be given back to nvme"));
+	assert_non_null(strstr(log_text, "echo " ADDRESS " > "));
+}
+
+static void test_without_root(void **state)
+{
+	(void)state;
+	kernel = (struct kernel){.fails_at = 1, .stays_failed = true, .error = -EACCES};
+	assert_refused(bind(false), -EACCES, "run as root");
+}
+
+/* ---- Namespaces ---- */
+
+static void write_at(const char *path, off_t offset, const void *bytes, size_t len)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, len, offset), (ssize_t)len);
+	assert_int_equal(close(fd), 0);
+}
+
+/* A swap area of version 1 with some pages. */
+static void put_signature(const char *node)
+{
+	static const uint32_t header[] = {1, 100, 0};
+
+	write_at(path_of("dev/%s", node), 1024, header, sizeof(header));
+	write_at(path_of("dev/%s", node), 4096 - 10, "SWAPSPACE2", 10);
+}
+
+static void test_a_signature_takes_force(void **state)
+{
+	struct spw_vfio_probe_info controller;
+
+	(void)state;
+	put_signature("nvme0n1");
+	assert_refused(bind(false), -EEXIST, "nvme0n1: carries swap area");
+	assert_untouched();
+	controller = examined();
+	assert_false(controller.bindable);
+	assert_int_equal(controller.obstacles, 1);
+	assert_int_equal(controller.obstacle[0].error, -EEXIST);
+	assert_int_equal(bind(true), 0);
+	assert_string_equal(driver(), "vfio-pci");
+	assert_non_null(strstr(log_text, "although it carries swap area"));
+}
+
+static void test_the_second_namespace_counts(void **state)
+{
+	struct spw_vfio_probe_info controller;
+
+	(void)state;
+	put_namespace("nvme0c1n2", "nvme0n2");
+	assert_true(examined().bindable);
+	put_signature("nvme0n2");
+	assert_refused(bind(false), -EEXIST, "nvme0n2: carries swap area");
+	assert_untouched();
+	controller = examined();
+	assert_non_null(strstr(controller.block_devices, "nvme0n1"));
+	assert_non_null(strstr(controller.block_devices, "nvme0n2"));
+}
+
+static void test_a_store_is_no_obstacle(void **state)
+{
+	char node[PATH_MAX];
+	const char *paths[] = {node};
+
+	(void)state;
+	(void)snprintf(node, sizeof(node), "%s", path_of("dev/nvme0n1"));
+	assert_int_equal(spw_format(paths, 1, NULL, NULL), 0);
+	assert_int_equal(bind(false), 0);
+	assert_int_equal(unbind(), 0);
+	assert_int_equal(spw_check(paths, 1, NULL, NULL), 0);
+}
+
+static void test_an_open_store_is(void **state)
+{
+	struct spw_device *device;
+
+	(void)state;
+	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
+	assert_int_equal(spw_device_lock(device, 1u << 20, 1), 0);
+	assert_refused(bind(true), -EBUSY, "a process has the store on it open");
+	assert_untouched();
+	assert_int_equal(examined().obstacle[0].error, -EBUSY);
+	spw_device_close(device);
+	assert_int_equal(bind(true), 0);
+}
+
+static void test_in_doubt_nothing_is_taken(void **state)
+{
+	(void)state;
+	assert_int_equal(unlink(path_of("dev/nvme0n1")), 0);
+	assert_refused(bind(true), -ENOENT, "by which its use would be seen");
+	assert_untouched();
+	assert_false(examined().bindable);
+	/* A node of that name that is not that device. */
+	put(path_of("dev/nvme0n1"), "");
+	put(path_of("sys/class/block/nvme0n1/dev"), "259:0\n");
+	fake.namespaces_are_files = false;
+	assert_refused(bind(true), -ESTALE, "is not the block device of that name");
+	assert_untouched();
+}
+
+/* ---- Obstacles ---- */
+
+static void assert_obstacle(int error, bool of_bind, const char *words)
+{
+	struct spw_vfio_probe_info controller = examined();
+
+	assert_int_equal(controller.obstacles, 1);
+	assert_int_equal(controller.obstacle[0].error, error);
+	assert_int_equal(controller.obstacle[0].of_bind, of_bind);
+	if (!strstr(controller.obstacle[0].text, words))
+		fail_msg("\"%s\" does not say \"%s\"", controller.obstacle[0].text, words);
+	assert_false(controller.ready);
+	assert_int_equal(controller.bindable, !of_bind && strcmp(driver(), "vfio-pci") != 0);
+	if (!of_bind)
+		return;
+	assert_refused(bind(true), error, words);
+	assert_untouched();
+}
+
+static void test_without_an_iommu(void **state)
+{
+	(void)state;
+	assert_int_equal(unlink(device_file("iommu_group")), 0);
+	assert_obstacle(-EOPNOTSUPP, true, "intel_iommu=on");
+	assert_int_equal(examined().iommu_group, -1);
+}
+
+static void test_no_iommu_mode_is_not_used(void **state)
+{
+	(void)state;
+	put(path_of("sys/kernel/iommu_groups/42/name"), "vfio-noiommu\n");
+	assert_obstacle(-EOPNOTSUPP, true, "no-IOMMU mode");
+}
+
+static void test_a_shared_group(void **state)
+{
+	(void)state;
+	put(path_of("sys/kernel/iommu_groups/42/devices/" NEIGHBOUR), "");
+	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
+	assert_obstacle(-EOPNOTSUPP, true, "shares IOMMU group 42 with " NEIGHBOUR);
+	/* Neither a bridge nor what is behind vfio-pci as well does any harm. */
+	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x060400\n");
+	assert_true(examined().bindable);
+	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
+	put_link(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver"), "../../drivers/vfio-pci");
+	assert_int_equal(bind(false), 0);
+}
+
+static void test_missing_modules(void **state)
+{
+	(void)state;
+	assert_int_equal(unlink(path_of("sys/module/vfio_iommu_type1/refcnt")), 0);
+	assert_int_equal(rmdir(path_of("sys/module/vfio_iommu_type1")), 0);
+	assert_obstacle(-ENOENT, false, "modprobe vfio_iommu_type1");
+	put(path_of("sys/module/vfio_iommu_type1/refcnt"), "");
+	assert_int_equal(unlink(path_of("sys/bus/pci/drivers/vfio-pci/bind")), 0);
+	assert_int_equal(rmdir(path_of("sys/bus/pci/drivers/vfio-pci")), 0);
+	assert_obstacle(-ENOENT, false, "modprobe vfio-pci");
+	assert_refused(bind(false), -ENOENT, "modprobe vfio-pci");
+	assert_untouched();
+}
+
+static void test_too_little_locked_memory(void **state)
+{
+	(void)state;
+	fake.memlock_bytes = 8u << 20;
+	assert_obstacle(-ENOMEM, false, "may lock 8 MiB");
+	assert_int_equal(bind(false), 0);
+	assert_obstacle(-ENOMEM, false, "ulimit -l");
+}
+
+static void test_another_driver(void **state)
+{
+	(void)state;
+	put_driver("../../drivers/uio_pci_generic");
+	assert_refused(bind(true), -EBUSY, "is driven by uio_pci_generic");
+	assert_refused(unbind(), -EBUSY, "is driven by uio_pci_generic");
+	assert_int_equal(kernel.writes, 0);
+	assert_false(examined().bindable);
+}
+
+static void test_whoever_drives_it_keeps_it(void **state)
+{
+	char words[64];
+	int fd;
+
+	(void)state;
+	assert_int_equal(bind(false), 0);
+	assert_true(examined().ready);
+	fd = open(path_of("dev/vfio/42"), O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	(void)snprintf(words, sizeof(words), "process %d", (int)getpid());
+	assert_obstacle(-EBUSY, false, words);
+	assert_refused(unbind(), -EBUSY, words);
+	assert_string_equal(driver(), "vfio-pci");
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(unbind(), 0);
+}
+
+static void test_unbinding_that_fails(void **state)
+{
+	(void)state;
+	assert_int_equal(bind(false), 0);
+	kernel = (struct kernel){.fails_at = 2, .error = -EIO};
+	assert_int_equal(unbind(), -EIO);
+	assert_string_equal(driver(), "vfio-pci");
+	assert_string_equal(override(), "vfio-pci");
+	kernel = (struct kernel){.has_no_driver = true};
+	assert_refused(unbind(), -ENODEV, "modprobe nvme");
+	assert_string_equal(override(), "(null)");
+}
+
+static void test_an_override_that_was_left(void **state)
+{
+	(void)state;
+	put(device_file("driver_override"), "vfio-pci\n");
+	assert_int_equal(unbind(), 0);
+	assert_string_equal(driver(), "nvme");
+	assert_string_equal(override(), "(null)");
+}
+
+static void test_what_is_no_controller(void **state)
+{
+	struct spw_vfio_probe_info controller;
+
+	(void)state;
+	put(device_file("class"), "0x020000\n");
+	assert_refused(bind(true), -EMEDIUMTYPE, "is no NVMe controller (its PCI class is 020000)");
+	assert_int_equal(spw_vfio_examine_in(&fake, "0000:3e:00.0", &controller), -ENODEV);
+	assert_int_equal(spw_vfio_examine_in(&fake, "../../etc", &controller), -EINVAL);
+	assert_int_equal(spw_vfio_examine_in(&fake, "", &controller), -EINVAL);
+	assert_int_equal(spw_vfio_unbind_in(&fake, "3d:00", NULL), -EINVAL);
+	assert_int_equal(kernel.writes, 0);
+}
+
+static void test_what_it_is(void **state)
+{
+	struct spw_vfio_probe_info controller = examined();
+
+	(void)state;
+	assert_string_equal(controller.address, ADDRESS);
+	assert_string_equal(controller.driver, "nvme");
+	assert_string_equal(controller.model, "A Drive of Ours");
+	assert_string_equal(controller.serial, "S1");
+	assert_int_equal(controller.iommu_group, 42);
+	assert_int_equal(controller.numa_node, 1);
+	assert_true(controller.bindable);
+	assert_false(controller.ready);
+	assert_int_equal(controller.obstacles, 0);
+	assert_int_equal(spw_vfio_examine_in(&fake, "3D:00.0", &controller), 0);
+	assert_string_equal(controller.address, ADDRESS);
+}
+
+/* Not root's case: nothing is said of a machine that has none, and asking for all of them harms nothing. */
+static void test_the_list(void **state)
+{
+	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
+	char **addresses;
+	int count = spw_vfio_list(&addresses);
+
+	(void)state;
+	assert_true(count >= 0);
+	for (int i = 0; i < count; i++)
+		assert_int_equal(spw_vfio_examine(addresses[i], &controller), 0);
+	assert_null(addresses[count]);
+	spw_probe_list_free(addresses);
+}
+
+/* ---- What libblkid is shown of a drive without a node ---- */
+
+static struct spw_signatures signatures_of(bool by_image)
+{
+	struct spw_signatures signatures;
+	struct spw_device *device;
+
+	if (!by_image) {
+		assert_int_equal(spw_safety_signatures(path_of("dev/nvme0n1"), &signatures), 0);
+		return signatures;
+	}
+	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
+	assert_int_equal(spw_safety_image_signatures(device, &signatures), 0);
+	spw_device_close(device);
+	return signatures;
+}
+
+static void assert_same_signatures(unsigned count)
+{
+	struct spw_signatures file = signatures_of(false), image = signatures_of(true);
+
+	assert_int_equal(file.count, count);
+	assert_int_equal(image.count, count);
+	for (unsigned i = 0; i < count; i++) {
+		assert_string_equal(file.found[i].what, image.found[i].what);
+		assert_int_equal(file.found[i].offset_bytes, image.found[i].offset_bytes);
+		assert_int_equal(file.found[i].len_bytes, image.found[i].len_bytes);
+	}
+}
+
+static void test_an_image_shows_both_ends(void **state)
+{
+	static const uint32_t vmfs = 0xc001d00d;
+	static const uint32_t mdraid = 0xa92b4efc;
+	const off_t sizes[] = {NAMESPACE_BYTES, NAMESPACE_BYTES - 512, 3 << 20, 5 << 20, 6 << 20, 65536};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(sizes); i++) {
+		assert_int_equal(truncate(path_of("dev/nvme0n1"), 0), 0);
+		assert_int_equal(truncate(path_of("dev/nvme0n1"), sizes[i]), 0);
+		assert_same_signatures(0);
+		put_signature("nvme0n1");
+		assert_same_signatures(1);
+	}
+	assert_int_equal(truncate(path_of("dev/nvme0n1"), 0), 0);
+	assert_int_equal(truncate(path_of("dev/nvme0n1"), NAMESPACE_BYTES), 0);
+	write_at(path_of("dev/nvme0n1"), 1 << 20, &vmfs, sizeof(vmfs));
+	assert_same_signatures(1);
+	/* Version 0.90 of Linux RAID lies in the last 64 KiB. */
+	write_at(path_of("dev/nvme0n1"), NAMESPACE_BYTES - 65536, &mdraid, sizeof(mdraid));
+	assert_int_equal(signatures_of(true).count, signatures_of(false).count);
+}
+
+static void test_a_boot_sector_is_somebodys(void **state)
+{
+	struct spw_signatures signatures;
+
+	(void)state;
+	write_at(path_of("dev/nvme0n1"), 3, "NTFS    ", 8);
+	write_at(path_of("dev/nvme0n1"), 510, "\x55\xaa", 2);
+	signatures = signatures_of(true);
+	assert_int_equal(signatures.count, 1);
+	assert_int_equal(signatures.found[0].offset_bytes, 510);
+	assert_int_equal(signatures.found[0].len_bytes, 2);
+}
+
+/* Names are compared as names: there is nothing that stat(2) could find. */
+static void test_names_of_one_namespace(void **state)
+{
+	static const char *const same[] = {"pci:0000:3d:00.0/1", "pci:3D:00.0"};
+	static const char *const others[] = {"pci:0000:3d:00.0/1", "pci:3d:00.0/2", "pci:3e:00.0", "/dev/null",
+					     "pci:x"};
+
+	(void)state;
+	assert_refused(spw_safety_distinct(same, 2), -ENOTUNIQ, "are the same device");
+	assert_int_equal(spw_safety_distinct(others, SPW_ARRAY_LEN(others)), 0);
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(test_there_and_back),
+		CASE(test_a_controller_without_a_driver),
+		CASE(test_a_dry_run_changes_nothing),
+		CASE(test_what_fails_is_put_back),
+		CASE(test_what_cannot_be_put_back_is_said),
+		CASE(test_without_root),
+		CASE(test_a_signature_takes_force),
+		CASE(test_the_second_namespace_counts),
+		CASE(test_a_store_is_no_obstacle),
+		CASE(test_an_open_store_is),
+		CASE(test_in_doubt_nothing_is_taken),
+		CASE(test_without_an_iommu),
+		CASE(test_no_iommu_mode_is_not_used),
+		CASE(test_a_shared_group),
+		CASE(test_missing_modules),
+		CASE(test_too_little_locked_memory),
+		CASE(test_another_driver),
+		CASE(test_whoever_drives_it_keeps_it),
+		CASE(test_unbinding_that_fails),
+		CASE(test_an_override_that_was_left),
+		CASE(test_what_is_no_controller),
+		CASE(test_what_it_is),
+		CASE(test_the_list),
+		CASE(test_an_image_shows_both_ends),
+		CASE(test_a_boot_sector_is_somebodys),
+		CASE(test_names_of_one_namespace),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,129 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/vm/test_vfio_bind.sh - NVMe controllers taken from the kernel and given back: what is refused, what comes back, what probe says
+. "$(dirname "$0")/../lib.sh"
+
+read -r first second third _ <<<"$SPW_VM_DRIVES"
+[ -b "$first" ] || skip "no NVMe drives"
+[ -e "/sys/class/nvme/$(basename "${first%n1}")/device/iommu_group" ] || skip "no IOMMU"
+address_of() {
+    basename "$(readlink -f "/sys/class/nvme/$(basename "${1%n1}")/device")"
+}
+driver_of() {
+    basename "$(readlink "/sys/bus/pci/devices/$1/driver")"
+}
+override_of() {
+    cat "/sys/bus/pci/devices/$1/driver_override"
+}
+await_block_device() {
+    until compgen -G "/sys/bus/pci/devices/$1/nvme/nvme*/nvme*n1" >/dev/null; do sleep 0.05; done
+}
+one=$(address_of "$first")
+two=$(address_of "$second")
+three=$(address_of "$third")
+for drive in "$first" "$second" "$third"; do
+    dd if=/dev/zero of="$drive" bs=1M count=2 oflag=direct status=none
+done
+
+begin "without the module, probe says so"
+rmmod vfio_pci 2>/dev/null || true
+expect_exit 0 "$SPILLWAY" probe "$first"
+expect_output "$one" "after bind" "modprobe vfio-pci"
+expect_exit 0 "$SPILLWAY" bind --dry-run "$one"
+[ ! -e /sys/bus/pci/drivers/vfio-pci ] || fail "a dry run has loaded vfio-pci"
+
+begin "nothing is taken by a dry run"
+expect_exit 0 "$SPILLWAY" bind --dry-run "$one" "$two"
+expect_output "$one: nothing stands in the way" "$two: nothing"
+expect_equal nvme "$(driver_of "$one")" driver
+expect_equal "(null)" "$(override_of "$one")" override
+
+begin "what is mounted is never taken, forced or not"
+modprobe ext4
+mkfs.ext4 -q "$first"
+expect_exit 3 "$SPILLWAY" bind "$one"
+expect_output "$first: carries ext4 file system" "--force"
+mkdir "$TEST_TMP/mounted"
+mount "$first" "$TEST_TMP/mounted"
+expect_exit 3 "$SPILLWAY" bind --force "$one"
+expect_output "$first: is mounted on"
+expect_exit 3 "$SPILLWAY" bind --force --dry-run "$one" --json
+expect_output '"errno": 16'
+expect_exit 0 "$SPILLWAY" probe "$first"
+expect_output "In the way of vfio" "is mounted on"
+umount "$TEST_TMP/mounted"
+expect_equal nvme "$(driver_of "$one")" driver
+expect_true "the file system is whole" fsck.ext4 -fn "$first"
+
+begin "what is swapped on, held or open is never taken"
+mkswap "$second" >/dev/null
+swapon "$second"
+expect_exit 3 "$SPILLWAY" bind --force "$two"
+expect_output "in use as swap"
+swapoff "$second"
+modprobe dm-mod
+dmsetup create --noudevsync --noudevrules held --table "0 8 linear $second 0"
+expect_exit 3 "$SPILLWAY" bind --force "$two"
+expect_output "held by"
+dmsetup remove --noudevsync held
+expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
+"$SPILLWAY" bench --level=store --filename="$second:$third" --rw=write --object-size=1m --size=16m --time_based --runtime=60 \
+    >"$TEST_TMP/holder" 2>&1 &
+holder=$!
+until "$SPILLWAY" info --devices "$second,$third" --json | grep -q '"partitions_in_use": 1'; do
+    kill -0 "$holder" || break
+    sleep 0.2
+done
+expect_exit 3 "$SPILLWAY" bind --force "$two"
+expect_output "a process has the store on it open"
+kill "$holder"
+wait "$holder" || true
+expect_equal nvme "$(driver_of "$two")" driver
+
+begin "a store is no obstacle, a file system one that --force overcomes; both are there afterwards"
+sum=$(sha_of "$first")
+expect_exit 0 "$SPILLWAY" bind "$two" "$three"
+expect_exit 0 "$SPILLWAY" bind --force "$one" --verbose
+expect_output "pci:$one/1" "although it carries ext4"
+for address in "$one" "$two" "$three"; do
+    expect_equal vfio-pci "$(driver_of "$address")" driver
+done
+[ ! -e "$first" ] || fail "$first is still there"
+expect_exit 0 "$SPILLWAY" bind "$one"
+expect_exit 0 "$SPILLWAY" probe --json "pci:$one/1"
+expect_output '"ready": true' "\"address\": \"$one\""
+expect_exit 0 "$SPILLWAY" unbind "$one" "$two" "$three"
+expect_output "nvme again"
+for address in "$one" "$two" "$three"; do
+    expect_equal nvme "$(driver_of "$address")" driver
+    expect_equal "(null)" "$(override_of "$address")" override
+    await_block_device "$address"
+done
+expect_exit 0 "$SPILLWAY" unbind "$one"
+# Their numbers may be others now.
+first=/dev/$(basename "/sys/bus/pci/devices/$one/nvme/"nvme*)n1
+second=/dev/$(basename "/sys/bus/pci/devices/$two/nvme/"nvme*)n1
+third=/dev/$(basename "/sys/bus/pci/devices/$three/nvme/"nvme*)n1
+expect_equal "$sum" "$(sha_of "$first")" "the file system's bytes"
+expect_exit 0 "$SPILLWAY" check --devices "$second,$third"
+
+begin "what is no NVMe controller, and no address"
+expect_exit 1 "$SPILLWAY" bind 0000:00:00.0
+expect_output "is no NVMe controller"
+expect_exit 1 "$SPILLWAY" bind 0000:7f:00.0
+expect_output "no such PCI device"
+expect_exit 1 "$SPILLWAY" bind nonsense
+expect_exit 2 "$SPILLWAY" bind
+
+begin "one that a process has open stays bound"
+expect_exit 0 "$SPILLWAY" bind --force "$one" --user nobody
+group=$(basename "$(readlink "/sys/bus/pci/devices/$one/iommu_group")")
+expect_equal nobody "$(stat -c %U "/dev/vfio/$group")" "owner of /dev/vfio/$group"
+exec 7<>"/dev/vfio/$group"
+expect_exit 3 "$SPILLWAY" unbind "$one"
+expect_output "process $$"
+expect_exit 0 "$SPILLWAY" probe --json "pci:$one/1"
+expect_output "process $$" '"ready": false'
+exec 7>&-
+expect_exit 0 "$SPILLWAY" unbind "$one"
+await_block_device "$one"

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by the process that uses them */
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <pwd.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <spillway/vfio.h>
+
+#include "util/util.h"
+
+static struct tool_devices controllers;
+static const char *user;
+static bool force, dry_run, json, verbose;
+
+static const struct tool_option options[] = {
+	{"devices", TOOL_DEVICES, &controllers, "A,B,...",
+	 "PCI addresses of the controllers (or name them without the option)"},
+	{"user", TOOL_TEXT, &user, "NAME", "who may drive them: becomes the owner of /dev/vfio/GROUP (default: root)"},
+	{"force", TOOL_FLAG, &force, NULL, "also if a namespace carries something; one in use is refused even so"},
+	{"dry-run", TOOL_FLAG, &dry_run, NULL, "check all, change nothing"},
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+/* Somebody watches: tell what is about to go. */
+static void announce(const struct spw_vfio_probe_info *controller)
+{
+	if (!isatty(STDERR_FILENO))
+		return;
+	if (strcmp(controller->driver, "vfio-pci") == 0)
+		(void)fprintf(stderr, "%s is bound already\n", controller->address);
+	else
+		(void)fprintf(stderr, "Taking %s%s%s from the kernel; going away, with their contents kept: %s\n",
+			      controller->address, controller->model[0] ? ", " : "", controller->model,
+			      controller->block_devices[0] ? controller->block_devices : "no block device");
+}
+
+/* vfio-pci is seldom loaded before somebody needs it. What does not work is found when binding. */
+static void load_modules(void)
+{
+	static char *const words[] = {"modprobe", "-qa", "vfio-pci", "vfio_iommu_type1", NULL};
+	pid_t pid;
+
+	if (access("/sys/bus/pci/drivers/vfio-pci", F_OK) == 0 && access("/sys/module/vfio_iommu_type1", F_OK) == 0)
+		return;
+	if (posix_spawnp(&pid, words[0], NULL, NULL, words, environ) == 0)
+		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+			continue;
+}
+
+static int give_to_user(const struct spw_vfio_probe_info *controller)
+{
+	char path[64];
+	struct passwd *entry;
+
+	if (!user)
+		return 0;
+	errno = 0;
+	entry = getpwnam(user);
+	if (!entry)
+		return spw_error(-EINVAL, "%s: there is no such user; %s is bound, for root", user,
+				 controller->address);
+	(void)snprintf(path, sizeof(path), "/dev/vfio/%d", controller->iommu_group);
+	if (chown(path, entry->pw_uid, (gid_t)-1) != 0)
+		return spw_error_errno(-errno, "%s is bound, but %s cannot be given to %s", controller->address, path,
+				       user);
+	return 0;
+}
+
+static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
+{
+	struct spw_vfio_bind_opts opts;
+	int result = spw_vfio_examine(address, controller);
+
+	if (result)
+		return result;
+	announce(controller);
+	spw_vfio_bind_opts_init(&opts, sizeof(opts));
+	opts.force = force;
+	opts.dry_run = dry_run;
+	opts.log = tool_log(verbose);
+	result = spw_vfio_bind(address, &opts);
+	if (result || dry_run)
+		return result;
+	result = give_to_user(controller);
+	return result ? result : spw_vfio_examine(address, controller);
+}
+
+static int bind_all(const struct tool_command *command)
+{
+	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
+	json_t *array = json ? json_array() : NULL;
+	int result = 0;
+
+	if (!dry_run)
+		load_modules();
+	for (unsigned i = 0; result == 0 && i < controllers.count; i++) {
+		result = bind_one(controllers.paths[i], &controller);
+		if (result)
+			break;
+		if (json)
+			(void)json_array_append_new(array, tool_json_controller(&controller));
+		else
+			(void)printf(dry_run ? "%s: nothing stands in the way\n"
+					     : "%s: bound; its first namespace is pci:%s/1\n",
+				     controller.address, controller.address);
+		for (uint32_t j = 0; !json && j < controller.obstacles; j++)
+			(void)fprintf(stderr, "spillway bind: %s\n", controller.obstacle[j].text);
+	}
+	if (result) {
+		json_decref(array);
+		return tool_fail(command, result, json);
+	}
+	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	return tool_run_on_drives(command, argc, argv, &controllers, bind_all);
+}
+
+const struct tool_command command_bind = {
+	.name = "bind",
+	.summary = "take NVMe controllers from the kernel, to drive them from a process",
+	.synopsis = "PCI-ADDRESS... [--user NAME] [--force] [--dry-run] [--json]",
+	.description =
+		"Gives the controllers to the kernel's vfio-pci driver. Their block devices go away; what they hold "
+		"stays, and their\n"
+		"namespaces are then named pci:ADDRESS/1, wherever a drive is named. A controller with a namespace "
+		"that is mounted,\n"
+		"held, swapped on or in use by a store is refused always; one that carries a file system or any other "
+		"known\n"
+		"signature is refused unless --force is given. It stays bound until 'spillway unbind' or the next "
+		"boot. What stands\n"
+		"in the way, 'spillway probe' tells; how to use it, and what it protects from, docs/VFIO.md.\n",
+	.examples = "  spillway probe                                    # which controllers there are\n"
+		    "  spillway bind 0000:3d:00.0 0000:3e:00.0\n"
+		    "  spillway format --devices pci:0000:3d:00.0/1,pci:0000:3e:00.0/1\n"
+		    "  spillway bind 3d:00.0 --user trainer              # for a process that is not root\n",
+	.run = run,
+	.options = options,
+};

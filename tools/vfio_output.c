@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way, as a table and as JSON */
+#include "tools/tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <spillway/vfio.h>
+
+#include "util/util.h"
+
+json_t *tool_json_controller(const struct spw_vfio_probe_info *controller)
+{
+	json_t *obstacles = json_array();
+	char path[sizeof(controller->address) + 8];
+
+	(void)snprintf(path, sizeof(path), "pci:%s/1", controller->address);
+	for (uint32_t i = 0; i < controller->obstacles; i++)
+		(void)json_array_append_new(obstacles, json_pack("{s:o, s:i, s:b}", "text",
+								 tool_json_text(controller->obstacle[i].text), "errno",
+								 -controller->obstacle[i].error, "of_bind",
+								 controller->obstacle[i].of_bind));
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:i, s:i, s:b, s:b, s:o}", "address", controller->address,
+			 "path", path, "driver", tool_json_text(controller->driver), "model",
+			 tool_json_text(controller->model), "serial", tool_json_text(controller->serial),
+			 "block_devices", tool_json_text(controller->block_devices), "iommu_group",
+			 (int)controller->iommu_group, "numa_node", (int)controller->numa_node, "bindable",
+			 controller->bindable, "ready", controller->ready, "obstacles", obstacles);
+}
+
+/* Is @path one of the controller's, by either of its names? */
+static bool is_of(const struct spw_vfio_probe_info *controller, const char *path)
+{
+	const char *at = strstr(controller->block_devices, path);
+	char next = at ? at[strlen(path)] : 'x';
+
+	return strstr(path, controller->address) || next == '\0' || next == ',';
+}
+
+static bool is_wanted(const struct spw_vfio_probe_info *controller, const char *const paths[], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (is_of(controller, paths[i]))
+			return true;
+	return count == 0;
+}
+
+int tool_find_controllers(const char *const paths[], unsigned count, struct spw_vfio_probe_info **controllers)
+{
+	char **addresses = NULL;
+	int listed = spw_vfio_list(&addresses), found = 0;
+
+	*controllers = listed < 0 ? NULL : calloc((size_t)listed + 1, sizeof(**controllers));
+	for (int i = 0; *controllers && i < listed; i++) {
+		struct spw_vfio_probe_info *controller = &(*controllers)[found];
+
+		controller->size = sizeof(*controller);
+		/* One that is gone since it was listed is passed over. */
+		if (spw_vfio_examine(addresses[i], controller) == 0 && is_wanted(controller, paths, count))
+			found++;
+	}
+	spw_probe_list_free(addresses);
+	return found;
+}
+
+static const char *verdict(const struct spw_vfio_probe_info *controller)
+{
+	if (controller->ready)
+		return "ready";
+	return controller->bindable ? "after bind" : "no";
+}
+
+void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out)
+{
+	static const struct tool_column columns[] = {
+		{"CONTROLLER", false}, {"DRIVER", false}, {"IOMMU GROUP", true}, {"NUMA", true},
+		{"VFIO", false},       {"MODEL", false},  {"DEVICES", false},
+	};
+	struct tool_table *table = count > 0 ? tool_table_new(columns, SPW_ARRAY_LEN(columns)) : NULL;
+	bool headed = false;
+
+	for (int i = 0; i < count; i++) {
+		const struct spw_vfio_probe_info *c = &controllers[i];
+
+		tool_table_cell(table, "%s", c->address);
+		tool_table_cell(table, "%s", c->driver[0] ? c->driver : "-");
+		tool_table_cell(table, c->iommu_group < 0 ? "-" : "%d", c->iommu_group);
+		tool_table_cell(table, c->numa_node < 0 ? "-" : "%d", c->numa_node);
+		tool_table_cell(table, "%s", verdict(c));
+		tool_table_cell(table, "%s", c->model[0] ? c->model : "-");
+		if (strcmp(c->driver, "vfio-pci") == 0)
+			tool_table_cell(table, "pci:%s/1", c->address);
+		else
+			tool_table_cell(table, "%s", c->block_devices[0] ? c->block_devices : "-");
+	}
+	if (table) {
+		(void)fputc('\n', out);
+		tool_table_print(table, out);
+	}
+	for (int i = 0; i < count; i++) {
+		for (uint32_t j = 0; j < controllers[i].obstacles; j++) {
+			(void)fprintf(out, "%s%s\n", headed ? "" : "\nIn the way of vfio:\n",
+				      controllers[i].obstacle[j].text);
+			headed = true;
+		}
+	}
+	tool_table_free(table);
+}
