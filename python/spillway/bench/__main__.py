@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+# spillway/bench/__main__.py - runs the matrix of models, modes and batch sizes
+"""Train GPT, BERT and T5 with their activations kept, recomputed and spilled, at several batch sizes; draw the
+recompute-offload-keep curves. Every run is a process of its own; rounds are interleaved. Ctrl-C ends with a report of what
+was done.
+
+  python -m spillway.bench --quick                          a few minutes, tiny models, on four files
+  python -m spillway.bench --devices /dev/a,/dev/b          on a store made by `spillway format`
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, TextIO, Tuple
+
+import torch
+
+import spillway
+
+from .hooks import hook_times
+from .report import MODES, differing, draw, markdown
+
+MODELS = ("gpt", "bert", "t5")
+QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
+FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
+# As make demo: all modes get blocks from 1 MiB on from the system, on huge pages, and give them back when they are freed.
+TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=2097152"
+
+
+def _list_of(kind: Any, choices: Tuple[str, ...] = ()) -> Any:
+    def parse(text: str) -> List[Any]:
+        try:
+            items = [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"a list separated by commas is needed, not {text!r}") from None
+        if choices and not set(items) <= set(choices):
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(choices)}")
+        if kind is int and min(items) < 1:
+            raise argparse.ArgumentTypeError("must be at least 1")
+        return items
+
+    return parse
+
+
+def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m spillway.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    option = parser.add_argument
+    option("--quick", action="store_true", help="tiny models, one round: to see that it works, not to measure")
+    option("--models", type=_list_of(str, MODELS), default=list(MODELS), metavar="M,M", help="of gpt, bert, t5 (all)")
+    option("--modes", type=_list_of(str, MODES), default=list(MODES), metavar="M,M", help="of keep, recompute, spillway (all)")
+    option("--batches", type=_list_of(int), metavar="N,N", help="batch sizes (4,8)")
+    for name, words in (("layers", "12"), ("hidden", "768"), ("sequence", "512"), ("steps", "per run, 6"), ("rounds", "3")):
+        option(f"--{name}", type=int, help=f"({words})")
+    option("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of PyTorch (all CPUs)")
+    option("--devices", default="", metavar="D,D", help="drives of a store; default: four files, made and removed")
+    option("--drive-bytes", type=int, default=4 << 30, help="length of each of these files (4 GiB, sparse)")
+    option("--work", default="/var/tmp", metavar="FOLDER", help="where they are made: a file system that takes O_DIRECT")
+    option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
+    option("--arena-bytes", type=int, help="DMA memory of the store, resident (four of the largest tensors, 64 MiB at least)")
+    option("--text", metavar="PATH", help="file or folder to train on (the repository)")
+    option("--preload", metavar="LIBRARY", help="run all modes under this allocator: libspillway_malloc.so")
+    option("--no-hooks", action="store_true", help="leave out the time in hooks")
+    option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples", help="folder of the models")
+    option("--out", type=Path, default=Path("spillway-bench"), metavar="FOLDER", help="for report.md, results.json, charts")
+    args = parser.parse_args(argv)
+    for name, value in (QUICK if args.quick else FULL).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if min(args.layers, args.hidden, args.sequence, args.rounds) < 1 or args.steps < 2:
+        parser.error("--layers, --hidden, --sequence and --rounds must be at least 1, --steps at least 2")
+    missing = [model for model in args.models if not (args.examples / f"{model}.py").exists()]
+    if missing:
+        parser.error(f"{args.examples} has no {missing[0]}.py: name the repository's python/examples in --examples")
+    return args
+
+
+@contextlib.contextmanager
+def drives_of(args: argparse.Namespace) -> Iterator[List[str]]:
+    """The drives named, which must carry a store; or four files, that are gone afterwards."""
+    if args.devices:
+        drives = args.devices.split(",")
+        spillway.check_store(drives)
+        yield drives
+        return
+    folder = tempfile.mkdtemp(prefix="spillway-bench.", dir=args.work)
+    try:
+        drives = [os.path.join(folder, f"drive{index}") for index in range(4)]
+        for path in drives:
+            with open(path, "wb") as file:
+                file.truncate(args.drive_bytes)
+        spillway.format_store(drives)
+        yield drives
+    finally:
+        shutil.rmtree(folder)
+
+
+class Screen:
+    """One line that rewrites itself on a terminal; elsewhere a line per run."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._terminal = file, file.isatty()
+
+    def passing(self, text: str) -> None:
+        if self._terminal:
+            self._file.write(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}")
+            self._file.flush()
+
+    def line(self, text: str) -> None:
+        self._file.write(("\r\033[K" if self._terminal else "") + text + "\n")
+        self._file.flush()
+
+
+def command_of(args: argparse.Namespace, model: str, mode: str, batch: int, drives: List[str], result: Path) -> List[str]:
+    command = [sys.executable, str(args.examples / f"{model}.py"), "--mode", mode, "--batch", str(batch), "--json", str(result)]
+    for name in ("layers", "hidden", "sequence", "steps", "threads"):
+        command += [f"--{name}", str(getattr(args, name))]
+    if args.text:
+        command += ["--text", args.text]
+    if mode == "spillway":
+        attention = 4 * batch * max(1, args.hidden // 64) * args.sequence**2
+        arena = args.arena_bytes or max(64 << 20, 4 * attention)
+        command += ["--devices", ",".join(drives), "--arena-bytes", str(arena)]
+        command += ["--cache", args.cache] if args.cache else []
+    return command
+
+
+def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title: str) -> None:
+    """
+    :raises RuntimeError: the run failed
+    """
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+    env.setdefault("GLIBC_TUNABLES", TUNABLES)
+    if args.preload:
+        env["LD_PRELOAD"] = args.preload
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
+    said: List[str] = []
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said = (said + [line.rstrip()])[-20:]
+            screen.passing(f"{title}{line.rstrip()}")
+        if process.wait() != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, Any], screen: Screen) -> None:
+    plan = [
+        (model, mode, batch, number)
+        for number in range(args.rounds)
+        for batch in args.batches
+        for model in args.models
+        for mode in args.modes
+    ]
+    document["planned"] = len(plan)
+    if not args.no_hooks:
+        screen.passing("time in hooks")
+        with spillway.Store(drives) as store:
+            document["hooks"] = hook_times(store)
+    with tempfile.TemporaryDirectory() as folder:
+        for index, (model, mode, batch, number) in enumerate(plan, 1):
+            title = f"[{index}/{len(plan)}] {model} batch {batch} "
+            result = Path(folder) / "result.json"
+            began = time.monotonic()
+            run_one(command_of(args, model, mode, batch, drives, result), args, screen, title)
+            run = json.loads(result.read_text())
+            run.update(model=model, mode=mode, batch=batch, round=number)
+            document["runs"].append(run)
+            last = run["losses"][-1]
+            screen.line(f"{title}{mode}: loss {last:.4f}, {time.monotonic() - began:.0f} s")
+    document["complete"] = True
+
+
+def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) -> None:
+    args.out.mkdir(parents=True, exist_ok=True)
+    charts: List[Path] = []
+    try:
+        charts = draw(document["runs"], args.out)
+    except ImportError as error:
+        screen.line(f"no charts ({error}): apt-get install python3-matplotlib")
+    (args.out / "results.json").write_text(json.dumps(document, indent=1))
+    (args.out / "report.md").write_text(markdown(document, charts))
+    screen.line(f"report: {args.out / 'report.md'}")
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """The exit status: 0; 1 a run failed or losses differ; 130 interrupted."""
+    args = arguments(argv)
+    screen = Screen(sys.stderr)
+    shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}, {args.steps} steps, {args.rounds} rounds"
+    document: Dict[str, Any] = {
+        "torch": torch.__version__, "threads": args.threads, "shape": shape, "complete": False, "planned": 0, "runs": []
+    }
+    torch.set_num_threads(args.threads)
+    status = 0
+    try:
+        with drives_of(args) as drives:
+            run_matrix(args, drives, document, screen)
+    except KeyboardInterrupt:
+        screen.line("interrupted")
+        status = 130
+    except (spillway.SpillwayError, RuntimeError, OSError) as error:
+        screen.line(f"spillway.bench: {error}")
+        status = 1
+    if document["runs"] or document["complete"]:
+        write(args, document, screen)
+    if differing(document["runs"]):
+        screen.line("losses differ between modes: this is a fault")
+        status = status or 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
