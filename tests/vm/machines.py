@@ -146,3 +146,6 @@ ALL = [
                                                                            SPW_TEST_BACKEND="libaio")], nodes=1,
          errors={3: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
 ]
+
+# Programs of the host that boot machines by themselves: (name, program).
+ON_HOST = [("power cuts", "tests/vm/power")]
