@@ -378,6 +378,28 @@ def test_damaged_drives_give_an_error_and_never_wrong_bytes(drives):
         assert x.grad is None
 
 
+def test_drives_that_fail_in_backward_give_an_error_that_names_one(drives):
+    """They end before the data: reads fail. The next step, whose writes succeed, works."""
+    spillway.format_store(drives)
+    with spillway.Store(drives) as store:
+        off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+        x = torch.randn(500000, requires_grad=True)
+        with off:
+            z = x.exp().sum()
+            settle(off)
+            for path in drives:
+                os.truncate(path, 8192)
+            with pytest.raises(RuntimeError, match="SpillwayError: .Errno ") as caught:
+                z.backward()
+            assert any(path in str(caught.value) for path in drives)
+            assert x.grad is None
+            del z, caught  # its frames hold the tensor
+            x.exp().sum().backward()
+        assert torch.equal(x.grad, x.detach().exp())
+        assert off.stats().reads_failed > 0
+        assert left_in(off) == (0, 0, 0)
+
+
 def test_a_full_store_keeps_tensors_and_says_so(folder, caplog):
     drives = make_drives(folder, 1, 16 << 20)
     spillway.format_store(drives)
