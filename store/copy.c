@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* store/copy.c - checksums, and copies that compute them on the way */
-#define XXH_INLINE_ALL
+#define XXH_STATIC_LINKING_ONLY /* the state on the stack */
 #include <xxhash.h>
+#if defined(__x86_64__) && defined(__has_include)
+#if __has_include(<xxh_x86dispatch.h>)
+/* The library chooses by what the CPU has: with AVX2 a fifth faster than with the SSE2 that every x86-64 has. */
+#include <xxh_x86dispatch.h>
+#endif
+#endif
 
 #include <string.h>
 

@@ -162,18 +162,24 @@ struct transfer {
 	struct iovec vector[2];
 	struct spw_store *store;
 	struct spw_request *request;
-	struct transfer *next; /* free list */
-	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
-	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
-	uint8_t *direct;       /* the caller's memory, if not through bounce */
+	struct transfer *next, *previous; /* of the list it is in: free, unsummed, or retries */
+	uint8_t *bounce;                  /* copy memory of a chunk, or NULL */
+	uint8_t *tail;                    /* its own block, for the last, partly filled one of an object */
+	uint8_t *direct;                  /* the caller's memory, if not through bounce */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
+	bool unsummed; /* see store/overlap.c */
 	bool timed_out;
 	bool abandoned;           /* a write that timed out: its chunk was given to another transfer */
 	struct spw_extent orphan; /* the blocks that an abandoned write may still change */
 	uint64_t issued_ns;
 	uint64_t watched_from_ns; /* of the store's watched_ns */
+};
+
+/* Transfers of one direction whose checksum is still to be computed. */
+struct overlap_list {
+	struct transfer *first, *last;
 };
 
 struct read_list {
@@ -198,6 +204,7 @@ struct store_drive {
 	uint64_t bytes_placed;
 	uint32_t bypassed[LEVELS];
 	struct read_list waiting[SPW_CLASSES];
+	struct transfer *retries; /* reads to be done once more, when there is a slot for them; linked by next */
 	struct rate read_rate, write_rate;
 	struct spw_histogram read_latency, write_latency; /* since they were last published */
 	_Atomic bool retired;
@@ -256,15 +263,17 @@ struct spw_store {
 	size_t pieces_bytes;
 	uint32_t pieces_max, pieces_fresh, piece_free; /* fresh: never used yet, beyond the free list */
 	struct transfer *transfers, *transfer_free;
-	uint32_t transfers_in_flight;
-	uint8_t *tails;    /* block_bytes for each transfer */
-	uint8_t **bounces; /* free copy buffers of chunk_bytes, the last used on top */
+	uint32_t transfers_total, transfers_in_flight;
+	struct overlap_list unsummed[2]; /* writes, reads */
+	uint32_t overlap_bytes_min;      /* of a piece whose checksum is computed while the drives work */
+	uint8_t *tails;                  /* block_bytes for each transfer */
+	uint8_t **bounces;               /* free copy buffers of chunk_bytes, the last used on top */
 	uint32_t bounces_free, bounces_total;
 	uint8_t *bounce_memory;
 	struct spw_request *writes_first, *writes_last;
-	uint64_t reads_waiting;
-	uint32_t first_drive; /* where the next round over the drives begins */
-	uint64_t static_turn; /* chunks placed in RAID 0 order */
+	uint64_t reads_waiting; /* in the drives' lists, retries included */
+	uint32_t first_drive;   /* where the next round over the drives begins */
+	uint64_t static_turn;   /* chunks placed in RAID 0 order */
 	_Atomic uint32_t drives_retired;
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
@@ -325,6 +334,13 @@ void spw_latency_refresh(struct store_drive *drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
 
+/* store/overlap.c: checksums while the drives work */
+bool spw_overlap_wanted(const struct spw_store *store, const struct piece *piece);
+void spw_overlap_add(struct transfer *transfer);
+void spw_overlap_remove(struct transfer *transfer);
+bool spw_overlap_waits(const struct spw_store *store);
+void spw_overlap_step(struct spw_store *store);
+
 /* store/publish.c: the shared page */
 int spw_publish_open(struct spw_store *store);
 void spw_publish_close(struct spw_store *store);
@@ -346,6 +362,7 @@ void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 /* store/write.c */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);
 void spw_write_abandon(struct transfer *transfer);
+void spw_write_sum(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
 void spw_write_unlink(struct spw_request *request);
 bool spw_write_next(struct spw_store *store, const bool willing[]);
@@ -356,6 +373,9 @@ void spw_read_submit(struct spw_request *request);
 void spw_read_unlink(struct spw_request *request);
 void spw_read_relink(struct spw_request *request, enum spw_class cls);
 bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
+void spw_read_retry_next(struct spw_store *store, uint32_t drive);
+void spw_read_cancel_retries(struct spw_store *store);
+void spw_read_verify(struct transfer *transfer);
 
 /* store/copy.c */
 uint64_t spw_checksum(const void *bytes, size_t len);

@@ -241,51 +241,125 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 /* Once more, in case it was the way and not the drive. */
 static bool retry(struct transfer *transfer)
 {
+	struct spw_store *store = transfer->store;
+	struct store_drive *drive = &store->drives[transfer->io.device];
+
 	if (transfer->retried || transfer->timed_out)
 		return false;
 	transfer->retried = true;
-	spw_transfer_issue(transfer, SPW_READ, read_done);
+	if (drive->in_flight < store->opts.queue_depth) {
+		spw_transfer_issue(transfer, SPW_READ, read_done);
+		return true;
+	}
+	/* Its slot was given to another while it waited for its checksum. */
+	transfer->next = drive->retries;
+	drive->retries = transfer;
+	transfer->request->in_flight++;
+	store->reads_waiting++;
 	return true;
+}
+
+static struct transfer *take_retry(struct spw_store *store, uint32_t drive)
+{
+	struct transfer *transfer = store->drives[drive].retries;
+
+	store->drives[drive].retries = transfer->next;
+	transfer->request->in_flight--;
+	store->reads_waiting--;
+	return transfer;
+}
+
+void spw_read_retry_next(struct spw_store *store, uint32_t drive)
+{
+	spw_transfer_issue(take_retry(store, drive), SPW_READ, read_done);
+}
+
+static void end_transfer(struct transfer *transfer)
+{
+	struct spw_request *request = transfer->request;
+
+	spw_transfer_give(transfer);
+	end_if_done(request);
+}
+
+/* The store is being closed. */
+void spw_read_cancel_retries(struct spw_store *store)
+{
+	for (uint32_t drive = 0; drive < store->drive_count; drive++)
+		while (store->drives[drive].retries) {
+			struct transfer *transfer = take_retry(store, drive);
+
+			spw_request_fail(transfer->request, -ECANCELED, "the store was closed");
+			end_transfer(transfer);
+		}
+}
+
+/* The bytes are there: are they those that were written? Gives the transfer back, or issues it once more. */
+static void check_and_end(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	const struct piece *piece = &store->pieces[transfer->piece];
+	struct store_drive *drive = &store->drives[piece->drive];
+	uint64_t checksum = deliver(transfer, piece);
+
+	if (!store->opts.no_checksums && checksum != piece->checksum) {
+		count_add(&drive->checksum_errors, 1);
+		if (retry(transfer))
+			return;
+		spw_request_fail(transfer->request, -EBADMSG,
+				 "%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
+				 "checksum %016llx, expected %016llx",
+				 spw_device_path(drive->device),
+				 (unsigned long long)spw_piece_extent(store, piece).start_block,
+				 (unsigned long long)transfer->io.offset_bytes, piece->len_bytes,
+				 (unsigned long long)checksum, (unsigned long long)piece->checksum);
+	}
+	end_transfer(transfer);
+}
+
+/* What read_done() left for a moment when the drives have enough to do. */
+void spw_read_verify(struct transfer *transfer)
+{
+	transfer->request->in_flight--;
+	check_and_end(transfer);
+}
+
+/* Once more if that may help, else the request fails. */
+static void read_failed(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	const struct piece *piece = &store->pieces[transfer->piece];
+	struct store_drive *drive = &store->drives[piece->drive];
+	struct spw_io *io = &transfer->io;
+
+	count_add(&drive->read_errors, 1);
+	/* New chunks would be written to it once more for nothing. */
+	if (io->res == -ENODEV)
+		spw_drive_retire(store, piece->drive, "it is gone");
+	else if (retry(transfer))
+		return;
+	if (transfer->timed_out && io->res == -ECANCELED)
+		io->res = -ETIMEDOUT;
+	spw_request_fail(transfer->request, io->res, "%s: cannot read %u bytes at block %llu (byte %llu): %s",
+			 spw_device_path(drive->device), io->len_bytes,
+			 (unsigned long long)spw_piece_extent(store, piece).start_block,
+			 (unsigned long long)io->offset_bytes, spw_strerror(io->res));
+	end_transfer(transfer);
 }
 
 static void read_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
-	struct spw_request *request = transfer->request;
 	struct spw_store *store = transfer->store;
-	const struct piece *piece = &store->pieces[transfer->piece];
-	struct store_drive *drive = &store->drives[piece->drive];
-	uint64_t checksum;
 
 	spw_transfer_ended(transfer);
 	if (io->res < 0) {
-		count_add(&drive->read_errors, 1);
-		/* New chunks would be written to it once more for nothing. */
-		if (io->res == -ENODEV)
-			spw_drive_retire(store, piece->drive, "it is gone");
-		else if (retry(transfer))
-			return;
-		if (transfer->timed_out && io->res == -ECANCELED)
-			io->res = -ETIMEDOUT;
-		spw_request_fail(request, io->res, "%s: cannot read %u bytes at block %llu (byte %llu): %s",
-				 spw_device_path(drive->device), io->len_bytes,
-				 (unsigned long long)spw_piece_extent(store, piece).start_block,
-				 (unsigned long long)io->offset_bytes, spw_strerror(io->res));
+		read_failed(transfer);
+	} else if (!transfer->bounce && spw_overlap_wanted(store, &store->pieces[transfer->piece])) {
+		/* OVERLAP-1 */
+		transfer->request->in_flight++;
+		spw_overlap_add(transfer);
 	} else {
-		checksum = deliver(transfer, piece);
-		if (!store->opts.no_checksums && checksum != piece->checksum) {
-			count_add(&drive->checksum_errors, 1);
-			if (retry(transfer))
-				return;
-			spw_request_fail(request, -EBADMSG,
-					 "%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
-					 "checksum %016llx, expected %016llx",
-					 spw_device_path(drive->device),
-					 (unsigned long long)spw_piece_extent(store, piece).start_block,
-					 (unsigned long long)io->offset_bytes, piece->len_bytes,
-					 (unsigned long long)checksum, (unsigned long long)piece->checksum);
-		}
+		check_and_end(transfer);
 	}
-	spw_transfer_give(transfer);
-	end_if_done(request);
 }

@@ -11,7 +11,11 @@
 #include "store/internal.h"
 
 #define TEARDOWN_NS_MAX \
-	5000000000u         /* a killed process' rings are gone after milliseconds, with I/O in flight a bit later */
+	5000000000u /* a killed process' rings are gone after milliseconds, with I/O in flight a bit later */
+/* One on its way, and one that has arrived and waits for its checksum while the next is on its way. */
+#define TRANSFERS_PER_SLOT 2
+/* Smaller pieces cost less to sum at once, with their bytes still in the cache, than to come back to. */
+#define OVERLAP_BYTES_MIN 65536u
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
 
 void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
@@ -187,15 +191,15 @@ static int open_slots(struct spw_store *store)
 /* Arena, and from it a block for each transfer's tail and copy buffers of a chunk each. */
 static int open_memory(struct spw_store *store)
 {
-	uint32_t transfers = store->drive_count * store->opts.queue_depth;
-	size_t tails_bytes = (size_t)transfers * store->block_bytes;
+	uint32_t slots = store->drive_count * store->opts.queue_depth;
+	size_t tails_bytes = (size_t)TRANSFERS_PER_SLOT * slots * store->block_bytes;
 	uint64_t wanted = store->opts.arena_bytes / COPY_MEMORY_SHARE / store->chunk_bytes;
 	struct spw_arena_opts arena_opts;
 	void *memory;
 	int rc;
 
-	if (wanted > transfers)
-		wanted = transfers;
+	if (wanted > slots)
+		wanted = slots;
 	/* With fewer, drives would wait for each other. */
 	if (wanted < 2 * store->drive_count)
 		wanted = 2 * store->drive_count;
@@ -227,12 +231,14 @@ static int open_memory(struct spw_store *store)
 
 static int open_transfers(struct spw_store *store)
 {
-	uint32_t count = store->drive_count * store->opts.queue_depth;
+	uint32_t count = TRANSFERS_PER_SLOT * store->drive_count * store->opts.queue_depth;
 
 	store->transfers = calloc(count, sizeof(*store->transfers));
 	store->flush_ios = calloc(store->drive_count, sizeof(*store->flush_ios));
 	if (!store->transfers || !store->flush_ios)
 		return -ENOMEM;
+	store->transfers_total = count;
+	store->overlap_bytes_min = OVERLAP_BYTES_MIN;
 	for (uint32_t i = count; i > 0; i--) {
 		struct transfer *transfer = &store->transfers[i - 1];
 
@@ -335,7 +341,7 @@ int spw_store_poll(struct spw_store *store, bool wait)
 		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
 	do
 		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
-	while (ended == 0 && wait && store->transfers_in_flight > 0);
+	while (ended == 0 && wait && (store->transfers_in_flight > 0 || spw_overlap_waits(store)));
 	return ended;
 }
 

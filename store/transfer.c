@@ -10,12 +10,12 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 {
 	struct transfer *transfer = store->transfer_free;
 
-	/* One for each slot of each drive, and a transfer is taken only for a drive with a free slot. */
+	/* Nothing is issued while there is none, see schedule_round(). */
 	SPW_ASSERT(transfer != NULL);
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->direct = NULL;
-	transfer->retried = transfer->timed_out = transfer->abandoned = false;
+	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->unsummed = false;
 	return transfer;
 }
 
@@ -31,6 +31,7 @@ void spw_transfer_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
+	SPW_ASSERT(!transfer->unsummed); /* OVERLAP-1 */
 	if (transfer->bounce)
 		spw_bounce_give(transfer);
 	transfer->next = store->transfer_free;

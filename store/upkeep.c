@@ -241,7 +241,7 @@ void spw_deadlines_check(struct spw_store *store)
 	if (now_ns < store->next_deadline_check_ns)
 		return;
 	store->next_deadline_check_ns = now_ns + (uint64_t)interval_ns;
-	for (uint32_t i = 0; i < store->drive_count * store->opts.queue_depth; i++) {
+	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		struct transfer *transfer = &store->transfers[i];
 		uint64_t limit_ns;
 

@@ -171,6 +171,14 @@ static bool schedule_round(struct spw_store *store, bool stuck[])
 
 		if (stuck[index] || drive->in_flight >= store->opts.queue_depth)
 			continue;
+		if (drive->retries) {
+			spw_read_retry_next(store, index);
+			issued = true;
+			continue;
+		}
+		/* All are taken only while pieces wait for their checksum, of which each turn computes one. */
+		if (!store->transfer_free)
+			break;
 		level = choose_level(store, drive);
 		if (level == LEVEL_WRITE) {
 			willing[index] = any_willing = true;
@@ -181,7 +189,7 @@ static bool schedule_round(struct spw_store *store, bool stuck[])
 			issued |= !stuck[index];
 		}
 	}
-	if (any_willing) {
+	if (any_willing && store->transfer_free) {
 		if (spw_write_next(store, willing))
 			return true;
 		for (uint32_t index = 0; index < store->drive_count; index++)
@@ -231,13 +239,22 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	uint64_t ended_before = store->ended;
 	int64_t timeout_ns;
 	unsigned min = 0;
+	bool overlap;
 	int rc;
 
 	drain_inbox(store);
 	if (atomic_exchange(&store->attention, false))
 		attend(store);
 	schedule(store);
-	if (wait && store->ended == ended_before) {
+	overlap = spw_overlap_waits(store);
+	if (overlap) {
+		/* The drives first. */
+		rc = spw_queue_submit(store->queue);
+		if (rc < 0)
+			return rc;
+		spw_overlap_step(store);
+	}
+	if (wait && !overlap && store->ended == ended_before) {
 		/* See spw_store_wake(). */
 		atomic_store(&store->asleep, true);
 		if (nothing_new(store))
@@ -287,11 +304,15 @@ static void wind_down(struct spw_store *store)
 	do {
 		drain_inbox(store);
 		cancel_waiting(store);
+		spw_read_cancel_retries(store);
 		spw_upkeep_cancel(store);
+		while (spw_overlap_waits(store))
+			spw_overlap_step(store);
 		if (store->transfers_in_flight > 0)
 			(void)spw_queue_reap(store->queue, 1, -1);
 		/* A write that failed has put its request back on the list, to be ended in another round. */
-	} while (store->transfers_in_flight > 0 || store->writes_first || atomic_load(&store->inbox));
+	} while (store->transfers_in_flight > 0 || spw_overlap_waits(store) || store->writes_first ||
+		 store->reads_waiting || atomic_load(&store->inbox));
 	/* By the thread that used it: only then do the devices come free at once. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;

@@ -44,7 +44,7 @@ static void check_space(struct spw_store *store)
 		available -= (int64_t)object->reserved_blocks;
 		available += (int64_t)placed_blocks(store, object, of_drive);
 	}
-	for (uint32_t i = 0; i < store->drive_count * store->opts.queue_depth; i++) {
+	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		const struct transfer *transfer = &store->transfers[i];
 
 		if (transfer->in_flight && transfer->abandoned)
@@ -71,14 +71,20 @@ static void check_space(struct spw_store *store)
 
 static void check_transfers(const struct spw_store *store)
 {
-	uint32_t count = store->drive_count * store->opts.queue_depth, idle = 0, busy = 0;
+	uint32_t idle = 0, busy = 0, held = 0;
 
 	for (const struct transfer *transfer = store->transfer_free; transfer; transfer = transfer->next)
 		idle++;
-	for (uint32_t i = 0; i < count; i++)
+	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		busy += store->transfers[i].in_flight;
-	if (idle + busy != count)
-		sim_fail("inside the store: %u transfers are idle and %u in flight, of %u", idle, busy, count);
+		held += store->transfers[i].unsummed && !store->transfers[i].in_flight;
+	}
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		for (const struct transfer *transfer = store->drives[i].retries; transfer; transfer = transfer->next)
+			held++;
+	if (idle + busy + held != store->transfers_total)
+		sim_fail("inside the store: %u transfers are idle, %u in flight and %u held, of %u", idle, busy, held,
+			 store->transfers_total);
 }
 
 void sim_check_inside(void)
@@ -139,6 +145,9 @@ void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 	spw_arena_stats(store->arena, &arena, sizeof(arena));
 	*arena_bytes_used = arena.bytes_used;
 	*bounces = store->bounces_free;
+	/* All pieces, those of the store's own choice, none. */
+	if (sim_world.config->seed % 3 != 1)
+		store->overlap_bytes_min = sim_world.config->seed % 3 ? UINT32_MAX : 1;
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		sim_drives[i].allowed = (struct sim_range){
 			.offset_bytes = store->drives[i].base_bytes,

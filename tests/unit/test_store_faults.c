@@ -2,7 +2,7 @@
 /*
  * tests/unit/test_store_faults.c - the store over drives in memory that fail on demand, in inline mode: every run is the same
  */
-/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish store/status store/copy store/slots alloc layout util */
+/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish store/status store/copy store/overlap store/slots alloc layout util */
 #include <setjmp.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -268,6 +268,31 @@ static void test_flipped_bit(void **state)
 	spw_store_close(store);
 	free(bytes);
 	free(back);
+}
+
+/* While a read waits for its checksum, its slot goes to the next: the second try waits for one. */
+static void test_second_try_waits_for_a_slot(void **state)
+{
+	size_t len = 30 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 23);
+	spw_object object;
+
+	(void)state;
+	open_store(1);
+	assert_int_equal(put_wait(bytes, len, &object), 0);
+	for (unsigned i = 1; i <= 10; i++) {
+		fake_drives[0].flip_read_in = i;
+		expect_identical(object, bytes, len);
+		assert_int_equal(stats().checksum_errors, i);
+	}
+	for (unsigned i = 0; i < DRIVES; i++) {
+		struct spw_drive_stats now;
+
+		assert_int_equal(spw_store_drive_stats(store, i, &now, sizeof(now)), 0);
+		assert_int_equal(now.in_flight_max, 1);
+	}
+	spw_store_close(store);
+	free(bytes);
 }
 
 /* ---- Cancel, free and close between any two completions ---- */
@@ -741,7 +766,8 @@ static void test_wait_any(void **state)
 	assert_int_equal(spw_store_put(store, bytes, 1 << 20, NULL, &objects[0], &requests[0]), 0);
 	fake_glances = 0;
 	assert_int_equal(spw_request_wait_any(requests, 1, 1000000), -ETIMEDOUT);
-	assert_true(fake_glances <= 1); /* the turn that issues: all others sleep */
+	/* The turn that issues, and one for each checksum: all others sleep. */
+	assert_true(fake_glances <= 1 + (1 << 20) / CHUNK_BYTES);
 	fake_hung_drive = -1;
 	assert_int_equal(spw_request_wait_any(requests, 1, -1), 0);
 	assert_int_equal(spw_request_wait(requests[0]), 0);
@@ -758,6 +784,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_cancel_at_every_point, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_free_at_every_point, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_close_at_every_point, make_drives, free_drives),
