@@ -4,14 +4,16 @@
  *
  *   store_bench MODE OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...
  *
- * MODE     putget   put TOTAL_BYTES as objects of OBJECT_BYTES, all submitted at once, then get all of them back
+ * MODE     putget   put TOTAL_BYTES as objects of OBJECT_BYTES, then get all of them back
  *          urgent   p99 of an urgent read of one object, on idle drives and while TOTAL_BYTES of writes are queued
  *          share    put and free objects for SHARE_SECONDS from the second on that start= names, for processes side by side
  *          memory   what the process' resident memory grows by for an object that lives in the store
- * OPTIONS  comma separated: arena | malloc, unchecked, static, depth=N, partition=N, start=UNIX_SECONDS; or "-"
+ * OPTIONS  comma separated: arena | malloc, unchecked, static, inline (no I/O thread), depth=N, partition=N, window=N
+ *          (at most so many requests at once; else all), start=UNIX_SECONDS; or "-"
  *
  * The drives carry a store already. Bytes are compared after the last get, outside the time measured.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +32,7 @@
 
 static struct spw_store *store;
 static unsigned long long start_s;
+static unsigned window = UINT_MAX;
 static spw_object objects[OBJECTS_MAX];
 static struct spw_request *requests[OBJECTS_MAX];
 
@@ -81,12 +84,14 @@ static bool parse_options(char *text, struct spw_store_opts *opts)
 			arena = false;
 		else if (strcmp(word, "unchecked") == 0)
 			opts->no_checksums = true;
+		else if (strcmp(word, "inline") == 0)
+			opts->inline_mode = true;
 		else if (strcmp(word, "static") == 0)
 			opts->stripe = SPW_STRIPE_STATIC;
 		else if (sscanf(word, "depth=%u", &opts->queue_depth) != 1 &&
 			 sscanf(word, "partition=%u", &opts->partition) != 1 &&
-			 sscanf(word, "start=%llu", &start_s) != 1 && strcmp(word, "arena") != 0 &&
-			 strcmp(word, "-") != 0)
+			 sscanf(word, "window=%u", &window) != 1 && sscanf(word, "start=%llu", &start_s) != 1 &&
+			 strcmp(word, "arena") != 0 && strcmp(word, "-") != 0)
 			must(-1, word);
 	}
 	return arena;
@@ -110,10 +115,13 @@ static struct lap put_all(const uint8_t *memory, uint64_t object_bytes, unsigned
 {
 	struct lap begun = lap_begin();
 
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
+		if (i >= window)
+			must(spw_request_wait(requests[i - window]), "put");
 		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL, &objects[i], &requests[i]),
 		     "put");
-	for (unsigned i = 0; i < count; i++)
+	}
+	for (unsigned i = count > window ? count - window : 0; i < count; i++)
 		must(spw_request_wait(requests[i]), "put");
 	return lap_end(begun);
 }
@@ -122,11 +130,14 @@ static struct lap get_all(uint8_t *memory, uint64_t object_bytes, unsigned count
 {
 	struct lap begun = lap_begin();
 
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
+		if (i >= window)
+			must(spw_request_wait(requests[i - window]), "get");
 		must(spw_store_get(store, objects[i], 0, memory + i * object_bytes, object_bytes, SPW_PREFETCH, NULL,
 				   &requests[i]),
 		     "get");
-	for (unsigned i = 0; i < count; i++)
+	}
+	for (unsigned i = count > window ? count - window : 0; i < count; i++)
 		must(spw_request_wait(requests[i]), "get");
 	return lap_end(begun);
 }
