@@ -1,0 +1,1044 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: all that it can do wrong, and what becomes of buffers */
+/* wrap: spw_vfio_link_open */
+#include "tests/unit/vfio_fake.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/random.h>
+
+#include <spillway/engine.h>
+
+#include "engine/arena.h"
+#include "engine/device.h"
+
+#define PATH         "pci:" FAKE_ADDRESS "/1"
+#define ARENA_BYTES  (4u << 20)
+#define COMMAND_MAX  (4096u << FAKE_MDTS)
+#define FOREIGN_SIZE (2u << 20)
+
+static struct spw_device *device;
+static struct spw_arena *arena;
+static struct spw_queue *queue;
+static char *memory, *foreign;
+static char said[8192];
+static unsigned ended, failed;
+
+static void collect(void *context, enum spw_log_level level, const char *message)
+{
+	size_t used = strlen(said);
+
+	(void)context;
+	(void)level;
+	(void)snprintf(said + used, sizeof(said) - used, "%s\n", message);
+}
+
+static void done(struct spw_io *io)
+{
+	ended++;
+	failed += io->res < 0;
+	*(int32_t *)io->context = io->res;
+}
+
+static int32_t results[2048];
+
+static struct spw_io ios[2048];
+
+static struct spw_io *make_io(unsigned i, enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+{
+	results[i] = INT32_MAX;
+	ios[i] = (struct spw_io){
+		.op = op, .buf = buf, .len_bytes = len, .offset_bytes = offset, .done = done, .context = &results[i]};
+	return &ios[i];
+}
+
+static int32_t run(enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+{
+	assert_int_equal(spw_queue_prepare(queue, make_io(0, op, buf, len, offset)), 0);
+	while (results[0] == INT32_MAX)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	return results[0];
+}
+
+static void open_device(void)
+{
+	struct spw_device_opts opts;
+
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.log.write = collect;
+	if (spw_device_open(PATH, &opts, &device))
+		fail_msg("%s", spw_last_error());
+}
+
+static void open_queue_of(uint32_t depth, bool with_arena, uint32_t timeout_ms)
+{
+	struct spw_queue_opts opts;
+
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.depth = depth;
+	opts.arena = with_arena ? arena : NULL;
+	opts.log.write = collect;
+	opts.wait = SPW_WAIT_POLL;
+	opts.timeout_ms = timeout_ms;
+	opts.tune_path = "";
+	if (spw_queue_open(&device, 1, &opts, &queue))
+		fail_msg("%s", spw_last_error());
+	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
+}
+
+static void begin_with(unsigned block_shift)
+{
+	struct spw_arena_opts opts;
+	void *at;
+
+	fake_begin(block_shift);
+	spw_vfio_timeout_ms = 200;
+	said[0] = '\0';
+	ended = failed = 0;
+	spw_arena_opts_init(&opts, sizeof(opts));
+	opts.bytes = ARENA_BYTES;
+	opts.no_hugetlb = true;
+	assert_int_equal(spw_arena_open(&opts, &arena), 0);
+	assert_int_equal(spw_arena_alloc(arena, ARENA_BYTES, &at), 0);
+	memory = at;
+	foreign = malloc(FOREIGN_SIZE + 64);
+	assert_non_null(foreign);
+	open_device();
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	begin_with(9);
+	return 0;
+}
+
+static int begin_4k(void **state)
+{
+	(void)state;
+	begin_with(12);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	spw_queue_close(queue);
+	queue = NULL;
+	spw_device_close(device);
+	device = NULL;
+	spw_arena_close(arena);
+	free(foreign);
+	assert_true(fake.closed);
+	assert_int_equal(fake_mapped(), 0);
+	assert_int_equal(fake.faults, 0);
+	fake_end();
+	return 0;
+}
+
+static void expect_said(const char *words)
+{
+	if (!strstr(said, words))
+		fail_msg("not said: %s; but: %s", words, said);
+}
+
+static void expect_error(const char *words)
+{
+	if (!strstr(spw_last_error(), words))
+		fail_msg("not said: %s; but: %s", words, spw_last_error());
+}
+
+/* ---- A device without a queue ----------------------------------------------------------------------------------------------- */
+
+static void test_geometry(void **state)
+{
+	const struct spw_geometry *g = spw_device_geometry(device);
+
+	(void)state;
+	assert_int_equal(g->kind, SPW_DEVICE_VFIO);
+	assert_int_equal(g->size_bytes, FAKE_DRIVE_BYTES);
+	assert_int_equal(g->logical_block_bytes, 1u << fake.block_shift);
+	assert_int_equal(g->transfer_bytes_max, COMMAND_MAX);
+	assert_int_equal(g->memory_align_bytes, 4);
+	assert_true(g->discards && g->polls && !g->rotational);
+	assert_string_equal(g->model, "a controller in memory");
+	assert_string_equal(g->serial, "FAKE0001");
+	assert_string_equal(g->nvme_char_path, "");
+	assert_int_equal(device->fd, -1);
+}
+
+static void test_waiting_transfers(void **state)
+{
+	uint32_t block = 1u << fake.block_shift;
+	size_t len = 3 * COMMAND_MAX + block;
+
+	(void)state;
+	assert_int_equal(spw_device_pread(device, foreign + 4, len, 2 * block), 0);
+	assert_memory_equal(foreign + 4, fake.drives[0] + 2 * block, len);
+	assert_int_equal(fake.reads, 4);
+	memset(foreign, 0x5a, len);
+	assert_int_equal(spw_device_pwrite(device, foreign, len, FAKE_DRIVE_BYTES - len), 0);
+	assert_memory_equal(foreign, fake.drives[0] + FAKE_DRIVE_BYTES - len, len);
+	assert_int_equal(spw_device_sync(device), 0);
+	assert_int_equal(fake.flushes, 1);
+	assert_int_equal(spw_device_discard(device, FAKE_DRIVE_BYTES - len, len), 0);
+	assert_int_equal(fake.deallocations, 1);
+	assert_int_equal(fake.drives[0][FAKE_DRIVE_BYTES - 1], 0);
+	memset(fake.drives[0], 0x77, 4 * COMMAND_MAX);
+	assert_int_equal(spw_vfio_write_zeroes(device->vfio, block, 2 * COMMAND_MAX), 0);
+	assert_int_equal(fake.zeroes, 2);
+	assert_int_equal(fake.drives[0][block - 1], 0x77);
+	assert_int_equal(fake.drives[0][block], 0);
+	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX - 1], 0);
+	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX], 0x77);
+	assert_int_equal(spw_device_pread(device, foreign, block, FAKE_DRIVE_BYTES), -EINVAL);
+	assert_int_equal(spw_vfio_write_zeroes(device->vfio, 1, block), -EINVAL);
+	assert_int_equal(spw_vfio_read(device->vfio, foreign, block, UINT64_MAX - block + 1), -EINVAL);
+}
+
+static void test_waiting_transfers_that_fail(void **state)
+{
+	(void)state;
+	fake.fail_next = 1;
+	fake.fail_status = 0x4281;
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODATA);
+	expect_error("Unrecovered Read Error (281h)");
+	/* Not final: tried again, but not for ever. */
+	fake.fail_next = 3;
+	fake.fail_status = 0x0082;
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+	fake.fail_next = 100;
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -EREMOTEIO);
+	assert_int_equal(fake.fail_next, 94);
+	fake.fail_next = 0;
+}
+
+static void test_info(void **state)
+{
+	struct spw_nvme_info info = {.size = sizeof(info)};
+
+	(void)state;
+	assert_int_equal(spw_nvme_info(PATH, &info), 0);
+	assert_string_equal(info.model, "a controller in memory");
+	assert_int_equal(info.namespace_id, 1);
+	assert_int_equal(info.block_bytes, 512);
+	assert_int_equal(info.namespace_bytes, FAKE_DRIVE_BYTES);
+	assert_true(info.has_health);
+	assert_int_equal(info.temperature_celsius, 0x12c - 273);
+	assert_int_equal(info.percentage_used, 3);
+	/* It was open already: the same controller, not a second one. */
+	assert_int_equal(fake.opens, 1);
+}
+
+static void test_read_only(void **state)
+{
+	struct spw_device *reader;
+	struct spw_device_opts opts;
+	struct spw_queue_opts queue_opts;
+
+	(void)state;
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = true;
+	assert_int_equal(spw_device_open(PATH, &opts, &reader), 0);
+	assert_int_equal(spw_device_pwrite(reader, foreign, 512, 0), -EBADF);
+	assert_int_equal(spw_device_discard(reader, 0, 512), -EBADF);
+	assert_int_equal(spw_device_lock(reader, 0, 1), -EBADF);
+	spw_queue_opts_init(&queue_opts, sizeof(queue_opts));
+	queue_opts.arena = arena;
+	queue_opts.tune_path = "";
+	assert_int_equal(spw_queue_open(&reader, 1, &queue_opts, &queue), 0);
+	assert_int_equal(run(SPW_WRITE, memory, 512, 0), -EBADF);
+	assert_int_equal(run(SPW_DISCARD, NULL, 512, 0), -EBADF);
+	assert_int_equal(run(SPW_READ, memory, 512, 0), 512);
+	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
+	assert_int_equal(fake.writes + fake.deallocations, 0);
+	spw_queue_close(queue);
+	queue = NULL;
+	spw_device_close(reader);
+}
+
+static void test_locks_and_claims(void **state)
+{
+	struct spw_device *other, *third;
+	struct spw_device_opts opts;
+
+	(void)state;
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.exclusive = true;
+	assert_int_equal(spw_device_open(PATH, &opts, &other), 0);
+	assert_int_equal(spw_device_open(PATH, &opts, &third), -EBUSY);
+	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", &opts, &third), 0);
+	assert_int_equal(spw_device_lock(device, 100, 50), 0);
+	assert_int_equal(spw_device_lock(device, 120, 50), 0); /* its own */
+	assert_int_equal(spw_device_lock(other, 0, 101), -EBUSY);
+	assert_int_equal(spw_device_lock(other, 0, 100), 0);
+	assert_int_equal(spw_device_lock(other, 169, 1), -EBUSY);
+	assert_int_equal(spw_device_lock(other, 170, 0), 0); /* to the end */
+	assert_int_equal(spw_device_lock(third, 0, 0), 0);   /* of another namespace */
+	/* A hole in the middle of one's own. */
+	assert_int_equal(spw_device_unlock(device, 110, 10), 0);
+	assert_int_equal(spw_device_lock(other, 110, 10), 0);
+	assert_int_equal(spw_device_lock(other, 109, 1), -EBUSY);
+	assert_int_equal(spw_device_lock(other, 120, 1), -EBUSY);
+	spw_device_close(other); /* and all that it held */
+	assert_int_equal(spw_device_lock(device, 0, 0), 0);
+	assert_int_equal(spw_device_open(PATH, &opts, &other), 0);
+	spw_device_close(other);
+	spw_device_close(third);
+}
+
+static void test_what_cannot_be_opened(void **state)
+{
+	struct spw_device *other;
+
+	(void)state;
+	assert_int_equal(spw_device_open("pci:0000:3d:00.0/3", NULL, &other), -ENODEV);
+	expect_error("no namespace 3");
+	assert_int_equal(spw_device_open("pci:0000:3e:00.0", NULL, &other), -ENODEV);
+	assert_int_equal(spw_device_open("pci:here", NULL, &other), -EINVAL);
+	fake.metadata_bytes = 8;
+	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
+	expect_error("8 bytes of metadata");
+	assert_null(other);
+}
+
+static void test_controllers_that_do_not_start(void **state)
+{
+	struct spw_device *other;
+
+	(void)state;
+	spw_device_close(device);
+	device = NULL;
+	assert_int_equal(fake.shutdowns, 1);
+	fake.never_ready = true;
+	assert_int_equal(spw_device_open(PATH, NULL, &other), -ETIMEDOUT);
+	expect_error("does not start within 1000 ms");
+	assert_true(fake.closed);
+	fake.never_ready = false;
+	fake.refuses_queues = true;
+	assert_int_equal(spw_device_open(PATH, NULL, &other), -EIO);
+	expect_error("refuses a submission queue");
+	assert_true(fake.closed);
+	fake.refuses_queues = false;
+	fake.map_error = -ENOMEM;
+	for (unsigned after = 0; after < 2; after++) {
+		fake.map_errors_after = after;
+		assert_int_equal(spw_device_open(PATH, NULL, &other), -ENOMEM);
+		assert_true(fake.closed);
+		assert_int_equal(fake_mapped(), 0);
+	}
+	fake.map_error = 0;
+	open_device();
+}
+
+/* ---- Transfers -------------------------------------------------------------------------------------------------------------- */
+
+static void test_every_size_and_place(void **state)
+{
+	uint32_t block = 1u << fake.block_shift;
+	static const int32_t around[] = {-1, 0, 1};
+	static const uint32_t limits[] = {4096, 8192, 12288, 65536, COMMAND_MAX, 2 * COMMAND_MAX, 1u << 20};
+
+	(void)state;
+	open_queue_of(8, true, 0);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(limits); i++)
+		for (size_t j = 0; j < SPW_ARRAY_LEN(around); j++)
+			for (unsigned place = 0; place < 6; place++) {
+				int32_t len = (int32_t)limits[i] + around[j] * (int32_t)block;
+				uint32_t shift = (uint32_t[]){0, 4, 508, block, 4092, 2048}[place];
+				char *from = place % 2 ? foreign + shift % 64 : memory + shift;
+				char *to = memory + (2u << 20) + shift;
+
+				if (len <= 0)
+					continue;
+				memset(from, (int)(i * 16 + j * 5 + place), (size_t)len);
+				assert_int_equal(run(SPW_WRITE, from, (uint32_t)len, 3 * block), len);
+				assert_memory_equal(fake.drives[0] + 3 * block, from, (size_t)len);
+				assert_int_equal(run(SPW_READ, to, (uint32_t)len, 5 * block), len);
+				assert_memory_equal(fake.drives[0] + 5 * block, to, (size_t)len);
+				assert_int_equal(run(SPW_READ, foreign, (uint32_t)len, 7 * block), len);
+				assert_memory_equal(fake.drives[0] + 7 * block, foreign, (size_t)len);
+			}
+}
+
+static void test_copies_are_counted_with_their_reason(void **state)
+{
+	struct spw_queue_stats stats;
+	struct iovec gaps[3] = {{memory, 512}, {memory + 8192, 512}, {memory + 4096, 512}};
+
+	(void)state;
+	open_queue_of(8, true, 0);
+	assert_int_equal(run(SPW_WRITE, memory, 65536, 0), 65536);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.bytes_copied, 0);
+	assert_int_equal(stats.parts_fixed, 1);
+	assert_int_equal(run(SPW_WRITE, foreign, 65536, 0), 65536);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.bytes_copied, 65536);
+	assert_int_equal(stats.parts_copied_foreign, 1);
+	assert_int_equal(stats.parts_copied_gaps, 0);
+	assert_int_equal(stats.parts_fixed, 1);
+	make_io(0, SPW_READ, NULL, 1536, 0);
+	ios[0].iov = gaps;
+	ios[0].iov_count = 3;
+	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
+	while (results[0] == INT32_MAX)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	assert_int_equal(results[0], 1536);
+	for (unsigned i = 0; i < 3; i++)
+		assert_memory_equal(gaps[i].iov_base, fake.drives[0] + 512 * i, 512);
+}
+
+/* A mixture of arena and other memory, with gaps and without, of any length. */
+static void test_random_vectors(void **state)
+{
+	uint32_t block = 1u << fake.block_shift;
+	static struct iovec iov[64];
+
+	(void)state;
+	open_queue_of(4, true, 0);
+	for (unsigned round = 0; round < 200; round++) {
+		char *at = memory, *away = foreign;
+		uint32_t len = 0;
+		unsigned count = 1 + (unsigned)(fake_random() % SPW_ARRAY_LEN(iov));
+
+		for (unsigned i = 0; i < count; i++) {
+			uint32_t now = block * (1 + (uint32_t)(fake_random() % (round % 3 ? 8 : 64)));
+
+			if (len + now > 1u << 20)
+				now = block;
+			iov[i].iov_len = now;
+			if (fake_random() % 4 == 0) {
+				iov[i].iov_base = away;
+				away += now;
+			} else {
+				if (fake_random() % 2)
+					at = memory + spw_round_up((uint64_t)(at - memory), 4096);
+				iov[i].iov_base = at;
+				at += now;
+			}
+			len += now;
+		}
+		for (unsigned write = 0; write < 2; write++) {
+			uint32_t sum = 0;
+
+			make_io(0, write ? SPW_WRITE : SPW_READ, NULL, len, 8192);
+			ios[0].iov = iov;
+			ios[0].iov_count = count;
+			for (unsigned i = 0; i < count; i++)
+				memset(iov[i].iov_base, (int)(round + i), iov[i].iov_len);
+			assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
+			while (results[0] == INT32_MAX)
+				assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+			assert_int_equal(results[0], len);
+			for (unsigned i = 0; i < count; sum += (uint32_t)iov[i++].iov_len)
+				assert_memory_equal(iov[i].iov_base, fake.drives[0] + 8192 + sum, iov[i].iov_len);
+		}
+	}
+}
+
+/* As many as fit and more, answered late and in any order; every byte. */
+static void many(unsigned depth, uint32_t delay, enum fake_order order)
+{
+	enum { COUNT = 600 };
+	uint32_t len = 4096;
+
+	open_queue_of(depth, true, 20000);
+	fake.delay = delay;
+	fake.order = order;
+	for (unsigned i = 0; i < COUNT; i++) {
+		char *at = (i % 5 == 0 ? foreign : memory) + (size_t)(i % 400) * len;
+
+		make_io(i, i % 2 ? SPW_WRITE : SPW_READ, at, len, (uint64_t)(i % 1000) * len);
+		if (i % 2)
+			memset(at, (int)i, len);
+		assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
+		if (i % 400 == 399)
+			while (ended <= i)
+				assert_true(spw_queue_reap(queue, 1 + i % 7, -1) >= 0);
+	}
+	while (ended < COUNT)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	for (unsigned i = 0; i < COUNT; i++) {
+		assert_int_equal(results[i], len);
+		if (i % 2)
+			assert_int_equal((uint8_t)fake.drives[0][(size_t)i * len + 17], (uint8_t)i);
+	}
+	assert_int_equal(failed, 0);
+}
+
+static void test_many_in_order(void **state)
+{
+	(void)state;
+	many(32, 0, FAKE_IN_ORDER);
+}
+
+static void test_many_out_of_order(void **state)
+{
+	(void)state;
+	many(64, 3, FAKE_SHUFFLED);
+}
+
+static void test_many_backwards_at_depth_1024(void **state)
+{
+	(void)state;
+	many(1024, 1, FAKE_BACKWARDS);
+}
+
+static void test_many_at_depth_1(void **state)
+{
+	(void)state;
+	many(1, 2, FAKE_SHUFFLED);
+}
+
+static void test_doorbells_are_rung_once_per_batch(void **state)
+{
+	unsigned before;
+
+	(void)state;
+	open_queue_of(32, true, 0);
+	fake_pump();
+	before = fake.doorbells;
+	for (unsigned i = 0; i < 16; i++)
+		assert_int_equal(spw_queue_prepare(queue, make_io(i, SPW_READ, memory + i * 4096, 4096, i * 4096)), 0);
+	fake_pump();
+	assert_int_equal(fake.doorbells, before);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	fake_pump();
+	assert_int_equal(fake.doorbells, before + 1);
+	assert_int_equal(spw_queue_reap(queue, 16, -1), 16);
+}
+
+static void test_flush_and_discard(void **state)
+{
+	(void)state;
+	open_queue_of(4, true, 0);
+	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
+	assert_int_equal(fake.flushes, 1);
+	assert_int_equal(run(SPW_DISCARD, NULL, 1u << 20, 8192), 1 << 20);
+	assert_int_equal(fake.deallocations, 1);
+	assert_int_equal(fake.drives[0][8192], 0);
+	assert_int_equal(fake.drives[0][8192 + (1u << 20) - 1], 0);
+	assert_int_not_equal(fake.drives[0][8192 + (1u << 20) + 1], 0);
+	/* The list of a slot's pages held the range: a transfer in the same slot makes its own. */
+	assert_int_equal(run(SPW_READ, memory, COMMAND_MAX, 0), COMMAND_MAX);
+	assert_memory_equal(memory, fake.drives[0], COMMAND_MAX);
+}
+
+static void test_failures_of_the_drive(void **state)
+{
+	struct spw_queue_stats stats;
+
+	(void)state;
+	open_queue_of(8, true, 0);
+	fake.fail_next = 1;
+	fake.fail_status = 0x4281;
+	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODATA);
+	expect_said("NVMe status 281h: Unrecovered Read Error");
+	fake.fail_next = 4;
+	fake.fail_status = 0x0006;
+	assert_int_equal(run(SPW_READ, memory, 4096, 0), 4096);
+	fake.fail_next = 100;
+	assert_int_equal(run(SPW_WRITE, foreign, 4096, 0), -EIO);
+	fake.fail_next = 0;
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.retries, 9);
+	/* The copy that the failed write had is there again. */
+	for (unsigned i = 0; i < 40; i++)
+		assert_int_equal(run(SPW_WRITE, foreign, 4096, 0), 4096);
+}
+
+static void test_cancelled_in_flight(void **state)
+{
+	(void)state;
+	open_queue_of(8, true, 0);
+	fake.delay = 5;
+	for (unsigned i = 0; i < 40; i++)
+		assert_int_equal(
+			spw_queue_prepare(queue, make_io(i, i % 2 ? SPW_READ : SPW_WRITE,
+							 (i % 3 ? memory : foreign) + i * 8192, 8192, i * 8192)),
+			0);
+	assert_int_equal(spw_queue_submit(queue), 0);
+	for (unsigned i = 0; i < 40; i += 2)
+		assert_int_equal(spw_queue_cancel(queue, &ios[i]), 0);
+	while (ended < 40)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	for (unsigned i = 0; i < 40; i++)
+		assert_true(results[i] == 8192 || (i % 2 == 0 && results[i] == -ECANCELED));
+}
+
+/* ---- Controllers that go wrong ---------------------------------------------------------------------------------------------- */
+
+static unsigned bad_ends;
+
+/* A buffer is given back only when the controller cannot write to it any more. */
+static void done_safely(struct spw_io *io)
+{
+	if (io->res < 0 && !fake.cut)
+		bad_ends++;
+	done(io);
+}
+
+static void start_many(unsigned count)
+{
+	bad_ends = 0;
+	for (unsigned i = 0; i < count; i++) {
+		make_io(i, i % 2 ? SPW_WRITE : SPW_READ, (i % 3 ? memory : foreign) + (size_t)i * 4096, 4096, i * 4096);
+		ios[i].done = done_safely;
+		assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
+	}
+	assert_int_equal(spw_queue_submit(queue), 0);
+}
+
+static void finish_many(unsigned count)
+{
+	while (ended < count)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	assert_int_equal(ended, count);
+	assert_int_equal(bad_ends, 0);
+	assert_true(fake.cut);
+}
+
+/* After its death everything fails at once, and a fresh open works. */
+static void expect_dead_then_alive(void)
+{
+	struct spw_device *again;
+
+	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
+	assert_int_equal(run(SPW_WRITE, foreign, 1u << 20, 0), -ENODEV);
+	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), -ENODEV);
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
+	spw_queue_close(queue);
+	queue = NULL;
+	assert_int_equal(fake_mapped() > 0, 1); /* what the device itself has */
+	spw_device_close(device);
+	device = NULL;
+	assert_true(fake.closed);
+	memset(fake.registers, 0, FAKE_REGISTERS);
+	fake.never_after = FAKE_NEVER;
+	fake.wrong_cid = fake.twice = 0;
+	fake.wanted_back = false;
+	fake.never_stops = false;
+	assert_int_equal(spw_device_open(PATH, NULL, &again), 0);
+	assert_int_equal(spw_device_pread(again, foreign, 512, 0), 0);
+	spw_device_close(again);
+	open_device();
+}
+
+static void test_a_command_past_its_deadline(void **state)
+{
+	uint64_t start_ns;
+
+	(void)state;
+	open_queue_of(32, true, 60);
+	fake.never_after = 5;
+	start_ns = spw_clock_ns();
+	start_many(20);
+	finish_many(20);
+	assert_true(spw_clock_ns() - start_ns >= 60000000);
+	assert_int_equal(failed, 15);
+	assert_int_equal(results[19], -ETIMEDOUT);
+	expect_said("has not ended within 60 ms");
+	expect_dead_then_alive();
+}
+
+/* Others come and go meanwhile: the one that does not is found all the same, and no other one has its deadline. */
+static void test_one_stuck_among_many(void **state)
+{
+	unsigned rounds = 0;
+
+	(void)state;
+	open_queue_of(4, true, 50);
+	start_many(1);
+	fake.never_after = 0;
+	fake_pump();
+	fake.never_after = FAKE_NEVER;
+	/* What is pending stays so: the controller forgets about it. */
+	assert_int_equal(fake.pending_count, 1);
+	fake.pending_count = 0;
+	while (ended == 0 || results[0] == INT32_MAX) {
+		make_io(1, SPW_READ, memory + 65536, 4096, 0);
+		assert_int_equal(spw_queue_prepare(queue, &ios[1]), 0);
+		while (results[1] == INT32_MAX)
+			assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+		rounds++;
+	}
+	assert_int_equal(results[0], -ETIMEDOUT);
+	assert_true(fake.cut);
+	assert_true(rounds > 10);
+	expect_dead_then_alive();
+}
+
+static void test_a_controller_that_does_not_even_stop(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 40);
+	fake.never_after = 0;
+	fake.never_stops = true;
+	start_many(8);
+	finish_many(8);
+	assert_int_equal(failed, 8);
+	expect_dead_then_alive();
+}
+
+static void test_a_fatal_status(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 2;
+	start_many(8);
+	fake_pump();
+	fake.registers[0x1c / 4] |= 2;
+	finish_many(8);
+	assert_int_equal(failed, 6);
+	assert_int_equal(results[7], -EIO);
+	expect_said("CSTS.CFS");
+	expect_dead_then_alive();
+}
+
+static void test_registers_of_all_ones(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 0;
+	start_many(8);
+	memset(fake.registers, 0xff, FAKE_REGISTERS);
+	finish_many(8);
+	assert_int_equal(results[0], -ENODEV);
+	expect_said("all ones");
+	expect_dead_then_alive();
+}
+
+static void test_reset_behind_our_back(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 0;
+	start_many(8);
+	fake_reset();
+	fake.registers[0x1c / 4] = 0;
+	fake.registers[0x14 / 4] = 0;
+	finish_many(8);
+	assert_int_equal(results[0], -EIO);
+	expect_said("CSTS.RDY");
+	expect_dead_then_alive();
+}
+
+static void test_wanted_back_by_the_kernel(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 0;
+	start_many(8);
+	fake.wanted_back = true;
+	finish_many(8);
+	assert_int_equal(results[0], -ENODEV);
+	expect_said("the kernel wants the device back");
+	expect_dead_then_alive();
+}
+
+static void test_completions_for_other_commands(void **state)
+{
+	static const uint16_t flips[] = {0x3ff, 0x400, 0x7c00, 0x8000, 0xffff};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(flips); i++) {
+		open_queue_of(32, true, 20000);
+		ended = failed = 0;
+		fake.never_after = 3;
+		fake.wrong_cid = 1;
+		fake.cid_flip = flips[i];
+		start_many(8);
+		finish_many(8);
+		assert_true(failed > 0);
+		expect_said("a completion for a command that");
+		expect_dead_then_alive();
+		said[0] = '\0';
+	}
+}
+
+static void test_completions_that_come_twice(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.twice = 1;
+	fake.never_after = 4;
+	start_many(8);
+	finish_many(8);
+	expect_said("a second completion for one command");
+	expect_dead_then_alive();
+}
+
+static void test_death_while_a_call_waits(void **state)
+{
+	(void)state;
+	spw_vfio_timeout_ms = 40;
+	fake.never_after = 0;
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ETIMEDOUT);
+	expect_error("no answer to command 02h of queue 1 within 40 ms");
+	assert_true(fake.cut);
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
+	expect_error("no answer to command 02h");
+	fake.never_after = FAKE_NEVER;
+	spw_device_close(device);
+	open_device();
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+}
+
+static void test_closing_with_commands_that_never_end(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 40);
+	fake.never_after = 0;
+	start_many(8);
+	spw_queue_close(queue);
+	queue = NULL;
+	assert_int_equal(ended, 8);
+	assert_int_equal(bad_ends, 0);
+}
+
+static void test_events_are_logged_and_asked_for_again(void **state)
+{
+	(void)state;
+	open_queue_of(4, true, 40);
+	for (unsigned i = 0; i < 2; i++) {
+		said[0] = '\0';
+		fake_pump();
+		fake_event(0x020101); /* health: temperature; its page: 2 */
+		while (!said[0])
+			assert_int_equal(run(SPW_READ, memory, 4096, 0), 4096);
+		expect_said("the temperature is over its limit");
+	}
+	assert_false(fake.cut);
+}
+
+/* ---- Several queues, namespaces, backends ----------------------------------------------------------------------------------- */
+
+static void test_queues_share_a_controller(void **state)
+{
+	struct spw_queue *queues[16];
+	struct spw_queue_opts opts;
+	unsigned count = 0;
+
+	(void)state;
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.arena = arena;
+	opts.tune_path = "";
+	while (spw_queue_open(&device, 1, &opts, &queues[count]) == 0)
+		count++;
+	/* The controller's own pair is one of them. */
+	assert_int_equal(count, FAKE_QUEUES - 2);
+	expect_error("queue pairs that the controller has are in use");
+	spw_queue_close(queues[0]);
+	queue = queues[0] = NULL;
+	assert_int_equal(spw_queue_open(&device, 1, &opts, &queues[0]), 0);
+	for (unsigned i = 0; i < count; i++) {
+		queue = queues[i];
+		assert_int_equal(run(SPW_READ, memory, 65536, i * 4096), 65536);
+		assert_memory_equal(memory, fake.drives[0] + i * 4096, 65536);
+	}
+	/* All die when one finds the controller dead. */
+	memset(fake.registers, 0xff, FAKE_REGISTERS);
+	queue = queues[3];
+	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
+	for (unsigned i = 0; i < count; i++) {
+		queue = queues[i];
+		assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
+		spw_queue_close(queue);
+	}
+	queue = NULL;
+}
+
+static void test_two_namespaces_in_one_queue(void **state)
+{
+	struct spw_device *both[2] = {device};
+	struct spw_queue_opts opts;
+
+	(void)state;
+	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &both[1]), 0);
+	assert_int_equal(fake.opens, 1);
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.arena = arena;
+	opts.tune_path = "";
+	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		make_io(i, SPW_READ, memory + i * 65536, 65536, 4096);
+		ios[i].device = i;
+		assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
+	}
+	while (ended < 2)
+		assert_true(spw_queue_reap(queue, 2, -1) >= 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_memory_equal(memory + i * 65536, fake.drives[i] + 4096, 65536);
+	assert_memory_not_equal(memory, memory + 65536, 65536);
+	spw_queue_close(queue);
+	queue = NULL;
+	spw_device_close(both[1]);
+}
+
+static void test_mixed_with_a_file(void **state)
+{
+	const char *base = getenv("TMPDIR");
+	struct spw_device *both[2] = {device};
+	struct spw_queue_opts opts;
+	char path[256];
+	int fd;
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/spillway-vfio.XXXXXX", base ? base : "/var/tmp");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 4 << 20), 0);
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(spw_device_open(path, NULL, &both[1]), 0);
+	assert_int_equal(unlink(path), 0);
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.arena = arena;
+	opts.tune_path = "";
+	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
+	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
+	for (unsigned round = 0; round < 40; round++) {
+		ended = 0;
+		fake.delay = round % 4;
+		for (unsigned i = 0; i < 64; i++) {
+			char *at = (i % 4 < 2 ? memory : (char *)spw_round_up((uintptr_t)foreign, 4096)) + i * 16384;
+
+			make_io(i, round % 2 ? SPW_READ : SPW_WRITE, at, 16384, (uint64_t)i * 16384);
+			ios[i].device = i % 2;
+			if (round % 2)
+				memset(at, 0, 16384);
+			else
+				memset(at, (int)(i + round + 1), 16384);
+			assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
+		}
+		make_io(64, SPW_FLUSH, NULL, 0, 0);
+		ios[64].device = round % 4 / 2;
+		assert_int_equal(spw_queue_prepare(queue, &ios[64]), 0);
+		while (ended < 65)
+			assert_true(spw_queue_reap(queue, 1 + round, -1) >= 0);
+		for (unsigned i = 0; i < 64; i++) {
+			assert_int_equal(results[i], 16384);
+			assert_int_equal(((uint8_t *)ios[i].buf)[16383], (uint8_t)(i + (round & ~1u) + 1));
+		}
+	}
+	/* The one dies, the other goes on. */
+	memset(fake.registers, 0xff, FAKE_REGISTERS);
+	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
+	make_io(0, SPW_READ, memory, 4096, 0);
+	ios[0].device = 1;
+	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(results[0], 4096);
+	spw_queue_close(queue);
+	queue = NULL;
+	spw_device_close(both[1]);
+}
+
+static void test_refused_backends(void **state)
+{
+	struct spw_queue_opts opts;
+
+	(void)state;
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.tune_path = "";
+	for (int backend = SPW_BACKEND_IO_URING; backend <= SPW_BACKEND_NVME; backend++) {
+		opts.backend = (enum spw_backend)backend;
+		assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), -EINVAL);
+		expect_error("vfio alone");
+	}
+	fake.map_error = -ENOMEM;
+	opts.backend = SPW_BACKEND_VFIO;
+	opts.arena = arena;
+	for (unsigned after = 0; after < 2; after++) {
+		unsigned mapped = fake_mapped();
+
+		fake.map_errors_after = after;
+		assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), -ENOMEM);
+		assert_int_equal(fake_mapped(), mapped);
+	}
+	fake.map_error = 0;
+}
+
+static void *wake(void *context)
+{
+	spw_queue_wake(context);
+	return NULL;
+}
+
+static void test_wakes_and_timeouts(void **state)
+{
+	uint64_t start_ns;
+	pthread_t thread;
+
+	(void)state;
+	open_queue_of(4, true, 20000);
+	/* Asleep, with nothing to poll. */
+	assert_int_equal(pthread_create(&thread, NULL, wake, queue), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	/* While polling. */
+	fake.never_after = 0;
+	start_many(1);
+	start_ns = spw_clock_ns();
+	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
+	assert_true(spw_clock_ns() - start_ns >= 10000000);
+	assert_int_equal(pthread_create(&thread, NULL, wake, queue), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	fake.never_after = FAKE_NEVER;
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	start_ns = spw_clock_ns();
+	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
+	assert_true(spw_clock_ns() - start_ns >= 10000000);
+}
+
+#define TEST(function)    cmocka_unit_test_setup_teardown(function, begin, end)
+#define TEST_4K(function) cmocka_unit_test_setup_teardown(function, begin_4k, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_geometry),
+		TEST_4K(test_geometry),
+		TEST(test_waiting_transfers),
+		TEST_4K(test_waiting_transfers),
+		TEST(test_waiting_transfers_that_fail),
+		TEST(test_info),
+		TEST(test_read_only),
+		TEST(test_locks_and_claims),
+		TEST(test_what_cannot_be_opened),
+		TEST(test_controllers_that_do_not_start),
+		TEST(test_every_size_and_place),
+		TEST_4K(test_every_size_and_place),
+		TEST(test_copies_are_counted_with_their_reason),
+		TEST(test_random_vectors),
+		TEST_4K(test_random_vectors),
+		TEST(test_many_in_order),
+		TEST(test_many_out_of_order),
+		TEST(test_many_backwards_at_depth_1024),
+		TEST(test_many_at_depth_1),
+		TEST(test_doorbells_are_rung_once_per_batch),
+		TEST(test_flush_and_discard),
+		TEST(test_failures_of_the_drive),
+		TEST(test_cancelled_in_flight),
+		TEST(test_a_command_past_its_deadline),
+		TEST(test_one_stuck_among_many),
+		TEST(test_a_controller_that_does_not_even_stop),
+		TEST(test_a_fatal_status),
+		TEST(test_registers_of_all_ones),
+		TEST(test_reset_behind_our_back),
+		TEST(test_wanted_back_by_the_kernel),
+		TEST(test_completions_for_other_commands),
+		TEST(test_completions_that_come_twice),
+		TEST(test_death_while_a_call_waits),
+		TEST(test_closing_with_commands_that_never_end),
+		TEST(test_events_are_logged_and_asked_for_again),
+		TEST(test_queues_share_a_controller),
+		TEST(test_two_namespaces_in_one_queue),
+		TEST(test_mixed_with_a_file),
+		TEST(test_refused_backends),
+		TEST(test_wakes_and_timeouts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
