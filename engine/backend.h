@@ -106,7 +106,8 @@ struct spw_queue {
 	/* spw_queue_prepare_any(), unless the backend has a shorter way for plain transfers and sets it when it is opened. */
 	int (*prepare)(struct spw_queue *queue, struct spw_io *io);
 	const struct spw_backend_ops *ops;
-	void *state; /* the backend's */
+	void *state;       /* the backend's */
+	void *front_state; /* of vfio, which shares a queue with another backend: state is that one's */
 
 	uint64_t waiting_mask; /* devices with waiting ios */
 	uint32_t ios;          /* prepared and not ended */

@@ -2,15 +2,16 @@
 /*
  * engine/backend_vfio.c - parts as NVMe commands in rings of this process: no system call on the way
  *
- * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's slot is its command's. Memory of the
- * arena is mapped for the controller once and named by its pages; other memory, and a vector with gaps between its pages, is copied
- * through memory that is mapped, and counted.
+ * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's slot is its
+ * command's. Memory of the arena is mapped for the controller once and named by its pages; other memory, and a
+ * vector with gaps between its pages, is copied through memory that is mapped, and counted.
  *
- * There is no kernel below that would end what a drive does not: now and then the clock and the controllers' registers are looked at.
- * When a command is past its deadline, or a controller does not work any more, the controller is stopped, and only then do its parts
- * end: until that moment it may write to their memory.
+ * There is no kernel below that would end what a drive does not: now and then the clock and the controllers'
+ * registers are looked at. When a command is past its deadline, or a controller does not work any more, the
+ * controller is stopped, and only then do its parts end: until that moment it may write to their memory.
  *
- * Devices that are not behind vfio are left to another backend, which shares the queue with this one.
+ * Devices that are not behind vfio are left to another backend, which shares the queue with this one: its state is
+ * q->state, this one's q->front_state.
  */
 #include <errno.h>
 #include <limits.h>
@@ -37,7 +38,10 @@
 /* No piece of registered memory is ever too long. */
 #define WHOLE_SHIFT 62u
 
-/* So many looks at the rings in vain, or waits, per look at the clock; and so long between looks at controllers and deadlines. */
+/*
+ * So many looks at the rings in vain, or waits, per look at the clock; and so long between looks at controllers and
+ * deadlines.
+ */
 #define LOOKS_PER_CLOCK 64u
 #define CHECK_MS        100u
 
@@ -74,20 +78,9 @@ struct vfio {
 	uint64_t next_check_ns;
 	uint64_t timeout_ns;
 	const struct spw_backend_ops *other; /* for devices that are not behind vfio; NULL: there are none */
-	void *other_state;
 };
 
 /* ---- The backend for the other devices -------------------------------------------------------------------------------------- */
-
-/* Its state is in place while it works. */
-#define WITH_OTHER(q, v, call)                  \
-	({                                      \
-		(q)->state = (v)->other_state;  \
-		__auto_type ret_of_call = call; \
-		(v)->other_state = (q)->state;  \
-		(q)->state = (v);               \
-		ret_of_call;                    \
-	})
 
 static bool needs_other(const struct spw_queue *q)
 {
@@ -104,7 +97,7 @@ static int open_other(struct spw_queue *q, struct vfio *v)
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(in_order); i++) {
 		spw_queue_describe(q, " %s for what is not behind vfio:", in_order[i]->name);
-		ret = WITH_OTHER(q, v, in_order[i]->open(q));
+		ret = in_order[i]->open(q);
 		if (ret == 0) {
 			v->other = in_order[i];
 			return 0;
@@ -117,7 +110,7 @@ static int open_other(struct spw_queue *q, struct vfio *v)
 static void close_other(struct spw_queue *q, struct vfio *v)
 {
 	if (v->other)
-		WITH_OTHER(q, v, (v->other->close(q), 0));
+		v->other->close(q);
 	v->other = NULL;
 }
 
@@ -219,13 +212,13 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 
 static void vfio_close(struct spw_queue *q)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 
 	close_other(q, v);
 	for (unsigned i = 0; i < q->device_count; i++)
 		close_device(q, &v->devices[i]);
 	free(v);
-	q->state = NULL;
+	q->front_state = NULL;
 }
 
 static int vfio_prepare(struct spw_queue *q, struct spw_io *io);
@@ -258,7 +251,7 @@ static int vfio_open(struct spw_queue *q)
 	if (!v)
 		return spw_error(-ENOMEM, "vfio: no memory");
 	v->timeout_ns = ms * UINT64_C(1000000);
-	q->state = v;
+	q->front_state = v;
 	for (unsigned i = 0; i < q->device_count && ret == 0; i++)
 		ret = open_device(q, i, &v->devices[i]);
 	if (ret == 0 && needs_other(q))
@@ -275,12 +268,12 @@ static int vfio_open(struct spw_queue *q)
 
 static void vfio_limits(struct spw_queue *q, struct spw_queue_device *dev)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 	struct vfio_device *d = &v->devices[dev - q->devices];
 
 	if (!d->ns) {
 		if (v->other->limits)
-			WITH_OTHER(q, v, (v->other->limits(q, dev), 0));
+			v->other->limits(q, dev);
 		return;
 	}
 	dev->part_bytes_max = (uint32_t)(d->ns->command_bytes_max & ~(uint64_t)dev->block_mask);
@@ -325,7 +318,7 @@ static inline void write_transfer(union spw_vfio_command *entry, const struct vf
 /* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
 static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 	struct spw_queue_device *dev;
 	uint64_t piece, prp[2];
 	struct spw_part *part = spw_whole_slot(q, io, WHOLE_SHIFT, &dev, &piece);
@@ -357,7 +350,10 @@ static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len
 	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
 }
 
-/* What of a part's vector the next @bytes are, beginning with its first element. Return: whether a command can name them. */
+/*
+ * What of a part's vector the next @bytes are, beginning with its first element. Return: whether a command can name
+ * them.
+ */
 static bool name_vector(const struct spw_queue *q, const struct vfio_device *d, const struct spw_part *part,
 			const struct spw_vfio_prp_list *list, bool *foreign, uint64_t prp[2])
 {
@@ -494,7 +490,7 @@ static int issue_to_other(struct spw_queue *q, struct vfio *v, struct spw_part *
 	int ret;
 
 	if (part->op != SPW_DISCARD || v->other->discards)
-		return WITH_OTHER(q, v, v->other->issue(q, part));
+		return v->other->issue(q, part);
 	q->stats.system_calls++;
 	q->stats.sleeps++;
 	ret = spw_device_discard(device, part->offset_bytes, part->len_bytes);
@@ -504,7 +500,7 @@ static int issue_to_other(struct spw_queue *q, struct vfio *v, struct spw_part *
 
 static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 	struct vfio_device *d = &v->devices[part->device];
 	uint32_t slot = (uint32_t)(part - q->devices[part->device].parts);
 
@@ -537,19 +533,19 @@ static inline void submit_pending(struct vfio *v)
 
 static int vfio_submit(struct spw_queue *q)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 
 	submit_pending(v);
-	return v->other ? WITH_OTHER(q, v, v->other->submit(q)) : 0;
+	return v->other ? v->other->submit(q) : 0;
 }
 
 static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 
 	/* A controller may be told to abort a command, and need not: it ends by itself. */
 	if (!v->devices[part->device].ns)
-		WITH_OTHER(q, v, (v->other->cancel(q, part), 0));
+		v->other->cancel(q, part);
 }
 
 /* ---- Completions ------------------------------------------------------------------------------------------------------------ */
@@ -641,7 +637,10 @@ __attribute__((cold)) static void bury(struct spw_queue *q, struct vfio_device *
 
 /* ---- Deadlines and dead controllers ----------------------------------------------------------------------------------------- */
 
-/* Commands have no time of their own: that it is in flight is noted by the first check that sees it. Return: the first seen too long ago. */
+/*
+ * Commands have no time of their own: that it is in flight is noted by the first check that sees it. Return: the
+ * first seen too long ago.
+ */
 static const struct spw_vfio_slot *find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns,
 						uint64_t timeout_ns)
 {
@@ -743,7 +742,7 @@ static int look(struct spw_queue *q, struct vfio *v, unsigned *taken)
 	if (unlikely(v->other) && other_has_parts(q, v)) {
 		uint32_t before = spw_queue_in_flight(q);
 
-		ret = WITH_OTHER(q, v, v->other->wait(q, 0, 0));
+		ret = v->other->wait(q, 0, 0);
 		*taken += before > spw_queue_in_flight(q) ? before - spw_queue_in_flight(q) : 0;
 	}
 	if (unlikely(++v->looks % LOOKS_PER_CLOCK == 0))
@@ -763,12 +762,12 @@ static void relax(const struct spw_queue *q, const struct vfio *v)
 
 static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
-	struct vfio *v = q->state;
+	struct vfio *v = q->front_state;
 	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	int ret;
 
 	if (want > 0 && rings_are_empty(q, v))
-		return v->other ? WITH_OTHER(q, v, v->other->wait(q, want, timeout_ns)) : sleep_for_wake(q, timeout_ns);
+		return v->other ? v->other->wait(q, want, timeout_ns) : sleep_for_wake(q, timeout_ns);
 	for (;;) {
 		unsigned taken;
 

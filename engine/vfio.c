@@ -323,7 +323,10 @@ void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry 
 	(void)snprintf(g->serial, sizeof(g->serial), "%s", identity->serial);
 }
 
-/* Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme_admin.h) knows descriptors only. */
+/*
+ * Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme_admin.h) knows descriptors
+ * only.
+ */
 static _Thread_local struct spw_vfio_namespace *asked;
 
 static int fail(int error)

@@ -2,9 +2,9 @@
 /*
  * engine/vfio_container.c - controllers behind the kernel's vfio-pci: the container and its IOMMU, groups, devices
  *
- * A group is what the IOMMU can keep apart from the rest, mostly one device; it belongs to the one process that opened it. The container
- * holds the groups of this process. When its last group leaves, the kernel forgets what was mapped, so the container is given up then and
- * the next controller gets a new one.
+ * A group is what the IOMMU can keep apart from the rest, mostly one device; it belongs to the one process that
+ * opened it. The container holds the groups of this process. When its last group leaves, the kernel forgets what
+ * was mapped, so the container is given up then and the next controller gets a new one.
  */
 #include "engine/vfio_container.h"
 
@@ -125,7 +125,9 @@ static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t
 	}
 }
 
-/* Which addresses the IOMMU takes. Without being told, those that every machine has: below the window of interrupts. */
+/*
+ * Which addresses the IOMMU takes. Without being told, those that every machine has: below the window of interrupts.
+ */
 static int ask_ranges(struct container *c)
 {
 	union {
@@ -190,7 +192,10 @@ static bool sysfs_number(const char *address, const char *name, long *number)
 	return line[0] != '\0';
 }
 
-/* What has to be so before vfio is asked at all, each with its remedy. Return: 0, and the group's number; a negative errno. */
+/*
+ * What has to be so before vfio is asked at all, each with its remedy. Return: 0, and the group's number; a
+ * negative errno.
+ */
 static int examine(const char *address, unsigned *number)
 {
 	char path[PATH_MAX], driver[64], group[64], *end;
@@ -324,7 +329,10 @@ static void put_group(struct group *g)
 		*at = g->next;
 		break;
 	}
-	/* Without its device's descriptor the group leaves the container, and with it the IOMMU lets nothing of it through. */
+	/*
+	 * Without its device's descriptor the group leaves the container, and with it the IOMMU lets nothing of it
+	 * through.
+	 */
 	(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
 	(void)close(g->fd);
 	free(g);
@@ -395,7 +403,10 @@ static void real_unmap(struct spw_vfio_link *link, void *memory, uint64_t len_by
 	if (--m->users == 0) {
 		unmap.iova = m->iova;
 		unmap.size = m->len_bytes;
-		/* A container without groups has forgotten it by itself. Else, memory that stays mapped must not be given away. */
+		/*
+		 * A container without groups has forgotten it by itself. Else, memory that stays mapped must not be
+		 * given away.
+		 */
 		SPW_ASSERT(c->groups == 0 || ioctl(c->fd, VFIO_IOMMU_UNMAP_DMA, &unmap) == 0);
 		spw_vfio_space_remove(&c->space, m);
 		free(m);
@@ -455,7 +466,10 @@ static void real_cut(struct spw_vfio_link *link)
 		return;
 	/* For a descriptor that a child of fork(2) has kept; one that is gone cannot be told, and needs not. */
 	(void)set_bus_master(r, false);
-	/* The mapping holds the device open; other threads may be about to ring a doorbell. So memory takes its place in one step. */
+	/*
+	 * The mapping holds the device open; other threads may be about to ring a doorbell. So memory takes its
+	 * place in one step.
+	 */
 	SPW_ASSERT(mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == registers);
 	(void)pthread_mutex_lock(&lock);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio_container.h - the addresses by which controllers reach memory: which are free, and what is mapped where
+ * engine/vfio_container.h - the addresses by which controllers reach memory: which are free, and what is mapped
+ * where
  *
- * All controllers of a process share one container, and with it one address space: memory is mapped once for all of them.
+ * All controllers of a process share one container, and with it one address space: memory is mapped once for all of
+ * them.
  */
 #ifndef SPW_ENGINE_VFIO_CONTAINER_H
 #define SPW_ENGINE_VFIO_CONTAINER_H
@@ -32,8 +34,8 @@ struct spw_vfio_space {
 };
 
 /*
- * Find room for a mapping, the lowest that there is, as far from the beginning of a large page as the memory is, so that the IOMMU can use
- * large pages too. Address 0 is never given. Return: whether there is room.
+ * Find room for a mapping, the lowest that there is, as far from the beginning of a large page as the memory is, so
+ * that the IOMMU can use large pages too. Address 0 is never given. Return: whether there is room.
  */
 bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes, uint64_t *iova);
 

@@ -118,7 +118,10 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	va_start(args, format);
 	(void)vsnprintf(c->reason + used, sizeof(c->reason) - (size_t)used, format, args);
 	va_end(args);
-	/* A controller that can still hear ends its transfers before it says that it is disabled. One that cannot is cut off all the same. */
+	/*
+	 * A controller that can still hear ends its transfers before it says that it is disabled. One that cannot
+	 * is cut off all the same.
+	 */
 	(void)disable(c);
 	c->link->ops->cut(c->link);
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
@@ -304,7 +307,9 @@ static const char *event_text(uint32_t event)
 	}
 }
 
-/* The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again. */
+/*
+ * The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again.
+ */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
 {
 	uint32_t page = c->event >> 16 & 0xffu;

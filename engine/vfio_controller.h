@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio_controller.h - an NVMe controller: started, asked, given queue pairs, shut down; or found dead, and stopped
+ * engine/vfio_controller.h - an NVMe controller: started, asked, given queue pairs, shut down; or found dead, and
+ * stopped
  *
- * Threads    All functions may be called from any thread. A pair belongs to who made it; what is sent by spw_vfio_admin() takes turns.
- * Life       LIVE until it is closed, or until somebody finds that it does not work: a command past its deadline, a fatal status, a
- *            completion that cannot be, registers that read as all ones, the kernel wanting it back. That somebody stops it: the
- *            controller is disabled and then cut off from memory. Once it is STOPPED it can write nowhere any more, and whoever has
- *            commands in flight fails them and has the memory back. It does not come back to life; the next spw_vfio_open() starts anew.
+ * Threads    All functions may be called from any thread. A pair belongs to who made it; what is sent by
+ * spw_vfio_admin() takes turns. Life       LIVE until it is closed, or until somebody finds that it does not work:
+ * a command past its deadline, a fatal status, a
+ *            completion that cannot be, registers that read as all ones, the kernel wanting it back. That somebody
+ *            stops it: the controller is disabled and then cut off from memory. Once it is STOPPED it can write
+ *            nowhere any more, and whoever has commands in flight fails them and has the memory back. It does not
+ *            come back to life; the next spw_vfio_open() starts anew.
  */
 #ifndef SPW_ENGINE_VFIO_CONTROLLER_H
 #define SPW_ENGINE_VFIO_CONTROLLER_H
@@ -68,17 +71,23 @@ void spw_vfio_controller_close(struct spw_vfio_controller *controller);
 int spw_vfio_controller_error(const struct spw_vfio_controller *controller);
 
 /*
- * Send an admin command, without its addresses, and wait. @data: at most a page, NULL for none; goes both ways. Return: 0; the drive's
- * status, positive; a negative errno.
+ * Send an admin command, without its addresses, and wait. @data: at most a page, NULL for none; goes both ways.
+ * Return: 0; the drive's status, positive; a negative errno.
  */
 int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
 		   uint32_t len_bytes, uint32_t *result);
 
-/* The same on the controller's own pair of I/O rings, at most SPW_VFIO_COPY_BYTES. @sends, @fetches: which way @data is copied. */
+/*
+ * The same on the controller's own pair of I/O rings, at most SPW_VFIO_COPY_BYTES. @sends, @fetches: which way
+ * @data is copied.
+ */
 int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
 		     uint32_t len_bytes, bool sends, bool fetches);
 
-/* Make a pair, with @extra_bytes of memory for its owner. Return: 0; -EBUSY the controller has no more; a negative errno. */
+/*
+ * Make a pair, with @extra_bytes of memory for its owner. Return: 0; -EBUSY the controller has no more; a negative
+ * errno.
+ */
 int spw_vfio_pair_open(struct spw_vfio_controller *controller, uint32_t slots, uint64_t extra_bytes,
 		       struct spw_vfio_pair *pair);
 

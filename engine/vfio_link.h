@@ -2,8 +2,8 @@
 /*
  * engine/vfio_link.h - how a controller is reached: its registers, and memory that it can reach
  *
- * vfio_container.c makes links to real controllers; the tests make one to a controller in memory. What a controller does with it is
- * vfio_controller.c.
+ * vfio_container.c makes links to real controllers; the tests make one to a controller in memory. What a controller
+ * does with it is vfio_controller.c.
  */
 #ifndef SPW_ENGINE_VFIO_LINK_H
 #define SPW_ENGINE_VFIO_LINK_H
@@ -18,8 +18,9 @@ struct spw_vfio_link;
 
 struct spw_vfio_link_ops {
 	/*
-	 * Let the controller reach whole pages of memory, at the same distance from each other, from *@iova on. The same memory may be
-	 * mapped several times and has one address then; it is reachable until all of them are unmapped.
+	 * Let the controller reach whole pages of memory, at the same distance from each other, from *@iova on. The
+	 * same memory may be mapped several times and has one address then; it is reachable until all of them are
+	 * unmapped.
 	 * Return: 0; -ENOMEM also: the limit of locked memory; a negative errno.
 	 */
 	int (*map)(struct spw_vfio_link *link, void *memory, uint64_t len_bytes, uint64_t *iova);
@@ -32,8 +33,8 @@ struct spw_vfio_link_ops {
 	bool (*is_wanted_back)(struct spw_vfio_link *link);
 
 	/*
-	 * Cut the controller off: when this returns it can reach no memory any more. Registers read as zeroes from then on, and what is
-	 * written to them is lost. May be called while other threads use the registers. Once.
+	 * Cut the controller off: when this returns it can reach no memory any more. Registers read as zeroes from
+	 * then on, and what is written to them is lost. May be called while other threads use the registers. Once.
 	 */
 	void (*cut)(struct spw_vfio_link *link);
 
@@ -100,8 +101,8 @@ static inline void spw_vfio_set64(struct spw_vfio_link *link, uint32_t offset, u
 /* ---- Order ---- */
 
 /*
- * Between writes to memory that the controller reads and the write to a register that tells it so. x86 keeps the order of writes; the
- * compiler does not. Arm needs a barrier that reaches beyond the cores.
+ * Between writes to memory that the controller reads and the write to a register that tells it so. x86 keeps the
+ * order of writes; the compiler does not. Arm needs a barrier that reaches beyond the cores.
  */
 static inline void spw_vfio_publish(void)
 {

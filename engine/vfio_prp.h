@@ -2,10 +2,10 @@
 /*
  * engine/vfio_prp.h - where the memory of a command lies, as physical region pages
  *
- * A command has two addresses. The first is of any multiple of four bytes; from there the memory goes on to the end of its page. The
- * second is the next page, or, when there are more than two, a list of the other pages. In between there are no gaps: all pages but the
- * first begin at their beginning, and all but the last go on to their end. The list has a page of its own per slot, so that a command
- * carries at most SPW_VFIO_PRP_BYTES_MAX.
+ * A command has two addresses. The first is of any multiple of four bytes; from there the memory goes on to the end
+ * of its page. The second is the next page, or, when there are more than two, a list of the other pages. In between
+ * there are no gaps: all pages but the first begin at their beginning, and all but the last go on to their end. The
+ * list has a page of its own per slot, so that a command carries at most SPW_VFIO_PRP_BYTES_MAX.
  */
 #ifndef SPW_ENGINE_VFIO_PRP_H
 #define SPW_ENGINE_VFIO_PRP_H

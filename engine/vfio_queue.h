@@ -2,13 +2,16 @@
 /*
  * engine/vfio_queue.h - a submission and a completion ring: commands in, completions out, nothing else
  *
- * A pair belongs to one thread at a time. A command has a slot from its issue to its completion; its identifier is the slot and, in
- * the bits above, how often the slot was used, so that a completion that comes twice, or for nothing, is told from a right one.
+ * A pair belongs to one thread at a time. A command has a slot from its issue to its completion; its identifier is
+ * the slot and, in the bits above, how often the slot was used, so that a completion that comes twice, or for
+ * nothing, is told from a right one.
  *
  * Invariants
- *   INV-1  Slots in use are fewer than the entries of a ring, so neither ring overflows, and the entry at the tail is free.
+ *   INV-1  Slots in use are fewer than the entries of a ring, so neither ring overflows, and the entry at the tail
+ *          is free.
  *   INV-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
- *   INV-3  The controller is told of no command before all of it is in memory, and reads no entry that is not told of.
+ *   INV-3  The controller is told of no command before all of it is in memory, and reads no entry that is not told
+ *          of.
  */
 #ifndef SPW_ENGINE_VFIO_QUEUE_H
 #define SPW_ENGINE_VFIO_QUEUE_H
@@ -18,7 +21,10 @@
 
 #define SPW_VFIO_SLOTS_MAX 1024u
 
-/* Of a command identifier: the slot, and 5 bits of its use count above. FFFFh, which means no command in an error log, is none. */
+/*
+ * Of a command identifier: the slot, and 5 bits of its use count above. FFFFh, which means no command in an error
+ * log, is none.
+ */
 #define SPW_VFIO_CID_SLOT  (SPW_VFIO_SLOTS_MAX - 1)
 #define SPW_VFIO_CID_SHIFT 10
 #define SPW_VFIO_CID_MASK  0x7fffu
@@ -79,7 +85,8 @@ struct spw_vfio_pair {
 uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max);
 
 /*
- * Rings and slots in memory; the controller is not told. @extra_bytes more, page-aligned, follow the rings for the owner's use.
+ * Rings and slots in memory; the controller is not told. @extra_bytes more, page-aligned, follow the rings for the
+ * owner's use.
  * @slots may be more than the rings take at a time. Return: 0; -ENOMEM.
  */
 int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id, uint32_t slots,
@@ -100,8 +107,8 @@ static inline bool spw_vfio_pair_has_room(const struct spw_vfio_pair *pair)
 }
 
 /*
- * The entry for the next command, in a slot that is not in use; there is room. The caller sets all of it but the identifier, which is
- * what it has to put there: @cid.
+ * The entry for the next command, in a slot that is not in use; there is room. The caller sets all of it but the
+ * identifier, which is what it has to put there: @cid.
  */
 static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *pair, uint32_t slot, uint16_t *cid)
 {
@@ -130,8 +137,8 @@ static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
 int spw_vfio_pair_complain(struct spw_vfio_pair *pair, const struct spw_vfio_completion *completion);
 
 /*
- * The next completion. @status: without the phase. Return: 1; 0 there is none; -1 it is for no command in flight: the controller is
- * not to be trusted with memory any more (pair->complaint).
+ * The next completion. @status: without the phase. Return: 1; 0 there is none; -1 it is for no command in flight:
+ * the controller is not to be trusted with memory any more (pair->complaint).
  */
 static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status, uint32_t *result)
 {

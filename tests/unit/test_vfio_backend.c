@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: all that it can do wrong, and what becomes of buffers */
+/*
+ * tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: all that it can do wrong, and
+ * what becomes of buffers
+ */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_fake.h"
 

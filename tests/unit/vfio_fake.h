@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/vfio_fake.h - an NVMe controller in memory: its registers are an array, and it works when the driver waits for it
+ * tests/unit/vfio_fake.h - an NVMe controller in memory: its registers are an array, and it works when the driver
+ * waits for it
  *
- * The driver's every look in vain calls fake_pump(), which obeys what registers, doorbells and rings say, by the specification. It reaches
- * memory only by what was mapped for it: each address that was not, and each command that breaks a rule, is counted in fake.faults and
- * said. It can be late, answer in another order, twice, for commands that never were, or not at all.
+ * The driver's every look in vain calls fake_pump(), which obeys what registers, doorbells and rings say, by the
+ * specification. It reaches memory only by what was mapped for it: each address that was not, and each command that
+ * breaks a rule, is counted in fake.faults and said. It can be late, answer in another order, twice, for commands
+ * that never were, or not at all.
  *
  * The test has a line "wrap: spw_vfio_link_open" in a comment of its own.
  */
