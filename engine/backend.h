@@ -28,10 +28,10 @@ struct spw_queue_device;
 #define SPW_WANT_MAX 64u
 
 /* Of an io, see transfer.c. */
-enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE };
+enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE, IO_WHOLE_UNREGISTERED };
 
 /*
- * One request in flight, one cache line. While its io is IO_WHOLE, only io, next and device hold: the rest is what the io says, and is
+ * One request in flight, one cache line. While its io is whole, only io, next and device hold: the rest is what the io says, and is
  * filled in by spw_part_unfold() when it does not end in one go.
  */
 struct spw_part {
@@ -125,10 +125,11 @@ struct spw_queue {
 	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
 	unsigned pieces;            /* registered; 0: none */
 	uint64_t registered_bytes;  /* from the arena's base */
-	uint64_t whole_issued;      /* ios that are or were IO_WHOLE, each in one part with registered memory, */
+	uint64_t whole_issued;      /* ios that are or were whole, each in one part, */
 	uint64_t whole_ended;       /* how many of them have ended, */
 	uint64_t whole_reaped; /* and had when the last reap returned; what of them is counted elsewhere comes on top */
-	uint64_t whole_bytes[2]; /* transferred by them: SPW_READ, SPW_WRITE */
+	uint64_t whole_bytes[2];     /* transferred by them: SPW_READ, SPW_WRITE */
+	uint64_t whole_unregistered; /* those of whole_issued whose memory is not registered */
 	unsigned
 		piece_shift; /* a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the backend takes less */
 	uintptr_t page_bytes;
@@ -161,7 +162,7 @@ void spw_part_completed(struct spw_queue *queue, struct spw_part *part, int64_t 
 /* spw_queue_prepare() for every io: it is issued by the next submit or wait. */
 int spw_queue_prepare_any(struct spw_queue *queue, struct spw_io *io);
 
-/* Fill in a part whose io is IO_WHOLE from that io, which is IO_ISSUED from then on. */
+/* Fill in a part whose io is whole from that io, which is IO_ISSUED from then on. */
 void spw_part_unfold(struct spw_queue *queue, struct spw_part *part);
 
 /* spw_queue_open() with the backends to try, in order. */
@@ -206,9 +207,20 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
 }
 
+/* The checks of spw_queue_prepare_any(), but those of the memory, in few instructions; and that one part is enough. */
+static inline bool spw_is_whole(const struct spw_queue *queue, const struct spw_queue_device *dev,
+				const struct spw_io *io, uint32_t bytes_max)
+{
+	uint64_t end_bytes;
+
+	return io->device < queue->device_count && (unsigned)io->op <= SPW_WRITE && io->len_bytes - 1 < bytes_max &&
+	       !__builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) && end_bytes <= dev->size_bytes &&
+	       ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) == 0;
+}
+
 /*
- * The slot for an io that goes to the drive in one piece from registered memory, which is nearly all of them: the checks of
- * spw_queue_prepare_any() in few instructions. @piece: where the memory lies.
+ * The slot for an io that goes to the drive in one piece from registered memory, which is nearly all of them. @piece: where the
+ * memory lies.
  * Return: NULL when there is anything that takes a closer look; nothing was done then.
  */
 static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue, const struct spw_io *io,
@@ -216,29 +228,58 @@ static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue, con
 {
 	struct spw_queue_device *dev = &queue->devices[io->device];
 	uint64_t first = (uintptr_t)io->buf - queue->arena_base;
-	uint64_t end_bytes;
 
 	*device = dev;
 	*piece = first >> piece_shift;
-	if (io->device >= queue->device_count || (unsigned)io->op > SPW_WRITE ||
-	    io->len_bytes - 1 >= dev->whole_bytes ||
-	    __builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) || end_bytes > dev->size_bytes ||
-	    ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) != 0 ||
-	    first >= queue->registered_bytes || (first + io->len_bytes - 1) >> piece_shift != *piece ||
+	if (!spw_is_whole(queue, dev, io, dev->whole_bytes) || first >= queue->registered_bytes ||
+	    (first + io->len_bytes - 1) >> piece_shift != *piece || SPW_IS_POISONED(io->buf, io->len_bytes) ||
+	    dev->head)
+		return NULL;
+	return dev->free;
+}
+
+/* The same from memory that is not registered, the caller's own or, where nothing can be registered, the arena's. */
+static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queue *queue, const struct spw_io *io,
+							   struct spw_queue_device **device)
+{
+	struct spw_queue_device *dev = &queue->devices[io->device];
+
+	*device = dev;
+	if (!spw_is_whole(queue, dev, io, dev->uncut_bytes) || !io->buf ||
+	    (uintptr_t)io->buf - queue->arena_base < queue->registered_bytes ||
 	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
 		return NULL;
 	return dev->free;
+}
+
+static inline void spw_whole_issued_as(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part,
+				       struct spw_io *io, enum spw_io_state state)
+{
+	part->io = io;
+	io->engine_state = state;
+	dev->free = part->next;
+	dev->in_flight++;
+	queue->whole_issued++;
 }
 
 /* The backend has issued @io in the slot that spw_whole_slot() gave. */
 static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part,
 				    struct spw_io *io)
 {
-	part->io = io;
-	io->engine_state = IO_WHOLE;
-	dev->free = part->next;
-	dev->in_flight++;
-	queue->whole_issued++;
+	spw_whole_issued_as(queue, dev, part, io, IO_WHOLE);
+}
+
+/* The same for spw_whole_unregistered_slot(). */
+static inline void spw_whole_unregistered_issued(struct spw_queue *queue, struct spw_queue_device *dev,
+						 struct spw_part *part, struct spw_io *io)
+{
+	spw_whole_issued_as(queue, dev, part, io, IO_WHOLE_UNREGISTERED);
+	queue->whole_unregistered++;
+}
+
+static inline bool spw_io_is_whole(const struct spw_io *io)
+{
+	return io->engine_state >= IO_WHOLE;
 }
 
 /* As spw_part_completed(), from wait, for what was issued whole and has ended whole. Return: false: nothing was done. */
@@ -247,7 +288,7 @@ static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part 
 	struct spw_io *io = part->io;
 	struct spw_queue_device *dev;
 
-	if (io->engine_state != IO_WHOLE || res != (int64_t)io->len_bytes)
+	if (!spw_io_is_whole(io) || res != (int64_t)io->len_bytes)
 		return false;
 	dev = &queue->devices[part->device];
 	part->io = NULL;

@@ -282,7 +282,9 @@ union entry {
 	uint64_t words[8];
 };
 
-_Static_assert(IORING_OP_WRITE_FIXED == IORING_OP_READ_FIXED + (SPW_WRITE - SPW_READ), "an opcode is a sum");
+_Static_assert(IORING_OP_WRITE_FIXED == IORING_OP_READ_FIXED + (SPW_WRITE - SPW_READ) &&
+		       IORING_OP_WRITE == IORING_OP_READ + (SPW_WRITE - SPW_READ),
+	       "an opcode is a sum");
 _Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 && offsetof(struct io_uring_sqe, flags) == 1 &&
 		       offsetof(struct io_uring_sqe, fd) == 4 && offsetof(struct io_uring_sqe, off) == 8 &&
 		       offsetof(struct io_uring_sqe, addr) == 16 && offsetof(struct io_uring_sqe, len) == 24 &&
@@ -290,7 +292,8 @@ _Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 && offsetof(struct io_
 		       offsetof(struct io_uring_sqe, buf_index) == 40 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "words of an entry");
 
-#define PLAIN_ENTRY (IORING_OP_READ_FIXED + (IOSQE_FIXED_FILE << 8))
+#define PLAIN_ENTRY        (IORING_OP_READ_FIXED + (IOSQE_FIXED_FILE << 8))
+#define UNREGISTERED_ENTRY (IORING_OP_READ + (IOSQE_FIXED_FILE << 8))
 
 /* Look how far the kernel has come. Return: whether there are free entries. */
 __attribute__((cold, noinline)) static bool find_room(struct spw_uring *u)
@@ -371,31 +374,54 @@ __attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q
  * A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. An entry is written in words:
  * all that prepare_entry() ever sets, while nobody sets what lies behind, which stays 0.
  */
+static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first_word, const struct spw_io *io,
+			      const struct spw_part *part, uint64_t piece)
+{
+	union entry *entry = (union entry *)&u->entries[tail & u->entries_mask];
+
+	u->ring.sq.sqe_tail = tail + 1;
+	entry->words[0] = first_word + (unsigned)io->op + ((uint64_t)io->device << 32);
+	entry->words[1] = io->offset_bytes;
+	entry->words[2] = (uintptr_t)io->buf;
+	entry->words[3] = io->len_bytes;
+	entry->words[4] = (uintptr_t)part;
+	entry->words[5] = piece;
+}
+
+/* Memory of the caller's own. */
+__attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, struct spw_io *io)
+{
+	struct spw_uring *u = q->state;
+	struct spw_queue_device *dev;
+	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
+	unsigned tail = u->ring.sq.sqe_tail;
+
+	if (__builtin_expect(!part, 0))
+		return spw_queue_prepare_any(q, io);
+	if (__builtin_expect(tail == u->tail_limit, 0))
+		return prepare_into_full(q, io);
+	spw_whole_unregistered_issued(q, dev, part, io);
+	fill_entry(u, tail, UNREGISTERED_ENTRY, io, part, 0);
+	return 0;
+}
+
 static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct spw_uring *u = q->state;
 	struct spw_queue_device *dev;
 	uint64_t piece;
 	struct spw_part *part = spw_whole_slot(q, io, SPW_PIECE_SHIFT, &dev, &piece);
-	union entry *entry;
 	unsigned tail;
 
 	if (__builtin_expect(!part, 0))
-		return spw_queue_prepare_any(q, io);
+		return prepare_unregistered(q, io);
 	tail = u->ring.sq.sqe_tail;
 	if (__builtin_expect(tail == u->tail_limit, 0))
 		return prepare_into_full(q, io);
 	/* What was looked at above is read again, which costs less than to save the registers that would hold it. */
 	__asm__ volatile("" ::: "memory");
 	spw_whole_issued(q, dev, part, io);
-	u->ring.sq.sqe_tail = tail + 1;
-	entry = (union entry *)&u->entries[tail & u->entries_mask];
-	entry->words[0] = PLAIN_ENTRY + (unsigned)io->op + ((uint64_t)io->device << 32);
-	entry->words[1] = io->offset_bytes;
-	entry->words[2] = (uintptr_t)io->buf;
-	entry->words[3] = io->len_bytes;
-	entry->words[4] = (uintptr_t)part;
-	entry->words[5] = piece;
+	fill_entry(u, tail, PLAIN_ENTRY, io, part, piece);
 	return 0;
 }
 

@@ -42,6 +42,8 @@ static int probe_poll(struct spw_queue *q, struct aio *a)
 	return 0;
 }
 
+static int aio_prepare(struct spw_queue *q, struct spw_io *io);
+
 static int aio_open(struct spw_queue *q)
 {
 	unsigned slots = q->depth * q->device_count;
@@ -73,6 +75,7 @@ static int aio_open(struct spw_queue *q)
 			"libaio neither polls nor submits from a kernel thread; using interrupts");
 	q->wait_mode = SPW_WAIT_INTERRUPT;
 	spw_queue_describe(q, " interrupt");
+	q->prepare = aio_prepare;
 	q->state = a;
 	return 0;
 fail:
@@ -117,20 +120,50 @@ static int aio_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/* The kernel refused the first pending request, and that alone. */
+/* A plain transfer from the caller's io straight among those to be submitted; what is not plain takes the long way. */
+static int aio_prepare(struct spw_queue *q, struct spw_io *io)
+{
+	struct aio *a = q->state;
+	struct spw_queue_device *dev;
+	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
+	struct iocb *iocb;
+
+	if (__builtin_expect(!part, 0))
+		return spw_queue_prepare_any(q, io);
+	spw_whole_unregistered_issued(q, dev, part, io);
+	iocb = &a->iocbs[part - q->parts];
+	if (io->op == SPW_READ)
+		io_prep_pread(iocb, dev->fd, io->buf, io->len_bytes, (long long)io->offset_bytes);
+	else
+		io_prep_pwrite(iocb, dev->fd, io->buf, io->len_bytes, (long long)io->offset_bytes);
+	iocb->data = part;
+	a->pending[a->pending_count++] = iocb;
+	return 0;
+}
+
+/*
+ * The kernel refused the first pending request, and that alone. Its io ends when the others are submitted: it may be prepared again, and
+ * there is room for each slot once.
+ */
 static void complete_refused(struct spw_queue *q, struct aio *a, struct spw_part *part, int error)
 {
+	bool was_issuing = q->issuing;
+
 	if (!part) {
 		a->wakes_queued--;
 		return;
 	}
+	if (spw_io_is_whole(part->io))
+		spw_part_unfold(q, part);
 	if (part->op == SPW_FLUSH && error == -EINVAL) {
 		/* No asynchronous flush here. */
 		q->stats.system_calls++;
 		q->stats.sleeps++;
 		error = spw_device_sync(q->devices[part->device].device);
 	}
+	q->issuing = true;
 	spw_part_completed(q, part, error);
+	q->issuing = was_issuing;
 }
 
 static int aio_submit(struct spw_queue *q)
@@ -143,6 +176,12 @@ static int aio_submit(struct spw_queue *q)
 		int ret = io_submit(a->context, (long)(a->pending_count - done), a->pending + done);
 
 		q->stats.system_calls++;
+		if (a->wakes_queued == 0 && ret > 0) {
+			a->in_kernel += (unsigned)ret;
+			done += (unsigned)ret;
+			a->refusals = 0;
+			continue;
+		}
 		for (int i = 0; i < ret; i++, done++) {
 			bool is_wake = !a->pending[done]->data;
 
@@ -172,6 +211,15 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 	struct aio *a = q->state;
 	struct io_event event;
 
+	/* What was not submitted yet the kernel never sees. */
+	for (unsigned i = 0; i < a->pending_count; i++) {
+		if (a->pending[i]->data != part)
+			continue;
+		a->pending_count--;
+		memmove(&a->pending[i], &a->pending[i + 1], (a->pending_count - i) * sizeof(struct iocb *));
+		spw_part_completed(q, part, -ECANCELED);
+		return;
+	}
 	/* No drive's driver supports it today: a refusal means that the part ends by itself. */
 	if (io_cancel(a->context, &a->iocbs[part - q->parts], &event) == 0) {
 		a->in_kernel--;
@@ -213,7 +261,8 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 			continue;
 		}
 		a->in_kernel--;
-		spw_part_completed(q, part, (int64_t)(long)a->events[i].res);
+		if (__builtin_expect(!spw_whole_completed(q, part, (int64_t)(long)a->events[i].res), 0))
+			spw_part_completed(q, part, (int64_t)(long)a->events[i].res);
 	}
 }
 
@@ -222,7 +271,7 @@ static unsigned events_to_wait_for(const struct spw_queue *q, const struct aio *
 				   unsigned in_flight_before)
 {
 	/* A part that was refused has ended or is to be issued again. */
-	if (q->in_flight != in_flight_before || q->again > 0)
+	if (spw_queue_in_flight(q) != in_flight_before || q->again > 0)
 		return 0;
 	if (a->pending_count > 0)
 		return want > 0 && a->in_kernel > 0;
@@ -234,7 +283,7 @@ static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	struct aio *a = q->state;
 	struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
 	struct timespec none = {0};
-	unsigned in_flight = q->in_flight;
+	unsigned in_flight = spw_queue_in_flight(q);
 	int ret;
 
 	if (want > 0)

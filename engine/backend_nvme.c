@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/arena.h"
@@ -146,6 +147,7 @@ static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abiliti
 	return SMALL_PIECES_MAX;
 }
 
+static int nvme_prepare(struct spw_queue *q, struct spw_io *io);
 static void take_completions(struct spw_queue *q, struct spw_uring *u);
 
 static int set_up(struct spw_queue *q, struct nvme *n)
@@ -168,6 +170,7 @@ static int set_up(struct spw_queue *q, struct nvme *n)
 	n->fixed = q->pieces > 0;
 	if (n->fixed && q->piece_shift < SPW_PIECE_SHIFT)
 		spw_queue_describe(q, " in pieces of %u KiB", 1u << (q->piece_shift - 10));
+	q->prepare = nvme_prepare;
 	return 0;
 }
 
@@ -285,11 +288,59 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
+/* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
+static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
+{
+	struct nvme *n = q->state;
+	struct spw_queue_device *dev;
+	uint64_t piece;
+	struct spw_part *part = spw_whole_slot(q, io, q->piece_shift, &dev, &piece);
+	bool is_registered = part != NULL;
+	const struct nvme_device *d;
+	struct nvme_uring_cmd *cmd;
+	struct io_uring_sqe *sqe;
+
+	if (!is_registered)
+		part = spw_whole_unregistered_slot(q, io, &dev);
+	if (unlikely(!part))
+		return spw_queue_prepare_any(q, io);
+	d = &n->devices[io->device];
+	sqe = unlikely(d->read_only) ? NULL : io_uring_get_sqe(&n->uring.ring);
+	if (unlikely(!sqe))
+		return spw_queue_prepare_any(q, io);
+	cmd = spw_nvme_entry(sqe, n->uring.fixed_files ? (int)io->device : n->fds[io->device], NVME_URING_CMD_IO,
+			     (uintptr_t)part);
+	sqe->flags = n->uring.fixed_files ? IOSQE_FIXED_FILE : 0;
+	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes, d->placement);
+	cmd->addr = (uintptr_t)io->buf;
+	cmd->data_len = io->len_bytes;
+	if (likely(is_registered)) {
+		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
+		spw_whole_issued(q, dev, part, io);
+	} else {
+		spw_whole_unregistered_issued(q, dev, part, io);
+	}
+	return 0;
+}
+
 static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
 {
-	/* The kernel cannot take a command back from a drive: it ends by itself. */
-	(void)q;
-	(void)part;
+	struct nvme *n = q->state;
+	struct io_uring_sq *sq = &n->uring.ring.sq;
+
+	/* The kernel cannot take a command back from a drive: it ends by itself. What was not published yet it never sees. */
+	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
+		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << 1];
+
+		if (sqe->user_data != (uintptr_t)part)
+			continue;
+		memset(sqe, 0, sizeof(*sqe));
+		sqe->opcode = IORING_OP_NOP;
+		sqe->fd = -1;
+		sqe->user_data = SPW_URING_TAG_CANCEL;
+		spw_part_completed(q, part, -ECANCELED);
+		return;
+	}
 }
 
 /* ---- Completions ------------------------------------------------------------------------------------------------------------ */
@@ -305,6 +356,7 @@ __attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct
 			spw_log(&q->log, SPW_LOG_WARNING,
 				"nvme: the kernel refuses registered memory; from now on each command pins its own");
 		n->fixed = false;
+		q->registered_bytes = 0;
 		return -EAGAIN;
 	}
 	if (res < 0)
@@ -315,6 +367,15 @@ __attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct
 		return -EAGAIN;
 	q->drive_status = status & SPW_NVME_STATUS_CODE;
 	return spw_nvme_errno(status);
+}
+
+/* Of what did not end whole, or was not issued so. */
+static void complete(struct spw_queue *q, struct nvme *n, struct spw_part *part, int res)
+{
+	if (spw_io_is_whole(part->io))
+		spw_part_unfold(q, part);
+	spw_part_completed(q, part, likely(res == 0) ? part->len_bytes : judge(q, n, part, res));
+	q->drive_status = 0;
 }
 
 static void take_completions(struct spw_queue *q, struct spw_uring *u)
@@ -335,8 +396,8 @@ static void take_completions(struct spw_queue *q, struct spw_uring *u)
 		if (likely(tag > SPW_URING_TAG_CANCEL)) {
 			struct spw_part *part = (struct spw_part *)(uintptr_t)tag;
 
-			spw_part_completed(q, part, likely(res == 0) ? part->len_bytes : judge(q, n, part, res));
-			q->drive_status = 0;
+			if (unlikely(res != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+				complete(q, n, part, res);
 		} else if (tag == SPW_URING_TAG_WAKE) {
 			spw_uring_wake_completed(u);
 		}

@@ -342,7 +342,7 @@ void spw_queue_stats(struct spw_queue *q, struct spw_queue_stats *stats, size_t 
 
 	now.ios += spw_queue_ended(q);
 	now.parts += q->whole_issued;
-	now.parts_fixed += q->whole_issued;
+	now.parts_fixed += q->whole_issued - q->whole_unregistered;
 	now.bytes_read += q->whole_bytes[SPW_READ];
 	now.bytes_written += q->whole_bytes[SPW_WRITE];
 	now.kernel_workers = count_kernel_workers();

@@ -4,7 +4,7 @@
  *
  *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only the head is cut in part.
  *   ISSUED     all its bytes are in parts, or what was not was dropped after a failure
- *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in
+ *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in (or WHOLE_UNREGISTERED)
  *   CANCELLED  as ISSUED; parts that stop half-way are not continued
  *   ENDED      done was called or will be by the next reap
  *
@@ -219,11 +219,14 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
 
+	bool is_registered = io->engine_state == IO_WHOLE;
+
 	q->whole_issued--;
+	q->whole_unregistered -= !is_registered;
 	q->in_flight++;
 	q->ios++;
 	q->stats.parts++;
-	q->stats.parts_fixed++;
+	q->stats.parts_fixed += is_registered;
 	io->engine_state = IO_ISSUED;
 	io->engine_parts = 1;
 	io->engine_issued_bytes = io->len_bytes;
@@ -233,14 +236,14 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 	part->iov = NULL;
 	part->iov_count = 0;
 	part->len_bytes = part->rest_bytes = io->len_bytes;
-	part->piece = spw_queue_piece(q, io->buf, io->len_bytes);
+	part->piece = is_registered ? spw_queue_piece(q, io->buf, io->len_bytes) : -1;
 	part->retries = 0;
 	part->op = (uint8_t)io->op;
 }
 
 void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
-	if (part->io->engine_state == IO_WHOLE)
+	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
 	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) && go_on(q, part, res))
 		issue_again(q, part);
@@ -730,7 +733,7 @@ int spw_queue_cancel(struct spw_queue *q, struct spw_io *io)
 		if (part->io != io)
 			continue;
 		found = true;
-		if (io->engine_state == IO_WHOLE)
+		if (spw_io_is_whole(io))
 			spw_part_unfold(q, part);
 		io->engine_state = IO_CANCELLED;
 		q->ops->cancel(q, part);

@@ -3,8 +3,9 @@
  * tests/bench/peak_bench.c - what the engine alone costs: fio's t/io_uring, with the queue in place of the ring
  *
  *   peak_bench DEVICE [seconds=N | ios=N] [depth=64] [batch=16] [bs=4096] [wait=interrupt|poll|sqpoll]
+ *              [backend=io_uring|libaio|nvme] [memory=registered|own]
  *
- * Reads whole blocks at random places with one thread, registered memory and registered files, submits and
+ * Reads whole blocks at random places with one thread, registered memory (or the caller's own) and registered files, submits and
  * collects `batch` of them with one system call, and measures nothing else meanwhile. With ios=N it ends after so many, for
  * counting instructions: the difference of two counts is the cost of the ios between them. Prints one line of JSON.
  */
@@ -21,6 +22,8 @@
 struct setup {
 	uint64_t seconds, ios, depth, batch, block_bytes;
 	enum spw_wait wait;
+	enum spw_backend backend;
+	bool own_memory;
 };
 
 struct loop {
@@ -43,6 +46,7 @@ static inline void must(int rc, const char *what)
 static bool parse(struct setup *setup, const char *word)
 {
 	static const char *const waits[] = {"interrupt", "poll", "sqpoll"};
+	static const char *const backends[] = {"io_uring", "libaio", "nvme"};
 	struct {
 		const char *name;
 		uint64_t *value;
@@ -64,7 +68,13 @@ static bool parse(struct setup *setup, const char *word)
 			setup->wait = (enum spw_wait)i;
 			return true;
 		}
-	return false;
+	for (unsigned i = 0; strncmp(word, "backend=", 8) == 0 && i < SPW_ARRAY_LEN(backends); i++)
+		if (strcmp(value, backends[i]) == 0) {
+			setup->backend = (enum spw_backend)(SPW_BACKEND_IO_URING + i);
+			return true;
+		}
+	setup->own_memory = strcmp(word, "memory=own") == 0;
+	return setup->own_memory || strcmp(word, "memory=registered") == 0;
 }
 
 /* A linear congruential generator, whose high bits are as random as an address has to be. t/io_uring takes fio's generator. */
@@ -107,9 +117,9 @@ static void open_all(struct loop *loop, const char *path)
 	must(spw_arena_alloc(arena, setup->depth * setup->block_bytes, &memory), "memory");
 	memset(memory, 0, setup->depth * setup->block_bytes);
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.backend = SPW_BACKEND_IO_URING;
+	opts.backend = setup->backend;
 	opts.depth = (uint32_t)setup->depth;
-	opts.arena = arena;
+	opts.arena = setup->own_memory ? NULL : arena;
 	opts.wait = setup->wait;
 	must(spw_queue_open(&device, 1, &opts, &loop->queue), "queue");
 	loop->blocks = spw_device_geometry(device)->size_bytes / setup->block_bytes;
@@ -165,7 +175,8 @@ static void *measure(void *context)
 
 int main(int argc, char **argv)
 {
-	struct setup setup = {.seconds = 2, .depth = 64, .batch = 16, .block_bytes = 4096};
+	struct setup setup = {
+		.seconds = 2, .depth = 64, .batch = 16, .block_bytes = 4096, .backend = SPW_BACKEND_IO_URING};
 	struct loop loop = {.setup = &setup};
 	pthread_t thread;
 	int error;
@@ -174,8 +185,9 @@ int main(int argc, char **argv)
 		if (!parse(&setup, argv[i]))
 			argc = 1;
 	if (argc < 2 || setup.depth == 0 || setup.depth > SPW_QUEUE_DEPTH_MAX || setup.batch == 0) {
-		(void)fprintf(stderr, "usage: peak_bench DEVICE [seconds=N | ios=N] [depth=N] [batch=N] [bs=BYTES] "
-				      "[wait=interrupt|poll|sqpoll]\n");
+		(void)fprintf(stderr,
+			      "usage: peak_bench DEVICE [seconds=N | ios=N] [depth=N] [batch=N] [bs=BYTES] "
+			      "[wait=interrupt|poll|sqpoll] [backend=io_uring|libaio|nvme] [memory=registered|own]\n");
 		return 2;
 	}
 	open_all(&loop, argv[1]);

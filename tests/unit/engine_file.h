@@ -17,6 +17,8 @@
 
 #include <spillway/engine.h>
 
+#include "util/util.h"
+
 #define DRIVE_BYTES (16u << 20)
 
 static char drive_folder[256], drive_path[300], drive_log[4096];
@@ -125,6 +127,85 @@ static inline void pass_over_drive(void)
 	assert_memory_equal(in, out, DRIVE_BYTES);
 	spw_arena_free(drive_arena, out);
 	spw_arena_free(drive_arena, in);
+}
+
+/* 4096 bytes at block @block of the drive. */
+static inline struct spw_io small_io(enum spw_op op, char *memory, unsigned block, unsigned *done)
+{
+	return (struct spw_io){
+		.op = op,
+		.buf = memory,
+		.len_bytes = 4096,
+		.offset_bytes = (uint64_t)block * 4096,
+		.done = count_done,
+		.context = done,
+	};
+}
+
+/* All in 24 KiB at @bytes. */
+static inline void check_cancelled_before_submission(char *bytes)
+{
+	enum { IOS = 6 };
+	struct spw_queue_stats before, stats;
+	struct spw_io ios[IOS];
+	unsigned done = 0;
+
+	spw_queue_stats(drive_queue, &before, sizeof(before));
+	for (unsigned round = 0; round < 2; round++) {
+		/* First all are written; then the odd ones would be written again, and are not. */
+		memset(bytes, round ? 0xee : 0x11, IOS * 4096);
+		for (unsigned i = 0; i < IOS; i++) {
+			ios[i] = small_io(SPW_WRITE, bytes + i * 4096, i, &done);
+			assert_int_equal(spw_queue_prepare(drive_queue, &ios[i]), 0);
+		}
+		for (unsigned i = 1; round && i < IOS; i += 2)
+			assert_int_equal(spw_queue_cancel(drive_queue, &ios[i]), 0);
+		assert_int_equal(spw_queue_room(drive_queue, 0), round ? 8 - IOS / 2 : 8 - IOS);
+		while (done < IOS)
+			assert_true(spw_queue_reap(drive_queue, IOS, -1) >= 0);
+		for (unsigned i = 0; i < IOS; i++)
+			assert_int_equal(ios[i].res, round && i % 2 ? -ECANCELED : 4096);
+		done = 0;
+	}
+	assert_int_equal(spw_queue_cancel(drive_queue, &ios[0]), -ENOENT);
+	for (unsigned i = 0; i < IOS; i++) {
+		ios[i] = small_io(SPW_READ, bytes + i * 4096, i, &done);
+		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i]), 0);
+	}
+	while (done < IOS)
+		assert_true(spw_queue_reap(drive_queue, IOS, -1) >= 0);
+	for (unsigned i = 0; i < IOS; i++)
+		assert_int_equal((unsigned char)bytes[i * 4096 + 7], i % 2 ? 0x11 : 0xee);
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.errors, before.errors);
+	assert_int_equal(stats.bytes_written - before.bytes_written, (IOS + IOS / 2) * 4096);
+}
+
+/* Everything that a transfer may get wrong, one at a time; done is never called. */
+static inline void check_refusals(char *memory)
+{
+	unsigned done = 0;
+	struct spw_io good, bad[10];
+
+	good = small_io(SPW_READ, memory, DRIVE_BYTES / 4096 - 1, &done);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
+		bad[i] = good;
+	bad[0].offset_bytes += 4096;
+	bad[1].offset_bytes = UINT64_MAX - 4095; /* the sum is 0 */
+	bad[2].len_bytes = 8192;
+	bad[3].len_bytes = 0;
+	bad[4].len_bytes = 100;
+	bad[5].offset_bytes -= 4095;
+	bad[6].buf = memory + 1;
+	bad[7].op = (enum spw_op)9;
+	bad[8].device = 1;
+	bad[9].buf = NULL;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
+		assert_int_equal(spw_queue_prepare(drive_queue, &bad[i]), -EINVAL);
+	assert_int_equal(spw_queue_prepare(drive_queue, &good), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 1);
+	assert_int_equal(good.res, 4096);
+	assert_int_equal(done, 1);
 }
 
 #endif

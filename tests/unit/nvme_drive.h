@@ -25,6 +25,7 @@ struct nvme_drive {
 	unsigned answers;   /* so many of them */
 	bool refuses_fixed; /* as some kernels */
 	bool read_only;
+	bool long_way; /* every io is prepared by the queue */
 	int32_t placement;
 
 	char *entries; /* of 128 bytes */
@@ -82,6 +83,8 @@ static int obey(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd
 {
 	struct nvme_drive *d = &nvme_drive;
 
+	if (sqe->opcode == IORING_OP_NOP)
+		return 0;
 	d->last = *cmd;
 	d->commands++;
 	if (sqe->opcode != IORING_OP_URING_CMD || cmd->nsid != 7)
@@ -116,6 +119,7 @@ static int nvme_drive_submit(struct spw_queue *q)
 		cqe->user_data = sqe->user_data;
 		cqe->res = obey(sqe, (const void *)sqe->cmd, q);
 	}
+	n->uring.ring.sq.sqe_head = n->uring.ring.sq.sqe_tail;
 	return 0;
 }
 
@@ -175,7 +179,9 @@ static int nvme_drive_open(struct spw_queue *q)
 	q->piece_shift = NVME_PIECE_SHIFT;
 	/* Not the last ones: a kernel takes so many pieces and no more. */
 	q->pieces = (unsigned)(q->arena_len_bytes >> NVME_PIECE_SHIFT) - 2;
+	q->registered_bytes = (uint64_t)q->pieces << NVME_PIECE_SHIFT;
 	q->polls = q->wait_mode == SPW_WAIT_POLL;
+	q->prepare = nvme_drive.long_way ? spw_queue_prepare_any : nvme_prepare;
 	n->fixed = true;
 	q->state = n;
 	return 0;

@@ -298,89 +298,54 @@ static void test_a_signal_ends_the_wait(void **state)
 	assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
 }
 
-/* An io in the arena's first bytes, 4096 bytes at block @block of the drive. */
-static struct spw_io small_io(enum spw_op op, char *memory, unsigned block, unsigned *done)
+/* Registered memory, and the caller's own. */
+static void both_memories(void (*check)(char *memory))
 {
-	return (struct spw_io){
-		.op = op,
-		.buf = memory,
-		.len_bytes = 4096,
-		.offset_bytes = (uint64_t)block * 4096,
-		.done = count_done,
-		.context = done,
-	};
+	void *memory;
+
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	pass_over_drive();
+	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
+	check(memory);
+	spw_arena_free(drive_arena, memory);
+	memory = aligned_alloc(4096, 65536);
+	assert_non_null(memory);
+	check(memory);
+	free(memory);
 }
 
 static void test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive(void **state)
 {
-	enum { IOS = 6 };
-	struct spw_queue_stats stats;
-	struct spw_io ios[IOS];
-	unsigned done = 0;
-	void *memory;
-	char *bytes;
-
 	(void)state;
-	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
-	pass_over_drive();
-	assert_int_equal(spw_arena_alloc(drive_arena, IOS * 4096, &memory), 0);
-	bytes = memory;
-	for (unsigned round = 0; round < 2; round++) {
-		/* First all are written; then the odd ones would be written again, and are not. */
-		memset(bytes, round ? 0xee : 0x11, IOS * 4096);
-		for (unsigned i = 0; i < IOS; i++) {
-			ios[i] = small_io(SPW_WRITE, bytes + i * 4096, i, &done);
-			assert_int_equal(spw_queue_prepare(drive_queue, &ios[i]), 0);
-		}
-		for (unsigned i = 1; round && i < IOS; i += 2)
-			assert_int_equal(spw_queue_cancel(drive_queue, &ios[i]), 0);
-		assert_int_equal(spw_queue_room(drive_queue, 0), round ? 8 - IOS / 2 : 8 - IOS);
-		while (done < IOS)
-			assert_true(spw_queue_reap(drive_queue, IOS, -1) >= 0);
-		for (unsigned i = 0; i < IOS; i++)
-			assert_int_equal(ios[i].res, round && i % 2 ? -ECANCELED : 4096);
-		done = 0;
-	}
-	assert_int_equal(spw_queue_cancel(drive_queue, &ios[0]), -ENOENT);
-	assert_int_equal(spw_device_pread(drive, bytes, IOS * 4096, 0), 0);
-	for (unsigned i = 0; i < IOS; i++)
-		assert_int_equal((unsigned char)bytes[i * 4096 + 7], i % 2 ? 0x11 : 0xee);
-	spw_queue_stats(drive_queue, &stats, sizeof(stats));
-	assert_int_equal(stats.errors, 0);
-	assert_int_equal(stats.bytes_written, DRIVE_BYTES + (IOS + IOS / 2) * 4096);
-	spw_arena_free(drive_arena, memory);
+	both_memories(check_cancelled_before_submission);
 }
 
-/* Everything that a transfer from registered memory may get wrong, one at a time; done is never called. */
 static void test_the_short_way_refuses_what_the_long_way_does(void **state)
 {
-	unsigned done = 0;
-	struct spw_io good, bad[10];
-	void *memory;
-
 	(void)state;
-	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
-	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
-	good = small_io(SPW_READ, memory, DRIVE_BYTES / 4096 - 1, &done);
-	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
-		bad[i] = good;
-	bad[0].offset_bytes += 4096;
-	bad[1].offset_bytes = UINT64_MAX - 4095; /* the sum is 0 */
-	bad[2].len_bytes = 8192;
-	bad[3].len_bytes = 0;
-	bad[4].len_bytes = 100;
-	bad[5].offset_bytes -= 4095;
-	bad[6].buf = (char *)memory + 1;
-	bad[7].op = (enum spw_op)9;
-	bad[8].device = 1;
-	bad[9].buf = NULL;
-	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
-		assert_int_equal(spw_queue_prepare(drive_queue, &bad[i]), -EINVAL);
-	assert_int_equal(spw_queue_prepare(drive_queue, &good), 0);
+	both_memories(check_refusals);
+}
+
+static void check_parts(char *memory)
+{
+	struct spw_queue_stats before, stats;
+	unsigned done = 0;
+	struct spw_io io = small_io(SPW_READ, memory, 0, &done);
+
+	spw_queue_stats(drive_queue, &before, sizeof(before));
+	assert_int_equal(spw_queue_prepare(drive_queue, &io), 0);
 	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 1);
-	assert_int_equal(good.res, 4096);
-	assert_int_equal(done, 1);
-	spw_arena_free(drive_arena, memory);
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.ios - before.ios, 1);
+	assert_int_equal(stats.parts - before.parts, 1);
+	assert_int_equal(stats.parts_fixed - before.parts_fixed,
+			 (uintptr_t)memory - drive_queue->arena_base < drive_queue->arena_len_bytes);
+}
+
+static void test_parts_of_both_memories_are_counted(void **state)
+{
+	(void)state;
+	both_memories(check_parts);
 }
 
 static void test_a_file_that_became_shorter(void **state)
@@ -432,6 +397,7 @@ int main(void)
 		RING_TEST(test_a_signal_ends_the_wait),
 		RING_TEST(test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive),
 		RING_TEST(test_the_short_way_refuses_what_the_long_way_does),
+		RING_TEST(test_parts_of_both_memories_are_counted),
 		RING_TEST(test_a_file_that_became_shorter),
 	};
 	struct io_uring_params params = {0};

@@ -134,6 +134,67 @@ static void test_a_refused_request_fails_alone(void **state)
 	spw_arena_free(drive_arena, memory);
 }
 
+struct stubborn {
+	struct spw_io io;
+	unsigned tries;
+};
+
+/* Prepares what was refused once more. */
+static void try_again(struct spw_io *io)
+{
+	struct stubborn *stubborn = io->context;
+
+	assert_int_equal(io->res, -EBADF);
+	if (++stubborn->tries < 20)
+		assert_int_equal(spw_queue_prepare(drive_queue, io), 0);
+}
+
+/* Each try is refused while the others are submitted, and takes the place of one of those. */
+static void test_refused_requests_that_are_prepared_again(void **state)
+{
+	struct spw_device_opts device_opts;
+	struct spw_queue_opts opts;
+	struct stubborn ios[8];
+	struct spw_device *device;
+	void *memory;
+
+	(void)state;
+	spw_device_opts_init(&device_opts, sizeof(device_opts));
+	device_opts.read_only = true;
+	assert_int_equal(spw_device_open(drive_path, &device_opts, &device), 0);
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.backend = SPW_BACKEND_LIBAIO;
+	opts.depth = 8;
+	assert_int_equal(spw_queue_open(&device, 1, &opts, &drive_queue), 0);
+	assert_int_equal(spw_arena_alloc(drive_arena, 4096, &memory), 0);
+	for (unsigned i = 0; i < 8; i++) {
+		ios[i] =
+			(struct stubborn){.io = {.op = SPW_WRITE, .buf = memory, .len_bytes = 4096, .done = try_again}};
+		ios[i].io.context = &ios[i];
+		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i].io), 0);
+	}
+	while (spw_queue_room(drive_queue, 0) < 8)
+		assert_true(spw_queue_reap(drive_queue, 1, -1) > 0);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(ios[i].tries, 20);
+	spw_queue_close(drive_queue);
+	drive_queue = NULL;
+	spw_device_close(device);
+	spw_arena_free(drive_arena, memory);
+}
+
+static void test_the_short_way_refuses_and_cancels(void **state)
+{
+	void *memory;
+
+	(void)state;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
+	check_refusals(memory);
+	check_cancelled_before_submission(memory);
+	spw_arena_free(drive_arena, memory);
+}
+
 static void test_interrupted_wait(void **state)
 {
 	(void)state;
@@ -194,6 +255,8 @@ int main(void)
 		AIO_TEST(test_a_full_kernel),
 		AIO_TEST(test_flush_without_an_asynchronous_one),
 		AIO_TEST(test_a_refused_request_fails_alone),
+		AIO_TEST(test_refused_requests_that_are_prepared_again),
+		AIO_TEST(test_the_short_way_refuses_and_cancels),
 		AIO_TEST(test_interrupted_wait),
 		AIO_TEST(test_refusals_at_open),
 		AIO_TEST(test_wakes_lose_no_io),

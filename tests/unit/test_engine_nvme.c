@@ -649,6 +649,47 @@ static int close_all(void **state)
 	return remove_drive(state);
 }
 
+static void test_the_short_way_refuses_and_cancels(void **state)
+{
+	(void)state;
+	open_nvme_queue();
+	check_refusals(arena_memory);
+	check_refusals(foreign);
+	check_cancelled_before_submission(arena_memory);
+	check_cancelled_before_submission(foreign);
+}
+
+/* What one io becomes, the short way and the long one. */
+static void test_both_ways_send_the_same_command(void **state)
+{
+	char *const memories[] = {arena_memory, foreign};
+
+	(void)state;
+	nvme_drive.placement = 5;
+	for (unsigned i = 0; i < 2 * SPW_ARRAY_LEN(memories); i++) {
+		struct spw_io io = {.op = i < 2 ? SPW_READ : SPW_WRITE,
+				    .buf = memories[i % 2],
+				    .len_bytes = 8192,
+				    .offset_bytes = 3 * 4096};
+		struct nvme_uring_cmd last[2];
+		unsigned fixed[2];
+
+		for (unsigned way = 0; way < 2; way++) {
+			nvme_drive.long_way = way == 1;
+			nvme_drive.fixed = 0;
+			open_nvme_queue();
+			assert_int_equal(run(io), 8192);
+			last[way] = nvme_drive.last;
+			fixed[way] = nvme_drive.fixed;
+			spw_queue_close(drive_queue);
+		}
+		assert_memory_equal(&last[0], &last[1], sizeof(last[0]));
+		assert_int_equal(fixed[0], fixed[1]);
+		assert_int_equal(fixed[0], i % 2 == 0);
+	}
+	drive_queue = NULL;
+}
+
 #define DRIVE_TEST(function) cmocka_unit_test_setup_teardown(function, reset, end)
 #define TABLE_TEST(function) cmocka_unit_test_setup(function, make_table)
 
@@ -664,6 +705,8 @@ int main(void)
 		DRIVE_TEST(test_a_final_status_is_an_error_with_its_name),
 		DRIVE_TEST(test_what_is_not_final_is_tried_again),
 		DRIVE_TEST(test_a_failed_part_fails_its_io_alone),
+		DRIVE_TEST(test_the_short_way_refuses_and_cancels),
+		DRIVE_TEST(test_both_ways_send_the_same_command),
 		cmocka_unit_test(test_statuses),
 		cmocka_unit_test(test_commands_byte_by_byte),
 		DRIVE_TEST(test_writes_carry_their_placement),
