@@ -18,7 +18,6 @@ take stays in its slot.
 from __future__ import annotations
 
 import bisect
-import ctypes
 import dataclasses
 import errno
 import logging
@@ -306,6 +305,8 @@ class DevicePath:
 
     def close(self) -> None:
         """End copies and transfers, give the memory back. What was saved can be loaded no more."""
+        if self._closed:  # without the lock: another thread may have held it when this process was forked off
+            return
         with self._lock:
             if self._closed:
                 return

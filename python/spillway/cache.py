@@ -117,6 +117,7 @@ class CacheStats:
     read_bytes_per_second: int
     mixed_bytes_per_second: int
     drive_latency_ns: int
+    plan_switches: int
 
     @property
     def stall_seconds(self) -> float:
