@@ -55,18 +55,18 @@ def matrix(folder):
 
 def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     pytest.importorskip("matplotlib")
-    status, found, text = matrix("--batches", "2,4", "--rounds", "2", "--no-hooks")
-    assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 3 * 3
+    status, found, text = matrix("--models", "gpt,t5", "--batches", "2,4", "--rounds", "2", "--no-hooks")
+    assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
-    assert [run["round"] for run in found["runs"]] == [0] * 18 + [1] * 18
+    assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
     assert "| 4 | spillway | 0 (0.10) |" in text and "identical to the last bit" in text
     assert "batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
     assert "batch 2: step time of recompute's: 0.50" in text
-    for model in bench.MODELS:
+    for model in ("gpt", "t5"):
         xml.etree.ElementTree.parse(folder / "out" / f"{model}.svg")
         assert (folder / "out" / f"{model}.png").read_bytes().startswith(b"\x89PNG")
         assert f"![{model}]({model}.svg)" in text
-    assert "[36/36] t5 batch 4 spillway: loss 1.5000" in capfd.readouterr().err
+    assert "[24/24] t5 batch 4 spillway: loss 1.5000" in capfd.readouterr().err
 
 
 def test_losses_that_differ_are_a_fault(matrix):

@@ -393,7 +393,7 @@ def left(store, off):
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("polls", [0, 3, 50, None])
+@pytest.mark.parametrize("polls", [0, 3, None])
 def test_the_same_gradients_at_any_speed_of_streams(store, offload, polls):
     expected, _ = gradients(lambda model: None)
     got, off = gradients(lambda model: offload(model, store, polls=polls))
@@ -416,24 +416,27 @@ def test_little_pinned_memory_keeps_on_the_device(drives, offload):
     assert all(torch.equal(a, b) for a, b in zip(got, expected))
 
 
-@pytest.mark.parametrize("tensor", [
-    torch.randn(40, 50), torch.randn(40, 50).t(), torch.randn(1, 50).expand(40, 50), torch.arange(4000)[3::7],
-    torch.randn(300).to(torch.bfloat16), torch.randn(70).double(), torch.tensor(3.0), torch.rand(99) > 0.5,
-    torch.randn(30, dtype=torch.complex64).conj(), torch.randn(30, dtype=torch.complex64).conj().imag,
-    torch.randn(100000)[99000:], torch.zeros(0),
-], ids=lambda tensor: f"{tensor.dtype}-{list(tensor.shape)}")
-def test_any_tensor_comes_back(store, offload, tensor):
-    seen, copy = [], tensor.clone(memory_format=torch.preserve_format)
+def test_any_tensor_comes_back(store, offload):
     off = offload(Nothing(), store)
-    with off:
-        y = Save.apply(torch.ones(1, requires_grad=True), seen, tensor)
-        while off.device_stats().tensors_spilled < (tensor.numel() > 0):
-            pass
-        y.sum().backward()
-    got = seen[0][0]
-    assert (got.size(), got.stride()) == (tensor.size(), tensor.stride())
-    assert same_bits(got.contiguous(), copy.contiguous())
-    seen.clear()
+    spilled = 0
+    for tensor in (
+        torch.randn(40, 50), torch.randn(40, 50).t(), torch.randn(1, 50).expand(40, 50), torch.arange(4000)[3::7],
+        torch.randn(300).to(torch.bfloat16), torch.randn(70).double(), torch.tensor(3.0), torch.rand(99) > 0.5,
+        torch.randn(30, dtype=torch.complex64).conj(), torch.randn(30, dtype=torch.complex64).conj().imag,
+        torch.randn(100000)[99000:], torch.zeros(0),
+    ):
+        seen, copy = [], tensor.clone(memory_format=torch.preserve_format)
+        with off:
+            y = Save.apply(torch.ones(1, requires_grad=True), seen, tensor)
+            spilled += tensor.numel() > 0
+            while off.device_stats().tensors_spilled < spilled:
+                pass
+            y.sum().backward()
+        got = seen[0][0]
+        assert (got.size(), got.stride()) == (tensor.size(), tensor.stride()), tensor
+        assert same_bits(got.contiguous(), copy.contiguous()), tensor
+    del y
+    assert left(store, off) == (0, 0)
 
 
 @pytest.mark.parametrize("stored", [True, False])
