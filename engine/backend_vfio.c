@@ -580,7 +580,7 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	q->drive_status = 0;
 }
 
-static void bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev, uint64_t expired_ns);
+static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev, uint64_t expired_ns);
 
 /* Take what a device has completed. Return: how much. */
 static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev)
@@ -598,26 +598,27 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct s
 	}
 	if (unlikely(got < 0)) {
 		spw_vfio_controller_stop(d->ns->controller, -EIO, "queue %u: %s", d->pair.id, d->pair.complaint);
-		bury(q, d, dev, 0);
+		count += bury(q, d, dev, 0);
 	} else {
 		spw_vfio_pair_release(&d->pair);
 	}
 	return count;
 }
 
-/* The controller is stopped, or is being: when that is done, all that it had ends. */
-__attribute__((cold)) static void bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev,
-				       uint64_t expired_ns)
+/* The controller is stopped, or is being: when that is done, all that it had ends. Return: how much. */
+__attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev,
+					   uint64_t expired_ns)
 {
 	struct spw_vfio_controller *c = d->ns->controller;
+	unsigned count = 0;
 
 	/* Returns when it can write nowhere any more. */
 	(void)spw_vfio_controller_error(c);
 	/* What it has ended before is right. */
 	if (!d->pair.complaint)
-		(void)take_device(q, d, dev);
+		count = take_device(q, d, dev);
 	if (d->dead)
-		return;
+		return count;
 	d->dead = true;
 	q->prepare = spw_queue_prepare_any;
 	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason, d->pair.in_flight);
@@ -632,19 +633,17 @@ __attribute__((cold)) static void bury(struct spw_queue *q, struct vfio_device *
 		spw_vfio_pair_forget(&d->pair, slot);
 		give_back(d, &d->commands[slot]);
 		spw_part_completed(q, part, c->error != -ETIMEDOUT ? c->error : expired ? -ETIMEDOUT : -EIO);
+		count++;
 	}
+	return count;
 }
 
 /* ---- Deadlines and dead controllers ----------------------------------------------------------------------------------------- */
 
-/*
- * Commands have no time of their own: that it is in flight is noted by the first check that sees it. Return: the
- * first seen too long ago.
- */
-static const struct spw_vfio_slot *find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns,
-						uint64_t timeout_ns)
+/* Commands have no time of their own: the first check that sees one in flight notes when. */
+static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns, uint64_t timeout_ns)
 {
-	const struct spw_vfio_slot *expired = NULL;
+	bool expired = false;
 
 	for (uint32_t slot = 0; slot < q->depth; slot++) {
 		const struct spw_vfio_slot *s = &d->pair.slots[slot];
@@ -656,42 +655,44 @@ static const struct spw_vfio_slot *find_expired(const struct spw_queue *q, struc
 			command->seen_uses = s->uses;
 			command->seen_ns = now_ns;
 		} else if (now_ns - command->seen_ns > timeout_ns) {
-			expired = s;
+			expired = true;
 		}
 	}
 	return expired;
 }
 
-static void check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d, struct spw_queue_device *dev,
-			 uint64_t now_ns)
+static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d,
+			     struct spw_queue_device *dev, uint64_t now_ns)
 {
-	const struct spw_vfio_slot *expired;
+	unsigned count;
 
-	if (!spw_vfio_controller_check(d->ns->controller, &q->log)) {
-		bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
-		return;
-	}
-	expired = find_expired(q, d, now_ns, v->timeout_ns);
-	if (!expired)
-		return;
+	if (!spw_vfio_controller_check(d->ns->controller, &q->log))
+		return bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
+	/* Nobody may have looked for long, this process being stopped: what has ended meanwhile is in time. */
+	count = take_device(q, d, dev);
+	if (d->dead || !find_expired(q, d, now_ns, v->timeout_ns))
+		return count;
 	spw_vfio_controller_stop(d->ns->controller, -ETIMEDOUT, "a command of queue %u has not ended within %llu ms",
 				 d->pair.id, (unsigned long long)(v->timeout_ns / 1000000));
-	bury(q, d, dev, now_ns - v->timeout_ns);
+	return count + bury(q, d, dev, now_ns - v->timeout_ns);
 }
 
-__attribute__((cold, noinline)) static void check(struct spw_queue *q, struct vfio *v)
+/* Return: how many commands have ended by it. */
+__attribute__((cold, noinline)) static unsigned check(struct spw_queue *q, struct vfio *v)
 {
 	uint64_t now_ns = spw_clock_ns();
 	uint64_t interval_ns = CHECK_MS * UINT64_C(1000000);
+	unsigned count = 0;
 
 	if (now_ns < v->next_check_ns)
-		return;
+		return 0;
 	if (interval_ns > v->timeout_ns / 4)
 		interval_ns = v->timeout_ns / 4;
 	v->next_check_ns = now_ns + interval_ns;
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (v->devices[i].ns && !v->devices[i].dead)
-			check_device(q, v, &v->devices[i], &q->devices[i], now_ns);
+			count += check_device(q, v, &v->devices[i], &q->devices[i], now_ns);
+	return count;
 }
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------------------- */
@@ -746,7 +747,7 @@ static int look(struct spw_queue *q, struct vfio *v, unsigned *taken)
 		*taken += before > spw_queue_in_flight(q) ? before - spw_queue_in_flight(q) : 0;
 	}
 	if (unlikely(++v->looks % LOOKS_PER_CLOCK == 0))
-		check(q, v);
+		*taken += check(q, v);
 	return ret;
 }
 

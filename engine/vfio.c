@@ -128,8 +128,11 @@ static int refused(const struct spw_vfio_namespace *ns, const char *what, int st
 {
 	int error = spw_nvme_errno((uint32_t)status);
 
-	if (status <= 0)
-		return status;
+	/* Only a controller that is dead answers nothing. */
+	if (status < 0)
+		return spw_error(status, "%s: %s failed: %s", ns->path, what, ns->controller->reason);
+	if (status == 0)
+		return 0;
 	return spw_error(error ? error : -EIO, "%s: %s failed: %s (%03xh)", ns->path, what,
 			 spw_nvme_status_text((uint32_t)status), (unsigned)status & SPW_NVME_STATUS_CODE);
 }
