@@ -482,15 +482,22 @@ int spw_format_with(const char *const paths[], unsigned count, const struct spw_
 	if (rc == 0)
 		rc = format_targets(&run, &opts);
 	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
+		/* Kept open until it has been read back: nobody else could have it, and opening resets it. */
+		if (spw_device_geometry(run.targets[i].device)->kind == SPW_DEVICE_VFIO) {
+			(void)spw_device_unlock(run.targets[i].device, 0, 0);
+			continue;
+		}
 		/* Closed first: the kernel removes partitions only when nobody holds the device exclusively. */
 		spw_device_close(run.targets[i].device);
 		run.targets[i].device = NULL;
 		if (run.targets[i].had_partitions)
 			forget_partitions(run.targets[i].path, &opts.log);
 	}
-	close_targets(&run);
 	/* Read back what was written, and report that. */
-	return rc == 0 ? spw_check(paths, count, info, NULL) : rc;
+	if (rc == 0)
+		rc = spw_check(paths, count, info, NULL);
+	close_targets(&run);
+	return rc;
 }
 
 void spw_format_opts_init(struct spw_format_opts *opts, size_t size)

@@ -128,8 +128,8 @@ static int search(const char *path, int fd, unsigned sector_bytes, struct spw_si
 }
 
 /*
- * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the image has nothing. In doubt it is
- * somebody's.
+ * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the image has nothing.
+ * In doubt it is somebody's.
  */
 static void add_boot_sector(int fd, struct spw_signatures *signatures)
 {

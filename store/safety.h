@@ -2,8 +2,9 @@
 /*
  * store/safety.h - who uses a device, and what it carries: the questions before the first byte is written
  *
- * Reads only. Answers in doubt are errors, never "free". Of an NVMe character device the questions are put to its block
- * node, by which everybody else uses it; of a drive behind vfio ("pci:0000:3d:00.0/1") to this process, which alone has it.
+ * Reads only. Answers in doubt are errors, never "free". Of an NVMe character device the questions are put to its
+ * block node, by which everybody else uses it; of a drive behind vfio ("pci:0000:3d:00.0/1") to this process, which
+ * alone has it.
  */
 #ifndef SPW_STORE_SAFETY_H
 #define SPW_STORE_SAFETY_H

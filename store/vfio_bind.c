@@ -2,9 +2,11 @@
 /*
  * store/vfio_bind.c - take an NVMe controller from the kernel's driver for vfio-pci, and give it back
  *
- *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on, opened exclusively, all bytes locked.
- *           The claims are held until the kernel's driver has let go, so that nobody can mount in between.
- *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as far as the kernel does it.
+ *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on, opened
+ *           exclusively, all bytes locked. The claims are held until the kernel's driver has let go, so that nobody
+ *           can mount in between.
+ *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as far as the kernel
+ *           does it.
  *   BIND-3  A controller that a process drives is not unbound: the kernel would wait for that process without a limit.
  */
 #include "store/vfio_system.h"

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/vfio_image.c - what libblkid is shown of a drive that has no node: its beginning and its end, at their places in memory
+ * store/vfio_image.c - what libblkid is shown of a drive that has no node: its beginning and its end, at their
+ * places in memory
  *
- * File systems, volumes and partition tables have their marks in the first MiB (VMFS: 2) and in the last. What points from there to a
- * place between finds zeros: such a signature may go unrecognized, so a boot sector that is none is said to be one (safety.c).
+ * File systems, volumes and partition tables have their marks in the first MiB (VMFS: 2) and in the last. What
+ * points from there to a place between finds zeros: such a signature may go unrecognized, so a boot sector that is
+ * none is said to be one (safety.c).
  */
 #include "store/vfio_image.h"
 

@@ -153,7 +153,7 @@ struct walk {
 	void *context;
 };
 
-/* "nvme0n1", and of a drive with several controllers "nvme0c1n1", whose block device is nvme0n1. Return: false for anything else. */
+/* "nvme0n1", and of a drive with several controllers "nvme0c1n1" for nvme0n1. Return: false for anything else. */
 static bool block_name(const char *entry, char *name, size_t len)
 {
 	unsigned instance, path, number;
@@ -350,7 +350,7 @@ bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, 
 	return found;
 }
 
-/* The store that a process has open on a namespace of the controller, as its page tells. Return: false: none that this user may read. */
+/* The store that a process has open on the controller, as its page tells. Return: false: none that this user may read. */
 static bool find_open_store(const char *address, int *pid, char *text, size_t len)
 {
 	struct spw_status_name names[64];

@@ -40,8 +40,8 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		      struct spw_vfio_probe_info *controller);
 
 /*
- * Call @visit with the block node of each namespace, until it returns something else than 0. Return: that; 0; or a negative errno: what
- * the controller has cannot be told.
+ * Call @visit with the block node of each namespace, until it returns something else than 0. Return: that; 0; or a
+ * negative errno: what the controller has cannot be told.
  */
 int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *address,
 			    int (*visit)(void *context, const char *node), void *context);
@@ -52,11 +52,12 @@ int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *ad
  */
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller);
 
-/* "process 4711 (python3)": who has the controller open for driving it, as far as this user may look. Return: false: nobody. */
+/* "process 4711 (python3)": who drives the controller, as far as this user may look. Return: false: nobody. */
 bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid, char *text, size_t len);
 
 /*
- * What to say when opening @path was refused because somebody has its controller already, and who that is. Return: -EBUSY.
+ * What to say when opening @path was refused because somebody has its controller already, and who that is. Return:
+ * -EBUSY.
  */
 int spw_vfio_busy_error(const char *path);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by the process that uses them */
+/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by a process */
 #include "tools/tool.h"
 
 #include <errno.h>

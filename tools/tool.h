@@ -121,8 +121,8 @@ void tool_print_nvme(const char *const paths[], unsigned count, FILE *out);
 json_t *tool_json_nvme(const char *path);
 
 /*
- * The NVMe controllers that carry one of the paths, or all of the machine without paths. @controllers is for free(). Return: how many;
- * what cannot be found out is left out.
+ * The NVMe controllers that carry one of the paths, or all of the machine without paths. @controllers is for free().
+ * Return: how many; what cannot be found out is left out.
  */
 struct spw_vfio_probe_info;
 int tool_find_controllers(const char *const paths[], unsigned count, struct spw_vfio_probe_info **controllers);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way, as a table and as JSON */
+/* tools/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way */
 #include "tools/tool.h"
 
 #include <stdlib.h>

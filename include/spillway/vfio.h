@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/vfio.h - NVMe controllers that a process may drive itself: which there are, what stands in the way, taking one and giving it
- * back
+ * spillway/vfio.h - NVMe controllers that a process may drive itself: which there are, what stands in the way,
+ * taking one and giving it back
  *
  * Contract
  *   Threads    Every function may be called from any thread; none keeps anything between calls.
- *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel only while no namespace of it is
- *              mounted, held, swapped on or in use by a store, and never one that carries what spw_format() would not overwrite unless
- *              forced. A refusal changes nothing; what fails half-way is put back.
- *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace behind one that is bound to vfio-pci is
- *              a device named "pci:0000:3d:00.0/1", wherever a device is named.
+ *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel only while no
+ *              namespace of it is mounted, held, swapped on or in use by a store, and never one that carries what
+ *              spw_format() would not overwrite unless forced. A refusal changes nothing; what fails half-way is put
+ *              back.
+ *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace behind one that is
+ *              bound to vfio-pci is a device named "pci:0000:3d:00.0/1", wherever a device is named.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
  *   Structs    The caller sets the size of a struct before the call; 0 is taken as this library's.
  */
@@ -79,12 +80,13 @@ SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info 
 /**
  * spw_vfio_bind - take a controller from the kernel's driver and give it to vfio-pci
  *
- * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as spw_format() claims a drive until the
- * kernel's driver has let go. Loads no module. One that is bound already is left alone.
+ * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as spw_format() claims a
+ * drive until the kernel's driver has let go. Loads no module. One that is bound already is left alone.
  *
- * Return: 0; -EBUSY a namespace, or the device by another driver, is in use; -EEXIST a namespace carries something (not forced);
- * -EOPNOTSUPP there is no IOMMU, or its group is shared with other devices; -ENOENT vfio-pci is not loaded; -EACCES, -EPERM not root; or as
- * spw_vfio_examine(); -EIO the kernel did not do it, and what was done is undone.
+ * Return: 0; -EBUSY a namespace, or the device by another driver, is in use; -EEXIST a namespace carries something
+ * (not forced); -EOPNOTSUPP there is no IOMMU, or its group is shared with other devices; -ENOENT vfio-pci is not
+ * loaded; -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and what was done is
+ * undone.
  */
 SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts);
 
@@ -93,7 +95,8 @@ SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opt
  *
  * Its block devices come back some time later. One that vfio-pci does not have is left with the driver that has it.
  *
- * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no driver of the kernel takes it; or as spw_vfio_examine().
+ * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no driver of the kernel takes it; or as
+ * spw_vfio_examine().
  */
 SPW_EXPORT int spw_vfio_unbind(const char *address, const struct spw_log *log);
 

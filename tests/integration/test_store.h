@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_store.h - what the store's tests share: the drives they were given, content that proves itself
+ * tests/integration/test_store.h - what the store's tests share: the drives they were given, content that proves
+ * itself
  *
- * The store is seen through its public headers only. Every byte of an object follows from the object's seed and the byte's offset, so
- * that a byte of another object, of another place or of an earlier time shows.
+ * The store is seen through its public headers only. Every byte of an object follows from the object's seed and the
+ * byte's offset, so that a byte of another object, of another place or of an earlier time shows.
  */
 #ifndef SPW_TEST_STORE_H
 #define SPW_TEST_STORE_H
@@ -46,6 +47,29 @@ static void quit(const char *words)
 	exit(2);
 }
 
+/*
+ * A controller behind vfio is reset when the first of a process opens it and when the last closes it, which takes a
+ * fifth of a second: kept open, it is not.
+ */
+static struct spw_device *controllers_held[TEST_DRIVES_MAX];
+
+static void hold_controllers(void)
+{
+	for (unsigned i = 0; i < drive_count; i++)
+		if (strncmp(drive_paths[i], "pci:", 4) == 0 &&
+		    spw_device_open(drive_paths[i], NULL, &controllers_held[i]) != 0)
+			quit(spw_last_error());
+}
+
+/* For tests whose children are to have the drives. */
+__attribute__((unused)) static void release_controllers(void)
+{
+	for (unsigned i = 0; i < TEST_DRIVES_MAX; i++) {
+		spw_device_close(controllers_held[i]);
+		controllers_held[i] = NULL;
+	}
+}
+
 /* From the environment that tests/run sets; docs in tests/run. */
 static int drives_from_environment(void **state)
 {
@@ -70,6 +94,7 @@ static int drives_from_environment(void **state)
 		drive_backend = SPW_BACKEND_VFIO;
 	else
 		quit("SPW_TEST_BACKEND is none of io_uring, libaio, nvme and vfio");
+	hold_controllers();
 	return 0;
 }
 

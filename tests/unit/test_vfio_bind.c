@@ -2,8 +2,8 @@
 /*
  * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and given back, in a sysfs of the test's own
  *
- * A folder of plain files and links is the sysfs, a function that obeys what is written there is the kernel. Namespaces are plain files:
- * what they hold, and who has locked them, is asked of the real code.
+ * A folder of plain files and links is the sysfs, a function that obeys what is written there is the kernel.
+ * Namespaces are plain files: what they hold, and who has locked them, is asked of the real code.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -122,7 +122,7 @@ expect_equal nobody "$(stat -c %U "/dev/vfio/$group")" "owner of /dev/vfio/$grou
 exec 7<>"/dev/vfio/$group"
 expect_exit 3 "$SPILLWAY" unbind "$one"
 expect_output "process $$"
-expect_exit 0 "$SPILLWAY" probe --json "pci:$one/1"
+expect_exit 1 "$SPILLWAY" probe --json "pci:$one/1"
 expect_output "process $$" '"ready": false'
 exec 7>&-
 expect_exit 0 "$SPILLWAY" unbind "$one"
