@@ -14,7 +14,9 @@ from torch import nn
 import spillway.torch
 
 TENSORS = 500
-ELEMENTS = 64 << 10  # of 4 bytes: well above what is kept for being small
+# Of 4 bytes: the shortest tensor that is not kept for being small. With longer ones grows what is no work of the hooks: giving
+# memory back to the system, which happens when they let a tensor go.
+ELEMENTS = 16 << 10
 
 
 class _Chain(nn.Module):
