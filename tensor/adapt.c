@@ -63,17 +63,20 @@ uint64_t spw_adapt_now_ns(const struct spw_cache *cache)
 	return cache->adapt.progress_ns + spw_record_compute_ns(cache) - cache->adapt.progress_at_ns;
 }
 
-void spw_adapt_leave(struct spw_cache *cache, const char *what)
+bool spw_adapt_leave(struct spw_cache *cache, const char *what)
 {
 	struct adapt *adapt = &cache->adapt;
 
 	if (!spw_adapt_in_force(cache))
-		return;
+		return false;
+	if (spw_shape_switch(cache))
+		return true;
 	adapt->left = true;
 	cache->count.plan_mismatches++;
 	spw_cache_notice(cache, NOTICE_SHAPE, "%s: this step follows the fixed rule, and the next is planned anew",
 			 what);
 	spw_window_begin(cache);
+	return false;
 }
 
 void spw_adapt_scope(struct spw_cache *cache, uint32_t number)
@@ -85,28 +88,38 @@ void spw_adapt_scope(struct spw_cache *cache, uint32_t number)
 		return;
 	if (number >= adapt->basis.scope_count || now->key != was->key || now->stage != was->stage ||
 	    now->micro_batch != was->micro_batch)
-		spw_adapt_leave(cache, "other scopes or stages than in the step that was planned for");
+		(void)spw_adapt_leave(cache, "other scopes or stages than in the step that was planned for");
 	else
 		spw_adapt_progress(cache, was->enter_ns);
+}
+
+void spw_adapt_scope_left(struct spw_cache *cache, uint32_t number)
+{
+	const struct adapt *adapt = &cache->adapt;
+
+	if (spw_adapt_in_force(cache) && adapt->now.scopes[number].plannable < adapt->basis.scopes[number].plannable)
+		(void)spw_adapt_leave(cache, "fewer tensors in a scope than in the step that was planned for");
+}
+
+/* What is matched already if another plan is followed from here on. */
+static uint32_t match_or_leave(struct spw_cache *cache, const struct recorded *recorded, const char *what)
+{
+	return spw_adapt_leave(cache, what) ? recorded->matched : NO_TENSOR;
 }
 
 uint32_t spw_adapt_match(struct spw_cache *cache, const struct recorded *recorded)
 {
 	struct adapt *adapt = &cache->adapt;
-	uint32_t index = adapt->now.scopes[recorded->scope].plannable, which;
 	const struct recorded_scope *was = &adapt->basis.scopes[recorded->scope];
+	uint32_t which;
 
 	if (!spw_adapt_in_force(cache))
 		return NO_TENSOR;
-	if (index >= was->plannable) {
-		spw_adapt_leave(cache, "more tensors in a scope than in the step that was planned for");
-		return NO_TENSOR;
-	}
-	which = adapt->basis.members[was->first + index];
-	if (adapt->basis.tensors[which].bytes != recorded->bytes) {
-		spw_adapt_leave(cache, "tensors of other sizes than in the step that was planned for");
-		return NO_TENSOR;
-	}
+	if (recorded->place >= was->plannable)
+		return match_or_leave(cache, recorded, "more tensors in a scope than in the step that was planned for");
+	which = adapt->basis.members[was->first + recorded->place];
+	if (adapt->basis.tensors[which].bytes != recorded->bytes)
+		return match_or_leave(cache, recorded, "tensors of other sizes than in the step that was planned for");
 	adapt->matched++;
 	spw_adapt_progress(cache, adapt->basis.tensors[which].pack_ns);
 	return which;
@@ -329,19 +342,26 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 		return PLAN_REASON_NONE;
 	if (followed) {
 		cache->count.steps_planned++;
+		spw_shape_ended(adapt);
 		return drifted(cache);
 	}
 	cache->count.steps_fixed++;
 	if (adapt->planned && !adapt->left)
 		cache->count.plan_mismatches++; /* tensors were missing at the end */
-	adapt->planned = false;
 	if (adapt->now.is_short) {
+		adapt->planned = false;
 		cache->count.recordings_short++;
 		spw_cache_notice(cache, NOTICE_SHORT,
 				 "a step of more than %u tensors or %u scopes is not planned: raise tensors_max",
 				 adapt->tensors_max, adapt->scopes_max);
 		return PLAN_REASON_NONE;
 	}
+	if (spw_shape_known(cache)) {
+		spw_shape_ended(adapt);
+		return PLAN_REASON_NONE;
+	}
+	spw_shape_park(cache);
+	spw_shape_ended(adapt);
 	replace_basis(adapt);
 	if (cache->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
@@ -494,9 +514,10 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 	count->plans_memory += reason == PLAN_REASON_MEMORY;
 	if (!adapt->result.feasible && cache->opts.mode == SPW_CACHE_BUDGET) {
 		count->plans_failed++;
-		spw_cache_notice(
-			cache, NOTICE_PLAN, "a budget of %llu bytes cannot be met: the lowest peak found is %llu bytes",
-			(unsigned long long)cache->opts.memory_bytes, (unsigned long long)adapt->result.peak_bytes);
+		spw_cache_notice(cache, NOTICE_PLAN,
+				 "a budget of %llu bytes cannot be met: planned for the lowest peak found, %llu bytes",
+				 (unsigned long long)cache->opts.memory_bytes,
+				 (unsigned long long)adapt->result.peak_bytes);
 	}
 	for (uint32_t i = 0; i < adapt->basis.scope_count; i++)
 		adapt->basis.scopes[i].planned_ns = adapt->basis.scopes[i].compute_ns;
@@ -550,20 +571,25 @@ static void probe(struct spw_cache *cache)
 	adapt->read_from_ns[adapt->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2;
 }
 
-void spw_adapt_step_began(struct spw_cache *cache)
+void spw_adapt_follow(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 
 	adapt->left = adapt->hurried = false;
 	adapt->matched = adapt->use_next = 0;
 	adapt->progress_ns = adapt->progress_at_ns = 0;
-	if (!adapt->planned)
-		return;
-	for (uint32_t i = 0; i < adapt->basis.count; i++) {
+	for (uint32_t i = 0; adapt->planned && i < adapt->basis.count; i++) {
 		adapt->slots[i] = NO_TENSOR;
 		adapt->gone[i] = false;
 	}
-	probe(cache);
+}
+
+void spw_adapt_step_began(struct spw_cache *cache)
+{
+	spw_shape_predict(cache);
+	spw_adapt_follow(cache);
+	if (cache->adapt.planned)
+		probe(cache);
 }
 
 /* ---- Counters ---- */

@@ -14,8 +14,9 @@
 #include <spillway/cache.h>
 #include <spillway/plan.h>
 
-#define NO_TENSOR UINT32_MAX
-#define NO_SCOPE  UINT32_MAX
+#define NO_TENSOR     UINT32_MAX
+#define NO_SCOPE      UINT32_MAX
+#define SHAPES_PARKED 3u /* besides the one in force */
 
 struct entry;
 struct spw_cache;
@@ -26,6 +27,7 @@ struct recorded {
 	uint64_t pack_ns, use_ns, release_ns;
 	uint32_t takes;
 	uint32_t scope;
+	uint32_t place;   /* among the plannable ones of its scope */
 	uint32_t matched; /* the tensor of the basis at the same place, or NO_TENSOR */
 	uint8_t hint;
 	bool plannable;
@@ -39,6 +41,7 @@ struct recorded_scope {
 	uint64_t planned_ns; /* what compute_ns was when the plan was made */
 	uint32_t micro_batch;
 	uint8_t stage;
+	bool left;          /* no more tensors follow */
 	uint32_t plannable; /* tensors */
 	uint32_t first;     /* of its tensors in members */
 };
@@ -66,6 +69,21 @@ enum plan_reason {
 	PLAN_REASONS,
 };
 
+/* A shape of step whose plan is not in force: what struct adapt has of the one that is. */
+struct shape {
+	struct recording basis;
+	enum spw_plan_choice *choices;
+	uint64_t *read_from_ns;
+	uint32_t *use_order;
+	uint32_t use_count;
+	uint64_t lead_ns;
+	struct spw_plan_result result;
+	struct spw_plan_drives counted_on;
+	bool planned;
+	uint32_t id, next_id;
+	uint32_t parked_step;
+};
+
 struct adapt {
 	bool records;   /* the mode plans */
 	bool recording; /* a step is under way and is recorded */
@@ -82,6 +100,13 @@ struct adapt {
 	uint64_t waiting_since_ns;
 	uint32_t waiting;               /* takes */
 	uint64_t peak_bytes, old_bytes; /* in memory: the most; now, of tensors of earlier steps */
+
+	/* the shapes of step that are known */
+	struct shape parked[SHAPES_PARKED];
+	uint32_t ids;       /* given to shapes so far; 0 is none */
+	uint32_t id;        /* of the one in force */
+	uint32_t next_id;   /* of the one that came after it the last time */
+	uint32_t before_id; /* of the step before */
 
 	/* the plan, and how far along it the step is */
 	struct recording basis; /* what it was made from, smoothed */
@@ -133,16 +158,32 @@ void spw_record_wait_began(struct spw_cache *cache, uint64_t now_ns);
 void spw_record_wait_ended(struct spw_cache *cache, uint64_t now_ns);
 void spw_record_end(struct spw_cache *cache);
 
+/* ---- shapes.c ---- */
+
+/* Go on by the plan of another shape that is like this step so far. Return: whether there is one. */
+bool spw_shape_switch(struct spw_cache *cache);
+/* The step that has ended, not followed by its plan, is of a shape that has one. Return: whether; it is in force. */
+bool spw_shape_known(struct spw_cache *cache);
+/* Make room for a new one. */
+void spw_shape_park(struct spw_cache *cache);
+/* A step of the one in force has ended; the next begins, and may be of another. */
+void spw_shape_ended(struct adapt *adapt);
+void spw_shape_predict(struct spw_cache *cache);
+
 /* ---- adapt.c ---- */
 
 void spw_adapt_open(struct adapt *adapt);
 /* What the plan in force says of a tensor of this step. Return: whether it says something. */
 bool spw_adapt_choice(const struct entry *entry, enum spw_plan_choice *choice);
 bool spw_adapt_in_force(const struct spw_cache *cache);
-/* This step is not the one that was planned for. */
-void spw_adapt_leave(struct spw_cache *cache, const char *what);
+/* This step is not the one that was planned for. Return: whether it goes on by another plan. */
+bool spw_adapt_leave(struct spw_cache *cache, const char *what);
+/* The plan is followed from its beginning. */
+void spw_adapt_follow(struct spw_cache *cache);
 /* The basis at its number of scope is as the one that begins now. */
 void spw_adapt_scope(struct spw_cache *cache, uint32_t number);
+/* The scope of that number has been left. */
+void spw_adapt_scope_left(struct spw_cache *cache, uint32_t number);
 /* The tensor of the basis that one offered now is. */
 uint32_t spw_adapt_match(struct spw_cache *cache, const struct recorded *recorded);
 void spw_adapt_progress(struct spw_cache *cache, uint64_t basis_ns);

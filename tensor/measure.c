@@ -16,7 +16,11 @@
 /* A figure that has changed by more than this is a change, not noise: the old one is forgotten. */
 #define CHANGE_RATIO 1.2
 
-/* For so many steps in a row a bandwidth must have risen; if it falls within so many times that number, twice as many. */
+/*
+ * For so many steps in a row a bandwidth must have risen; if it falls within so many times that number, twice as many.
+ * And then it is believed to be at most so many times as high.
+ */
+#define RISE_RATIO_MAX 2.0
 #define RISE_STEPS     2u
 #define RISE_STEPS_MAX 64u
 #define RISE_HELD      4u
@@ -187,7 +191,8 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 		return;
 	if (old > 0 && now >= old * CHANGE_RATIO) {
 		if (rise_believed(trust, now))
-			*figure = (uint64_t)trust->lowest;
+			*figure =
+				(uint64_t)(trust->lowest < RISE_RATIO_MAX * old ? trust->lowest : RISE_RATIO_MAX * old);
 		return;
 	}
 	trust->higher = 0;

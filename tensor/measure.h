@@ -11,8 +11,8 @@
  * differ: a line through them.
  *
  * Drives are faster for a while than they can be for long: caches, and throttles that let bursts through. So a figure
- * that is much higher than it was is believed when it has been for several steps, and later the next time if it then
- * falls again. One that is much lower is believed at once.
+ * that is much higher than it was is believed, up to a factor, when it has been for several steps, and later the next
+ * time if it then falls again. One that is much lower is believed at once.
  */
 #ifndef SPW_TENSOR_MEASURE_H
 #define SPW_TENSOR_MEASURE_H

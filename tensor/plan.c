@@ -37,7 +37,8 @@
  *              others. Where the simulation says otherwise, or tensors can be in each other's way, more is tried: to
  *              keep from the beginning those that could be out of memory shortest, and to expect some of the drives'
  *              bandwidth to be lost by sharing.
- *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows.
+ *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows. If that is not low
+ *              enough, the budget is P.
  *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the order of benefit per
  *              byte: how long they would be out of memory while more than the limit is in use. Cost is what is written,
  *              and both grow with the size, which therefore does not matter but for what fits: a budget of few tensors
@@ -149,7 +150,8 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 		plan_choose_positional(&work, step, drives, &found, bytes + work.count + 1);
 	fill_result(&filled, &work, step, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
-	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET ? opts.memory_bytes : (uint64_t)found.memory;
+	filled.memory_bytes =
+		opts.mode == SPW_PLAN_BUDGET && found.feasible ? opts.memory_bytes : (uint64_t)found.memory;
 	set_result(result, &filled);
 	for (uint32_t i = 0; i < work.count; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;

@@ -471,6 +471,28 @@ void plan_choose_fastest(struct plan_work *work, const struct spw_plan_step *ste
 	try_positional(&search, step, drives, scratch + work->count + 1);
 }
 
+/*
+ * The budget cannot be met: it becomes what the lowest peak found needs. That peak was found with reads as late as
+ * their use; with the memory that it takes anyway they may be earlier.
+ */
+static void nearest_budget(struct search *search, uint8_t *spill)
+{
+	struct plan_found *found = search->best;
+	struct plan_found nearest = {.spill = spill, .feasible = true, .memory = found->outcome.peak};
+
+	memcpy(spill, found->spill, search->work->count);
+	plan_simulate(search->work, spill, nearest.memory, NULL, &nearest.outcome);
+	if (nearest.outcome.peak > nearest.memory || nearest.outcome.forever)
+		return;
+	search->memory = nearest.memory;
+	search->best = &nearest;
+	if (search->work->count <= MANY_TENSORS)
+		improve(search);
+	memcpy(found->spill, spill, search->work->count);
+	found->outcome = nearest.outcome;
+	found->memory = nearest.memory;
+}
+
 void plan_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch)
 {
 	struct search search = {.goal = GOAL_BUDGET, .memory = memory};
@@ -484,6 +506,8 @@ void plan_choose_budget(struct plan_work *work, double memory, struct plan_found
 		return;
 	try_all(&search);
 	improve(&search);
+	if (!found->feasible)
+		nearest_budget(&search, scratch + work->count + 1);
 }
 
 /* ---- SSDTrain's rule ---- */

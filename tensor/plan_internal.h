@@ -146,7 +146,7 @@ struct plan_found {
 };
 
 /* @found->spill and @scratch: count bytes each, @found's is set. */
-/* @scratch: for fastest twice as long as the choices. */
+/* @scratch: for fastest and budget twice as long as the choices. */
 void plan_choose_fastest(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 			 struct plan_found *found, uint8_t *scratch);
 void plan_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch);

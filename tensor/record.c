@@ -31,6 +31,37 @@ static void recording_close(struct recording *recording)
 	free(recording->drains_ns);
 }
 
+static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
+{
+	shape->choices = calloc(tensors, sizeof(*shape->choices));
+	shape->read_from_ns = calloc(tensors, sizeof(*shape->read_from_ns));
+	shape->use_order = calloc(tensors, sizeof(*shape->use_order));
+	if (!shape->choices || !shape->read_from_ns || !shape->use_order)
+		return -ENOMEM;
+	return recording_open(&shape->basis, tensors, scopes);
+}
+
+static int shapes_open(struct adapt *adapt)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < SHAPES_PARKED && rc == 0; i++)
+		rc = shape_open(&adapt->parked[i], adapt->tensors_max, adapt->scopes_max);
+	return rc;
+}
+
+static void shapes_close(struct adapt *adapt)
+{
+	for (unsigned i = 0; i < SHAPES_PARKED; i++) {
+		struct shape *shape = &adapt->parked[i];
+
+		recording_close(&shape->basis);
+		free(shape->choices);
+		free(shape->read_from_ns);
+		free(shape->use_order);
+	}
+}
+
 int spw_record_open(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
@@ -54,7 +85,7 @@ int spw_record_open(struct spw_cache *cache)
 	adapt->tensors = calloc(count, sizeof(*adapt->tensors));
 	if (recording_open(&adapt->now, count, adapt->scopes_max) ||
 	    recording_open(&adapt->basis, count, adapt->scopes_max) || !adapt->choices || !adapt->read_from_ns ||
-	    !adapt->use_order || !adapt->slots || !adapt->gone || !adapt->tensors)
+	    !adapt->use_order || !adapt->slots || !adapt->gone || !adapt->tensors || shapes_open(adapt))
 		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max", count);
 	return 0;
 }
@@ -63,6 +94,7 @@ void spw_record_close(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 
+	shapes_close(adapt);
 	recording_close(&adapt->now);
 	recording_close(&adapt->basis);
 	free(adapt->choices);
@@ -192,6 +224,10 @@ void spw_record_scope_leave(struct spw_cache *cache, uint32_t outer)
 	if (!adapt->recording)
 		return;
 	charge(cache, spw_record_compute_ns(cache));
+	if (adapt->scope != NO_SCOPE && adapt->scope != adapt->stage_scope) {
+		adapt->now.scopes[adapt->scope].left = true;
+		spw_adapt_scope_left(cache, adapt->scope);
+	}
 	adapt->scope = outer != NO_SCOPE ? outer : adapt->stage_scope;
 }
 
@@ -227,6 +263,7 @@ void spw_record_offer(struct entry *entry, enum spw_cache_hint hint)
 	*recorded = (struct recorded){.bytes = entry->len_bytes,
 				      .pack_ns = event_ns(cache),
 				      .scope = adapt->scope,
+				      .place = now->scopes[adapt->scope].plannable,
 				      .matched = NO_TENSOR,
 				      .hint = (uint8_t)hint,
 				      .plannable = worth && cache->stage == SPW_STAGE_FORWARD};

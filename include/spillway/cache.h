@@ -50,7 +50,8 @@ typedef struct {
 
 /*
  * The last three record each step, plan between steps, and plan again when the step or the drives have
- * changed. A step that is not like the one planned for, and the first one, follows the rule of SPW_CACHE_SPILL.
+ * changed. Up to four shapes of step have a plan each. A step that is not like one that was planned for, and the first
+ * one, follows the rule of SPW_CACHE_SPILL.
  */
 enum spw_cache_mode {
 	/* Spill all but: small tensors, the last scope, what the backward stage saves, what the drives cannot take. */
@@ -269,6 +270,8 @@ struct spw_cache_stats {
 	uint64_t write_bytes_per_second, read_bytes_per_second;
 	uint64_t mixed_bytes_per_second; /* sum of both while both ran */
 	uint64_t drive_latency_ns;
+
+	uint64_t plan_switches; /* steps that went on by the plan of another shape of step that is known */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, size_t size);

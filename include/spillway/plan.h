@@ -80,8 +80,8 @@ enum spw_plan_choice {
 
 struct spw_plan_result {
 	size_t size;
-	bool feasible;       /* false in SPW_PLAN_BUDGET only: the plan is the lowest peak found, above memory_bytes */
-	uint64_t peak_bytes; /* most bytes of activations in memory at any time, as simulated */
+	bool feasible;                /* false in SPW_PLAN_BUDGET only: the plan is for the lowest peak found instead */
+	uint64_t peak_bytes;          /* most bytes of activations in memory at any time, as simulated */
 	uint64_t peak_keep_all_bytes; /* the same if nothing is spilled */
 	uint64_t memory_bytes; /* how high reading ahead may fill the memory: for the cache, and to simulate again */
 	uint64_t stall_ns;     /* time that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER */
@@ -105,8 +105,8 @@ SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
  * @choices:  step->count of them, set on success
  * @result:   what the plan leads to; its size field must be set
  *
- * A budget that cannot be met is no error: result->feasible is false, and the plan is the one with the lowest peak that
- * was found. SPW_PLAN_FASTEST never gives a plan that stalls in the simulation.
+ * A budget that cannot be met is no error: result->feasible is false, and the plan is for the lowest peak that was found
+ * as the budget (result->memory_bytes). SPW_PLAN_FASTEST never gives a plan that stalls in the simulation.
  *
  * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
  */

@@ -91,8 +91,12 @@ static void test_a_burst_is_not_believed_at_once(void **state)
 	}
 	steps(&measure, 6, 1);
 	assert_true(measured(&measure, 1));
-	steps(&measure, 4, 1);
-	assert_true(measured(&measure, 4)); /* two steps in a row: the lower of both */
+	steps(&measure, 1.5, 1);
+	assert_true(measured(&measure, 1.5)); /* two steps in a row: the lower of both */
+	steps(&measure, 30, 2);
+	assert_true(measured(&measure, 3)); /* but at most twice as high */
+	steps(&measure, 30, 2);
+	assert_true(measured(&measure, 6));
 	steps(&measure, 1, 1);
 	assert_true(measured(&measure, 1)); /* lower is believed at once */
 }
@@ -106,22 +110,22 @@ static void test_bursts_are_believed_less_and_less(void **state)
 	(void)state;
 	steps(&measure, 1, 3);
 	for (unsigned i = 0; i < 4; i++) {
-		steps(&measure, 6, needed - 1);
+		steps(&measure, 1.8, needed - 1);
 		assert_true(measured(&measure, 1));
-		steps(&measure, 6, 1);
-		assert_true(measured(&measure, 6));
+		steps(&measure, 1.8, 1);
+		assert_true(measured(&measure, 1.8));
 		steps(&measure, 1, 1);
 		assert_true(measured(&measure, 1));
 		needed *= 2;
 	}
-	steps(&measure, 6, needed);
-	assert_true(measured(&measure, 6));
-	steps(&measure, 6, 5 * needed);
+	steps(&measure, 1.8, needed);
+	assert_true(measured(&measure, 1.8));
+	steps(&measure, 1.8, 5 * needed);
 	steps(&measure, 1, 1);
-	steps(&measure, 6, 1);
+	steps(&measure, 1.8, 1);
 	assert_true(measured(&measure, 1));
-	steps(&measure, 6, 1);
-	assert_true(measured(&measure, 6));
+	steps(&measure, 1.8, 1);
+	assert_true(measured(&measure, 1.8));
 }
 
 /* Changes that are noise are followed, half of the way. */

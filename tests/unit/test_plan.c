@@ -337,6 +337,16 @@ static bool best_of_all(const struct world *w, uint64_t memory, uint64_t *bytes,
 	return feasible;
 }
 
+/* The plan of a budget that cannot be met is one for the peak that it has. */
+static void require_nearest(const struct world *w)
+{
+	struct spw_plan_result same = {.size = sizeof(same)};
+
+	assert_int_equal(0,
+			 spw_plan_simulate(&w->step, &w->drives, w->result.memory_bytes, w->choices, NULL, 0, &same));
+	REQUIRE(same.peak_bytes == w->result.peak_bytes && same.stall_ns == w->result.stall_ns);
+}
+
 static void test_budget_against_all(void **state)
 {
 	uint64_t random = figures_seed;
@@ -354,6 +364,7 @@ static void test_budget_against_all(void **state)
 		if (!best_of_all(&world, memory, &bytes, &peak)) {
 			REQUIRE(!world.result.feasible);
 			REQUIRE(world.result.peak_bytes >= peak);
+			require_nearest(&world);
 			infeasible++;
 			continue;
 		}
@@ -367,6 +378,29 @@ static void test_budget_against_all(void **state)
 	print_message("budget: %u feasible cases, %u within 5 %%, %u exact; %u infeasible\n", feasible, near, exact,
 		      infeasible);
 	REQUIRE(near >= cases * 95 / 100);
+}
+
+/* It reads ahead into the memory that it takes anyway: no stall but for a budget that could be met with one. */
+static void test_budget_out_of_reach(void **state)
+{
+	static const uint64_t gib_per_second[] = {1, 5, 10};
+	uint64_t random = seed;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(gib_per_second) / sizeof(gib_per_second[0]); i++) {
+		struct spw_plan_result fastest;
+
+		make_training(&world, &random, 100, 1, 1, false);
+		set_drives(&world, gib_per_second[i] << 30, gib_per_second[i] << 30, 0);
+		plan(&world, SPW_PLAN_FASTEST, 0);
+		fastest = world.result;
+		plan(&world, SPW_PLAN_BUDGET, 1);
+		REQUIRE(!world.result.feasible);
+		REQUIRE(world.result.peak_bytes <= fastest.peak_bytes);
+		REQUIRE(world.result.memory_bytes == world.result.peak_bytes);
+		REQUIRE(world.result.peak_bytes < fastest.peak_bytes || world.result.stall_ns == 0);
+		require_nearest(&world);
+	}
 }
 
 static void test_budget_of_everything(void **state)
@@ -760,7 +794,7 @@ static void test_refused(void **state)
 	expect_refused("tensor 0: its size or its times");
 	world.tensors[0].bytes = UINT64_MAX;
 	expect_refused("tensor 0: its size or its times");
-	world.tensors[0].bytes = world.tensors[1].bytes = UINT64_C(1) << 62;
+	world.tensors[0].bytes = world.tensors[1].bytes = UINT64_C(1) << 53;
 	expect_refused("tensor 1: all sizes");
 	world.step.count = SPW_PLAN_TENSORS_MAX + 1;
 	expect_refused("are more than");
@@ -810,6 +844,7 @@ int main(void)
 		cmocka_unit_test(test_one_tensor),
 		cmocka_unit_test(test_simulation),
 		cmocka_unit_test(test_budget_against_all),
+		cmocka_unit_test(test_budget_out_of_reach),
 		cmocka_unit_test(test_budget_of_everything),
 		cmocka_unit_test(test_fastest_never_stalls),
 		cmocka_unit_test(test_fastest_against_all),
