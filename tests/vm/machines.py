@@ -46,6 +46,19 @@ def passthrough(*ways, **more):
     return [Case(f"passthrough {way}", CONFORMANCE, SPW_TEST_WAIT=way, **{"SPW_TEST_BACKEND": "nvme", **more}) for way in ways]
 
 
+def driven_here(places="0 1 2 3"):
+    """Before a case: these drives are taken from the kernel, and the case's process drives them by itself."""
+    return f". tests/vm/vfio.sh; vfio_take {places}"
+
+
+def vfio_engine():
+    """The same tests without a kernel on the way, on one kind of drives and on two; and a drive pulled."""
+    return [Case("vfio", CONFORMANCE, prelude=driven_here(), SPW_TEST_BACKEND="vfio"),
+            Case("vfio and io_uring mixed", CONFORMANCE, prelude=driven_here("0 2"), SPW_TEST_BACKEND="vfio"),
+            Case("drive 1 pulled from a vfio engine", REMOVAL_ENGINE, prelude=driven_here(), SPW_VM_VICTIM="1",
+                 SPW_TEST_BACKEND="vfio")]
+
+
 def integration(*names, backend="io_uring"):
     return [Case(f"{name} {backend}", f"tests/integration/test_{name}.c", SPW_TEST_BACKEND=backend) for name in names]
 
@@ -139,6 +152,8 @@ ALL = [
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
          conformance("interrupt", "poll") + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
          integration("store", "store_space"), block_bytes=4096, nodes=1, poll_queues=2),
+    Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), iommu=True),
+    Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], block_bytes=4096, nodes=1, iommu=True),
     Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP", BAD, nodes=1),
     Kind("blkdebug", "QEMU fails writes to a sector of drive 3", [Case("blkdebug io_uring", FAULTY, "test_a_drive_that_fails")], nodes=1,
          errors={3: [{"event": "none", "iotype": "write", "errno": 5, "sector": 16384, "once": False}]}),
