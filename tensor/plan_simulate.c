@@ -113,7 +113,9 @@ static void change_memory(struct simulation *sim, double bytes)
 		sim->outcome->peak = sim->bytes;
 	if (!profile || profile->count >= profile->points_max)
 		return;
-	profile->points[profile->count++] = (struct spw_plan_point){.ns = ns, .bytes = (uint64_t)sim->bytes};
+	/* Sums beyond 2^53 are rounded, and may end below 0. */
+	profile->points[profile->count++] =
+		(struct spw_plan_point){.ns = ns, .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
 }
 
 static void forward(struct simulation *sim, uint32_t i)

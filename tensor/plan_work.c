@@ -8,12 +8,9 @@
 
 #include "util/util.h"
 
-/*
- * 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes are exact: where they were
- * not, what is left when all is released could be less than nothing.
- */
+/* 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes stay within an int64_t. */
 #define NS_MAX                (UINT64_C(1) << 50)
-#define BYTES_MAX             (UINT64_C(1) << 53)
+#define BYTES_MAX             (UINT64_C(1) << 62)
 #define BYTES_PER_SECOND_MAX  (UINT64_C(1) << 60)
 #define POINTS_MAX_PER_TENSOR 4u /* pack, out, in, release */
 #define ALIGN_BYTES           16u
