@@ -549,42 +549,42 @@ int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t off
 	return ret;
 }
 
-/* What of the lock lies outside stays. */
-static int cut_lock(struct holding *h, struct range_lock **at, uint64_t first, uint64_t last)
+/* What of the lock lies outside stays, and there is some. */
+static int shrink_lock(struct holding *h, struct range_lock *l, uint64_t first, uint64_t last)
 {
-	struct range_lock *l = *at;
-	int ret = 0;
-
 	if (l->first < first && l->last > last) {
-		ret = add_lock(h, l->namespace_id, l->owner, last + 1, l->last);
-		if (ret == 0)
-			l->last = first - 1;
-	} else if (l->first < first) {
-		l->last = first - 1;
-	} else if (l->last > last) {
-		l->first = last + 1;
-	} else {
-		*at = l->next;
-		free(l);
+		int ret = add_lock(h, l->namespace_id, l->owner, last + 1, l->last);
+
+		if (ret)
+			return ret;
 	}
-	return ret;
+	if (l->first < first)
+		l->last = first - 1;
+	else
+		l->first = last + 1;
+	return 0;
 }
 
 int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	uint64_t last = last_byte(offset_bytes, len_bytes);
-	struct range_lock **at;
+	struct range_lock **at, *l;
 	int ret = 0;
 
 	(void)pthread_mutex_lock(&lock);
 	at = &ns->holding->locks;
-	while (*at && ret == 0) {
-		struct range_lock *l = *at;
+	while ((l = *at) != NULL && ret == 0) {
+		bool overlaps = l->namespace_id == ns->nvme.id && l->owner == owner && l->first <= last &&
+				offset_bytes <= l->last;
 
-		if (l->namespace_id == ns->nvme.id && l->owner == owner && l->first <= last && offset_bytes <= l->last)
-			ret = cut_lock(ns->holding, at, offset_bytes, last);
-		if (*at == l)
-			at = &l->next;
+		if (overlaps && l->first >= offset_bytes && l->last <= last) {
+			*at = l->next;
+			free(l);
+			continue;
+		}
+		if (overlaps)
+			ret = shrink_lock(ns->holding, l, offset_bytes, last);
+		at = &l->next;
 	}
 	(void)pthread_mutex_unlock(&lock);
 	return ret;
