@@ -191,6 +191,14 @@ bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; B
 		--append "tsc=reliable clocksource=tsc" --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) -- python3 tests/vm/bench_nvme.py
 
+.PHONY: bench-vfio
+bench-vfio: ## drives driven from user space against fio through the kernel, in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
+	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all $(BUILD)/tests/vm/test_vfio_open && tests/vm/run \
+		--build $(BUILD) --iommu --numa 1 --drives 8 --poll-queues 2 --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
+		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) \
+		--shell '. tests/vm/vfio.sh && vfio_take 4 5 6 7 && python3 tests/vm/bench_vfio.py && \
+			SPW_TEST_BACKEND=vfio SPW_TEST_DEVICES="$${SPW_TEST_DEVICES#* * * * }" $(BUILD)/tests/vm/test_vfio_open'
+
 .PHONY: bench-replay
 bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans against SSDTrain's rule
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all && tests/bench/replay.py --build $(BUILD)

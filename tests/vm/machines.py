@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 # tests/vm/machines.py - which machines are booted, and what runs in each
 
+import machines_vfio
+
 
 class Case:
     """A program in a machine. @prelude: bash lines before it; @env: for it; @argument: words after its name."""
@@ -161,6 +163,7 @@ ALL = [
                                                                            SPW_TEST_BACKEND="libaio")], nodes=1,
          errors={3: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
 ]
+ALL += machines_vfio.stores(Case, Kind)
 
 # Programs of the host that boot machines by themselves: (name, program).
 ON_HOST = [("power cuts", "tests/vm/power")]

@@ -7,7 +7,7 @@
  */
 #include "tests/vm/objects.h"
 
-static const int faults[] = {-EIO, -ENODEV, -EBADMSG, -EREMOTEIO, -ENODATA, -EILSEQ, 0};
+static const int faults[] = {-EIO, -ENODEV, -ETIMEDOUT, -EBADMSG, -EREMOTEIO, -ENODATA, -EILSEQ, 0};
 
 static void break_drive(void)
 {

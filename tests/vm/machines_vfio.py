@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+# tests/vm/machines_vfio.py - stores on drives that a process drives itself: taken from the kernel before a case, given back after it
+"""For machines.py, which has the classes."""
+
+TAKE = """. tests/vm/vfio.sh
+vfio_take {} || exit 1
+"""
+
+
+# A controller that takes commands and answers none: its blocks are given one byte per second.
+SILENT = r"""
+throttle() {
+    bash -c 'exec 3<>/dev/virtio-ports/monitor; echo "block_set_io_throttle n3 $0 0 0 0 0 0" >&3; read -r answer <&3; [ "$answer" = ok ]' "$1"
+}
+trap 'throttle 0; vfio_give_back' EXIT
+export SPW_VM_BREAK="$(declare -f throttle); throttle 1"
+"""
+
+
+def stores(Case, Kind):
+    def case(name, program, argument="", drives="0 1 2 3", timeout=200, **env):
+        return Case(f"vfio {name}", program, argument, TAKE.format(drives), timeout, **{"SPW_TEST_BACKEND": "vfio", **env})
+
+    def integration(*names, where="", **more):
+        return [case(name + where, f"tests/integration/test_{name}.c", **more) for name in names]
+
+    # The last case of a machine: QEMU does not let go of the blocks of a drive that was pulled out of a process's hands.
+    def removal(test):
+        return [case(f"drive 3 pulled during {test}", "tests/vm/test_removal.c", f"test_pulled_during_{test}", SPW_VM_VICTIM="3")]
+
+    return [
+        Kind("vfio-store", "4 drives behind an IOMMU, and stores on them",
+             [Case("bind and unbind", "tests/vm/test_vfio_bind.sh"), *integration("store", "store_requests", "store_space", "store_threads"),
+              *integration("store", "store_space", where=" on a mix", drives="0 2"),
+              case("opened", "tests/vm/test_vfio_open.c"),
+              Case("vfio a controller that stops answering", "tests/vm/test_faulty.c", "test_a_drive_that_fails",
+                   TAKE.format("0 1 2 3") + SILENT, 200, SPW_TEST_BACKEND="vfio"),
+              case("killed in mid-I/O", "tests/vm/test_vfio_kills.c", timeout=600), *removal("put")],
+             nodes=1, iommu=True),
+        Kind("vfio-store4096", "the same with blocks of 4096 bytes", integration("store") + removal("get"),
+             nodes=1, iommu=True, block_bytes=4096),
+    ]

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/vm/test_vfio_kills.c - kill -9 of a process that drives its drives itself, in the middle of its I/O, again
+ * and again
+ *
+ * Nobody tells the controllers to stop: the kernel takes the memory away from them and resets them. The next process
+ * must find them good for use at once, the store intact, and not one byte changed where the killed one did not
+ * write: the second partition.
+ */
+#include "tests/integration/test_store.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DRIVES       2
+#define KILLS_MAX    100
+#define SLOTS        8
+#define OBJECT_BYTES (MIB + 4096)
+#define KEPT_BYTES   MIB /* of each drive, in the partition that nobody has open */
+#define KEPT_SEED    77
+#define DELAY_US_MAX 30000
+
+static uint64_t seed;
+static pid_t child;
+static uint64_t kept_offset_bytes[DRIVES];
+static uint8_t *memory; /* SLOTS objects */
+
+/* In the child, where cmocka's asserts would return into the parent's test. */
+#define child_check(condition)                                                                                \
+	do {                                                                                                  \
+		if (!(condition)) {                                                                           \
+			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, spw_last_error()); \
+			_exit(1);                                                                             \
+		}                                                                                             \
+	} while (0)
+
+static uint8_t *slot(unsigned i)
+{
+	return memory + i * (size_t)OBJECT_BYTES;
+}
+
+static int try_open_store(struct spw_store **store)
+{
+	struct spw_store_opts opts = default_opts();
+
+	opts.arena_bytes = 16 * MIB;
+	return try_open(drive_paths, DRIVES, &opts, store);
+}
+
+/* Puts and gets, all slots at a time, without end. */
+static void work(int said)
+{
+	struct spw_request *requests[SLOTS];
+	spw_object objects[SLOTS];
+	struct spw_store *store;
+
+	child_check(try_open_store(&store) == 0);
+	for (unsigned round = 0;; round++) {
+		for (unsigned i = 0; i < SLOTS; i++)
+			child_check(spw_store_put(store, slot(i), OBJECT_BYTES, NULL, &objects[i], &requests[i]) == 0);
+		if (round == 0)
+			child_check(write(said, "s", 1) == 1);
+		for (unsigned i = 0; i < SLOTS; i++)
+			child_check(spw_request_wait(requests[i]) == 0);
+		for (unsigned i = 0; i < SLOTS; i++)
+			child_check(spw_store_get(store, objects[i], 0, slot(i), OBJECT_BYTES, SPW_PREFETCH, NULL,
+						  &requests[i]) == 0);
+		for (unsigned i = 0; i < SLOTS; i++) {
+			child_check(spw_request_wait(requests[i]) == 0);
+			child_check(spw_store_free(store, objects[i]) == 0);
+		}
+	}
+}
+
+/* Return when the child has its first requests in flight. */
+static void start(void)
+{
+	int said[2];
+	char word;
+
+	assert_int_equal(pipe(said), 0);
+	(void)fflush(NULL);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		(void)close(said[0]);
+		work(said[1]);
+	}
+	(void)close(said[1]);
+	if (read(said[0], &word, 1) != 1)
+		fail_msg("the child has ended instead of beginning");
+	(void)close(said[0]);
+}
+
+/* The moment itself is what is random here. */
+static void kill_it(void)
+{
+	struct timespec delay = {.tv_nsec = (long)(random_below(&seed, DELAY_US_MAX) * 1000)};
+	int status;
+
+	(void)nanosleep(&delay, NULL);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	child = 0;
+	if (!WIFSIGNALED(status))
+		fail_msg("the child ended by itself with status %d", WEXITSTATUS(status));
+}
+
+static void move_kept(bool write_it)
+{
+	uint8_t *bytes = aligned_alloc(4096, KEPT_BYTES);
+
+	assert_non_null(bytes);
+	for (unsigned i = 0; i < DRIVES; i++) {
+		struct spw_device *device;
+
+		assert_ok(spw_device_open(drive_paths[i], NULL, &device));
+		content_fill(bytes, KEPT_BYTES, KEPT_SEED + i);
+		if (write_it)
+			assert_ok(spw_device_pwrite(device, bytes, KEPT_BYTES, kept_offset_bytes[i]));
+		memset(bytes, 0, KEPT_BYTES);
+		assert_ok(spw_device_pread(device, bytes, KEPT_BYTES, kept_offset_bytes[i]));
+		assert_int_equal(content_differs(bytes, KEPT_BYTES, KEPT_SEED + i, 0), KEPT_BYTES);
+		spw_device_close(device);
+	}
+	free(bytes);
+}
+
+/* What a new process finds: this one, which has nothing open. */
+static void verify(unsigned round)
+{
+	uint8_t *back = malloc(OBJECT_BYTES);
+	spw_object objects[SLOTS];
+	struct spw_store *store;
+
+	assert_non_null(back);
+	assert_ok(try_open_store(&store));
+	for (unsigned i = 0; i < SLOTS; i++) {
+		content_fill(slot(i), OBJECT_BYTES, round * SLOTS + i);
+		objects[i] = put_wait(store, slot(i), OBJECT_BYTES);
+	}
+	move_kept(false);
+	for (unsigned i = 0; i < SLOTS; i++) {
+		assert_ok(get_wait(store, objects[i], 0, back, OBJECT_BYTES));
+		assert_int_equal(content_differs(back, OBJECT_BYTES, round * SLOTS + i, 0), OBJECT_BYTES);
+	}
+	close_store(store);
+	free(back);
+}
+
+static void test_killed_in_mid_io(void **state)
+{
+	struct spw_drive_info drives[DRIVES];
+	const char *text = getenv("SPW_KILLS");
+	unsigned kills = text ? (unsigned)strtoul(text, NULL, 10) : KILLS_MAX;
+
+	(void)state;
+	seed = random_seed();
+	(void)format_drives(DRIVES, 2, MIB);
+	for (unsigned i = 0; i < DRIVES; i++)
+		drives[i].size = sizeof(drives[i]);
+	assert_ok(spw_check(drive_paths, DRIVES, NULL, drives));
+	for (unsigned i = 0; i < DRIVES; i++)
+		kept_offset_bytes[i] = drives[i].data_offset_bytes + drives[i].partition_bytes + 4 * MIB;
+	move_kept(true);
+	memory = malloc(SLOTS * (size_t)OBJECT_BYTES);
+	assert_non_null(memory);
+	content_fill(memory, SLOTS * (size_t)OBJECT_BYTES, 1);
+	for (unsigned round = 1; round <= kills; round++) {
+		start();
+		kill_it();
+		verify(round);
+	}
+	assert_ok(spw_check(drive_paths, DRIVES, NULL, NULL));
+	printf("killed %u times\n", kills);
+	free(memory);
+}
+
+static int set_up(void **state)
+{
+	int rc = drives_from_environment(state);
+
+	/* The child must find them free. */
+	release_controllers();
+	return rc;
+}
+
+static int end_all(void **state)
+{
+	if (child > 0) {
+		(void)kill(child, SIGKILL);
+		(void)waitpid(child, NULL, 0);
+		child = 0;
+	}
+	return close_stores(state);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed_in_mid_io, end_all)};
+
+	return cmocka_run_group_tests(tests, set_up, NULL);
+}

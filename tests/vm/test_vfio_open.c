@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/vm/test_vfio_open.c - from opening a drive behind vfio to its first I/O, each time from nothing */
+#include "tests/integration/test_store.h"
+
+#include <time.h>
+
+#define ROUNDS 5
+
+static uint64_t now_us(void)
+{
+	struct timespec now;
+
+	assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &now), 0);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static void note_end(struct spw_io *io)
+{
+	*(int *)io->context = 1;
+}
+
+/* Return: microseconds. */
+static uint64_t read_first_block(uint8_t *block)
+{
+	struct spw_queue_opts opts;
+	struct spw_device *device;
+	struct spw_queue *queue;
+	int ended = 0;
+	struct spw_io io = {.op = SPW_READ, .buf = block, .len_bytes = 4096, .done = note_end, .context = &ended};
+	uint64_t begun = now_us(), us;
+
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.backend = SPW_BACKEND_VFIO;
+	assert_ok(spw_device_open(drive_paths[0], NULL, &device));
+	assert_ok(spw_queue_open(&device, 1, &opts, &queue));
+	assert_ok(spw_queue_prepare(queue, &io));
+	while (!ended)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	us = now_us() - begun;
+	assert_int_equal(io.res, 4096);
+	spw_queue_close(queue);
+	spw_device_close(device);
+	return us;
+}
+
+static void test_open_to_first_io(void **state)
+{
+	uint8_t *block = aligned_alloc(4096, 4096);
+
+	(void)state;
+	assert_non_null(block);
+	for (unsigned i = 0; i < ROUNDS; i++)
+		printf("open to first I/O: %.1f ms\n", (double)read_first_block(block) / 1000);
+	free(block);
+}
+
+static int set_up(void **state)
+{
+	int rc = drives_from_environment(state);
+
+	release_controllers();
+	return rc;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_open_to_first_io)};
+
+	return cmocka_run_group_tests(tests, set_up, NULL);
+}
