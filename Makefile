@@ -100,6 +100,10 @@ $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(if $(FUZZER),,$(BUILD)/tests/fuzz/regre
 	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $(if $(FUZZER),-fsanitize=fuzzer) -o $$@ $$^ $$(lib_libs) $$(tool_libs)
 endef
 $(foreach src,$(fuzz_src),$(eval $(call fuzz_rule,$(src))))
+# How near a word is to all that are known: most of the time of two targets went into the fuzzer's notes on that.
+ifdef FUZZER
+$(BUILD)/tools/nearest.o: override CFLAGS := $(filter-out -fsanitize=fuzzer-no-link,$(CFLAGS))
+endif
 
 .PHONY: build-tests
 build-tests: all $(test_bin) $(fuzz_bin)

@@ -4,10 +4,11 @@
  *
  *   PROGRAM CORPUS_FOLDER [MUTATIONS]      SPW_SEED= repeats the mutations of a run
  *
- * An input that ends the program is left in $TMPDIR/fuzz-input, and the seed is on the last line.
+ * An input that ends the program is left in $TMPDIR/fuzz-input, behind 8 bytes with its length, and the seed is on the last line.
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/random.h>
 
 #include "tests/fuzz/fuzz.h"
@@ -89,24 +90,30 @@ static size_t mutate(uint8_t *to, uint64_t *random)
 	return len;
 }
 
+/* In a file that is mapped: it is there whatever ends the program, and keeping an input costs no system call. */
 static void keep_input(const uint8_t *bytes, size_t len)
 {
 	static char path[4096];
-	static FILE *file;
+	static struct kept {
+		size_t len;
+		uint8_t bytes[INPUT_BYTES];
+	} * kept;
+	int fd;
 
-	if (!file) {
+	if (!kept) {
 		(void)snprintf(path, sizeof(path), "%s/fuzz-input", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-		file = fopen(path, "we");
-		FUZZ_REQUIRE(file);
-		(void)setvbuf(file, NULL, _IONBF, 0);
+		fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+		FUZZ_REQUIRE(fd >= 0 && ftruncate(fd, sizeof(*kept)) == 0);
+		kept = mmap(NULL, sizeof(*kept), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		FUZZ_REQUIRE(kept != MAP_FAILED && close(fd) == 0);
 	}
 	if (!bytes) {
-		(void)fclose(file);
+		FUZZ_REQUIRE(munmap(kept, sizeof(*kept)) == 0);
 		(void)unlink(path);
 		return;
 	}
-	rewind(file);
-	FUZZ_REQUIRE(ftruncate(fileno(file), 0) == 0 && fwrite(bytes, 1, len, file) == len);
+	kept->len = len;
+	memcpy(kept->bytes, bytes, len);
 }
 
 int main(int argc, char **argv)

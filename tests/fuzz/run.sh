@@ -20,7 +20,13 @@ for source in tests/fuzz/fuzz_*.c; do
     [ -z "$wanted" ] || [ "$target" = "$wanted" ] || [ "$target" = "fuzz_$wanted" ] || continue
     mkdir -p "$BUILD/fuzz-corpus/$target"
     log=$BUILD/fuzz-findings/$target.log
-    "$BUILD/tests/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
+    # Longer inputs than a target reads make it slow and find nothing.
+    case $target in
+    fuzz_superblock | fuzz_options) length=4200 ;;
+    fuzz_cache | fuzz_plan | fuzz_model) length=2048 ;;
+    *) length=16384 ;;
+    esac
+    "$BUILD/tests/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len="$length" -print_final_stats=1 \
         -artifact_prefix="$BUILD/fuzz-findings/$target-" "$BUILD/fuzz-corpus/$target" "tests/fuzz/corpus/${target#fuzz_}" \
         >"$log" 2>&1 || status=1
     done=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
@@ -30,6 +36,6 @@ for source in tests/fuzz/fuzz_*.c; do
         tail -n 40 "$log"
     fi
     all=$(awk -v target="$target" '$1 == target { sum += $2 } END { print sum + 0 }' "$BUILD/fuzz-executions")
-    printf '  %-16s %10d executions in %s s, %12d in all runs\n' "$target" "${done:-0}" "$seconds" "$all"
+    printf '  %-16s %10d executions in %s s (%d/s), %12d in all runs\n' "$target" "${done:-0}" "$seconds" $((${done:-0} / seconds)) "$all"
 done
 exit $status

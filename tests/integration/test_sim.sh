@@ -5,9 +5,9 @@
 
 sim=$SPW_BUILD/tests/sim/sim
 
-begin "every fault over 1500 seeds: no wrong byte, nothing lost, nothing left"
-expect_exit 0 "$sim" --seeds 1500 --out "$TEST_TMP"
-expect_output "1500 seeds from 1"
+begin "every fault over 2000 seeds: no wrong byte, nothing lost, nothing left"
+expect_exit 0 "$sim" --seeds 2000 --out "$TEST_TMP"
+expect_output "2000 seeds from 1"
 
 begin "every kind of fault was injected"
 expect_equal 16 "$(grep -cE '^  [a-z]+ +[0-9]+  ' "$OUTPUT")" "kinds"

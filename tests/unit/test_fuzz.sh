@@ -10,7 +10,7 @@ for source in tests/fuzz/fuzz_*.c; do
     expect_exit 0 "$SPW_BUILD/tests/fuzz/$target" "tests/fuzz/corpus/${target#fuzz_}" 3000
     if [ -e "$TEST_TMP/fuzz-input" ]; then
         echo "  the input:"
-        od -A d -c "$TEST_TMP/fuzz-input" | head -n 40
+        od -A d -c -j 8 -N "$(od -An -tu8 -N 8 "$TEST_TMP/fuzz-input")" "$TEST_TMP/fuzz-input" | head -n 40
         rm -f "$TEST_TMP/fuzz-input"
     fi
 done

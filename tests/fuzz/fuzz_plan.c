@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused in words, or a plan that keeps what spillway/plan.h promises */
+/* link: util tensor/plan tensor/plan_choose tensor/plan_forecast tensor/plan_reads tensor/plan_simulate tensor/plan_work */
+#include <errno.h>
+
+#include <spillway/plan.h>
+
+#include "tests/fuzz/fuzz.h"
+#include "util/util.h"
+
+#define TENSORS_MAX 24u
+#define CALLS_MAX   16u
+
+struct input {
+	struct spw_plan_tensor tensors[TENSORS_MAX];
+	uint64_t calls[CALLS_MAX];
+	struct spw_plan_step step;
+	struct spw_plan_drives drives;
+	struct spw_plan_opts opts;
+};
+
+/* Mostly times that are in order: else all would be refused. */
+static uint64_t after(struct fuzz_bytes *bytes, uint64_t ns, bool honest)
+{
+	uint64_t number = fuzz_number(bytes);
+
+	return honest ? ns + (number & UINT32_MAX) * 1000 : number;
+}
+
+static void read_input(struct fuzz_bytes *bytes, struct input *input)
+{
+	uint8_t how = fuzz_byte(bytes);
+	bool honest = how % 8 != 0;
+	uint64_t ns = 0;
+
+	memset(input, 0, sizeof(*input));
+	input->step.tensors = input->tensors;
+	input->step.count = fuzz_byte(bytes) % (TENSORS_MAX + 1);
+	for (uint32_t i = 0; i < input->step.count; i++) {
+		struct spw_plan_tensor *tensor = &input->tensors[i];
+
+		tensor->bytes = fuzz_number(bytes) << (honest ? how % 16 : 0);
+		tensor->pack_ns = after(bytes, 0, honest);
+		tensor->use_ns = after(bytes, tensor->pack_ns, honest);
+		tensor->release_ns = after(bytes, tensor->use_ns, honest);
+		tensor->users = fuzz_byte(bytes) % 4;
+		tensor->scope = (uint32_t)fuzz_number(bytes);
+		tensor->must_keep = fuzz_byte(bytes) % 8 == 0;
+	}
+	input->step.forward_ns = fuzz_number(bytes);
+	input->step.backward_ns = fuzz_number(bytes);
+	input->step.calls = fuzz_byte(bytes) % (CALLS_MAX + 1);
+	for (uint32_t i = 0; i < input->step.calls; i++)
+		ns = input->calls[i] = after(bytes, ns, honest);
+	input->step.calls_ns = fuzz_byte(bytes) % 8 ? input->calls : NULL;
+	input->drives = (struct spw_plan_drives){
+		.write_bytes_per_second = fuzz_number(bytes) << (honest ? how % 32 : 0),
+		.read_bytes_per_second = fuzz_number(bytes) << (honest ? how % 32 : 0),
+		.mixed_bytes_per_second = fuzz_number(bytes),
+		.latency_ns = fuzz_number(bytes),
+		.chunk_bytes = fuzz_number(bytes),
+		.staging_bytes = fuzz_number(bytes),
+	};
+	spw_plan_opts_init(&input->opts, sizeof(input->opts));
+	input->opts.mode = (enum spw_plan_mode)(fuzz_byte(bytes) % 4);
+	input->opts.memory_bytes = fuzz_number(bytes);
+}
+
+static void check_plan(const struct input *input, const enum spw_plan_choice choices[],
+		       const struct spw_plan_result *result)
+{
+	uint64_t spilled = 0, bytes = 0;
+
+	for (uint32_t i = 0; i < input->step.count; i++) {
+		FUZZ_REQUIRE(choices[i] == SPW_PLAN_KEEP || choices[i] == SPW_PLAN_SPILL);
+		if (choices[i] == SPW_PLAN_KEEP)
+			continue;
+		FUZZ_REQUIRE(!input->tensors[i].must_keep);
+		spilled++;
+		bytes += input->tensors[i].bytes;
+	}
+	FUZZ_REQUIRE(result->tensors_spilled == spilled && result->bytes_written <= bytes);
+	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_FASTEST || result->stall_ns == 0);
+	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_FASTEST || result->peak_bytes <= result->peak_keep_all_bytes);
+	FUZZ_REQUIRE(input->opts.mode == SPW_PLAN_BUDGET || result->feasible);
+	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_BUDGET || !result->feasible ||
+		     result->peak_bytes <= input->opts.memory_bytes);
+}
+
+/* The same figures again, and a profile below the peak, which may last no time and so be no point. */
+static void check_simulation(const struct input *input, const enum spw_plan_choice choices[],
+			     const struct spw_plan_result *planned)
+{
+	struct spw_plan_point points[TENSORS_MAX * SPW_PLAN_POINTS_PER_TENSOR];
+	struct spw_plan_result result = {.size = sizeof(result)};
+	uint64_t highest = 0;
+
+	FUZZ_REQUIRE(spw_plan_simulate(&input->step, &input->drives, planned->memory_bytes, choices, points,
+				       sizeof(points) / sizeof(points[0]), &result) == 0);
+	FUZZ_REQUIRE(result.peak_bytes == planned->peak_bytes && result.stall_ns == planned->stall_ns);
+	FUZZ_REQUIRE(result.bytes_written == planned->bytes_written && result.bytes_read == planned->bytes_read);
+	FUZZ_REQUIRE(result.points <= SPW_PLAN_POINTS_PER_TENSOR * input->step.count);
+	for (uint32_t i = 0; i < result.points; i++) {
+		FUZZ_REQUIRE(i == 0 || points[i].ns >= points[i - 1].ns);
+		highest = points[i].bytes > highest ? points[i].bytes : highest;
+	}
+	FUZZ_REQUIRE(highest <= result.peak_bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct fuzz_bytes bytes = {data, size};
+	enum spw_plan_choice choices[TENSORS_MAX];
+	struct spw_plan_result result = {.size = sizeof(result)};
+	struct input input;
+	int rc;
+
+	read_input(&bytes, &input);
+	(void)spw_error(-EIO, "nothing");
+	rc = spw_plan(&input.step, &input.drives, &input.opts, choices, &result);
+	FUZZ_REQUIRE(rc == 0 || rc == -EINVAL);
+	if (rc != 0) {
+		FUZZ_REQUIRE(strcmp(spw_last_error(), "nothing") != 0);
+		return 0;
+	}
+	check_plan(&input, choices, &result);
+	check_simulation(&input, choices, &result);
+	return 0;
+}
