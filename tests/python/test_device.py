@@ -278,8 +278,9 @@ def test_views_of_one_content_are_copied_once(rig):
     tensor, users = torch.randn(1000), [User(), User()]
     first = rig.path.save(tensor, (7, 0), Version(), 0, 4000, users[0])
     assert rig.path.save(tensor[500:], (7, 0), Version(), 2000, 2000, users[1]) is first
-    assert rig.path.save(tensor, (7, 1), Version(), 0, 4000, users[1]) is not first  # another content
-    rig.until(first.stored)
+    other = rig.path.save(tensor, (7, 1), Version(), 0, 4000, users[1])
+    assert other is not first  # another content
+    rig.until(lambda: first.stored() and other.stored())
     base, _ = rig.path.load(first)
     rig.names()
     again, _ = rig.path.load(first)  # still on the device: somebody else may want it
