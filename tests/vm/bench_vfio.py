@@ -21,7 +21,7 @@ NAMES = os.environ["SPW_TEST_DEVICES"].split()
 BLOCK, VFIO = NAMES[:4], NAMES[4:]
 CHARACTER = [re.sub("nvme", "ng", path) for path in BLOCK]
 COMMON = ["--norandommap", "--output-format=json", f"--runtime={SECONDS}", "--time_based", "--size=64m"]
-FIO = ["fio", "--name=j", "--thread", "--direct=1", "--fixedbufs=1", "--registerfiles=1", "--group_reporting", "--scramble_buffers=0", *COMMON]
+FIXED = ["--thread", "--fixedbufs=1", "--registerfiles=1", "--scramble_buffers=0", *COMMON]
 OURS = [SPILLWAY, "bench", "--name=j", "--fixedbufs", "--allow-destructive", "--scramble_buffers=0", *COMMON]
 
 
@@ -37,7 +37,7 @@ def run(command):
 
 
 def block(*words):
-    return FIO + ["--ioengine=io_uring", f"--filename={BLOCK[0]}", *words]
+    return ["fio", "--name=j", "--ioengine=io_uring", "--direct=1", *FIXED, f"--filename={BLOCK[0]}", *words]
 
 
 def small(depth):
@@ -57,10 +57,9 @@ def large(rw):
 
 def four():
     words = ["--rw=randread", "--bs=4k", "--iodepth=32", "--iodepth_batch_submit=8", "--iodepth_batch_complete_min=8"]
-    fio = list(FIO)
+    fio = ["fio", "--group_reporting"]
     for index, path in enumerate(CHARACTER):
-        fio += ([] if index == 0 else [f"--name=j{index}", "--thread", "--fixedbufs=1", "--registerfiles=1", *COMMON])
-        fio += ["--ioengine=io_uring_cmd", "--cmd_type=nvme", "--hipri", f"--filename={path}", *words]
+        fio += [f"--name=j{index}", "--ioengine=io_uring_cmd", "--cmd_type=nvme", "--hipri", *FIXED, f"--filename={path}", *words]
     ours = OURS + [f"--filename={':'.join(VFIO)}", "--rw=randread", "--bs=4k", "--iodepth=128", "--iodepth_batch_submit=32",
                    "--iodepth_batch_complete_min=32"]
     return "4 KiB random read, four drives, one thread", "iops", {"fio io_uring_cmd polled, four jobs": fio}, ours

@@ -18,7 +18,7 @@ export SPW_VM_BREAK="$(declare -f throttle); throttle 1"
 
 
 def stores(Case, Kind):
-    def case(name, program, argument="", drives="0 1 2 3", timeout=200, **env):
+    def case(name, program, argument="", drives="0 1 2 3", timeout=400, **env):
         return Case(f"vfio {name}", program, argument, TAKE.format(drives), timeout, **{"SPW_TEST_BACKEND": "vfio", **env})
 
     def integration(*names, where="", **more):
