@@ -8,6 +8,9 @@
 
 #include "tensor/internal.h"
 
+/* To wake the store's thread takes some microseconds: hardly any of the time that this takes to write. */
+#define HOLD_BYTES (UINT64_C(256) << 10)
+
 /* ---- The lock ---- */
 
 /* Held for less time than falling asleep takes: spin a little first. */
@@ -152,6 +155,7 @@ int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *user_op
 	set_drives(cache);
 	cache->cursor = &cache->order;
 	cache->clock_ns = spw_clock_ns;
+	cache->hold_bytes = HOLD_BYTES;
 	rc = spw_entries_open(cache);
 	if (rc == 0)
 		rc = spw_record_open(cache);

@@ -192,10 +192,10 @@ void spw_entry_keep(struct entry *entry)
 	entry_change(entry, ENTRY_KEPT);
 }
 
-/* The store has accepted the write; nothing of it may have been issued yet. */
+/* The store has accepted the write, and nothing of it may have been issued yet; or it is held back. */
 void spw_entry_queue(struct entry *entry)
 {
-	SPW_ASSERT(entry->write_in_flight && entry->object_exists);
+	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->cache->held == entry);
 	entry_change(entry, ENTRY_QUEUED);
 }
 
@@ -247,7 +247,7 @@ void spw_entry_read_failed(struct entry *entry)
 void spw_entry_die(struct entry *entry)
 {
 	SPW_ASSERT(entry->users == 0);
-	if (entry->write_in_flight)
+	if (entry->write_in_flight || entry->cache->held == entry)
 		spw_spill_cancel(entry);
 	if (entry->read_request)
 		(void)spw_request_cancel(entry->read_request);

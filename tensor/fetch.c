@@ -44,6 +44,7 @@ static void prefetch_done(void *context, int res)
 				 spw_last_error());
 	}
 	read_ended(entry, res);
+	spw_spill_held(cache);
 	spw_window_fill(cache);
 	spw_cache_unlock(cache);
 }
@@ -257,6 +258,8 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	*taken = (struct spw_taken){0};
 	spw_cache_lock(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
+	if (entry != cache->held)
+		spw_spill_held(cache);
 	rc = take_check(entry, offset_bytes, len_bytes);
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
@@ -275,6 +278,7 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 	struct entry *entry;
 
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	entry = spw_entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
 		entry->leases--;
@@ -299,6 +303,8 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 
 	spw_cache_lock(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
+	if (entry != cache->held)
+		spw_spill_held(cache);
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
 		entry->users--;

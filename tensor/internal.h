@@ -169,6 +169,8 @@ struct spw_cache {
 	struct link order, drain;
 	uint64_t io_in_flight; /* requests given to the store */
 	uint64_t waiters;      /* takes that wait for io_ended, and close */
+	struct entry *held;    /* queued, but not given to the store yet; or NULL */
+	uint64_t hold_bytes;   /* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	void *doomed;          /* memory to free outside the lock, linked through its first bytes */
 
 	/* where the caller is */
@@ -255,6 +257,8 @@ void spw_entry_put_memory(struct entry *entry);
 
 /* ---- spill.c ---- */
 
+/* The write that is held back goes to the store. */
+void spw_spill_held(struct spw_cache *cache);
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
 void spw_spill_cancel(struct entry *entry);
 /* The bytes are still in the owner's memory: leave them there. */

@@ -198,6 +198,7 @@ void spw_cache_step(struct spw_cache *cache)
 	enum plan_reason reason;
 
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_STEP});
 	reason = spw_adapt_step_ended(cache);
@@ -220,6 +221,7 @@ void spw_cache_step(struct spw_cache *cache)
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	stage_trace(cache, micro_batch, stage, NULL);
 	cache->next_backward = false;
 	stage_begin(cache, micro_batch, stage);
@@ -230,6 +232,7 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 			  uint32_t next_micro_batch, enum spw_stage next_stage)
 {
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	cache->next_backward = next_stage == SPW_STAGE_BACKWARD;
 	cache->next_micro_batch = next_micro_batch;
 	stage_trace(cache, micro_batch, stage, &next_stage);
@@ -243,6 +246,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;
@@ -266,6 +270,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 void spw_cache_scope_leave(struct spw_cache *cache)
 {
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	if (cache->depth > 0) {
 		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
 			scope_remember(cache, scope_innermost(cache));

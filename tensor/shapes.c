@@ -28,6 +28,10 @@ static void swap_bytes(void *left, void *right, size_t bytes)
 /* What is in force is parked, and the other way round. */
 static void exchange(struct adapt *adapt, struct shape *shape)
 {
+	if (adapt->probe != NO_TENSOR) { /* it was the only one to be read, and is of the shape that is parked */
+		adapt->probe = NO_TENSOR;
+		adapt->use_count = 0;
+	}
 	SWAP(adapt->basis, shape->basis);
 	SWAP(adapt->choices, shape->choices);
 	SWAP(adapt->read_from_ns, shape->read_from_ns);

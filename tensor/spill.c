@@ -70,11 +70,12 @@ static void write_done(void *context, int res)
 			  cache->clock_ns());
 	write_ended(entry, res, spw_last_error());
 	spw_cache_io_ended(cache);
+	spw_spill_held(cache);
 	spw_window_fill(cache);
 	spw_cache_unlock(cache);
 }
 
-static int write_begin(struct entry *entry)
+static int write_submit(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const struct spw_notify notify = {.done = write_done, .context = entry};
@@ -85,12 +86,48 @@ static int write_begin(struct entry *entry)
 		return rc;
 	entry->object_exists = true;
 	entry->write_in_flight = true;
-	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	spw_cache_io_began(cache);
 	entry->io_began_ns = cache->clock_ns();
 	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, entry->io_began_ns);
+	return 0;
+}
+
+/*
+ * A put wakes the store's thread, and cancelling it does once more: for nothing, if the tensor is taken next. So the last
+ * write is held back until the next call of the cache, or until some I/O ends, whichever is first: while the drives
+ * are busy that costs no time, and of small tensors next to none.
+ */
+static int write_begin(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc = 0;
+
+	SPW_ASSERT(!cache->held);
+	if (cache->hold_bytes > 0 && (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0))
+		cache->held = entry;
+	else
+		rc = write_submit(entry);
+	if (rc)
+		return rc;
+	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	spw_entry_queue(entry);
 	return 0;
+}
+
+void spw_spill_held(struct spw_cache *cache)
+{
+	struct entry *entry = cache->held;
+	int rc;
+
+	if (!entry)
+		return;
+	cache->held = NULL;
+	rc = write_submit(entry);
+	if (rc == 0)
+		return;
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	spw_entry_keep(entry);
+	write_failed(entry, rc, spw_last_error());
 }
 
 void spw_spill_cancel(struct entry *entry)
@@ -99,7 +136,10 @@ void spw_spill_cancel(struct entry *entry)
 
 	if (entry->state != ENTRY_QUEUED)
 		return;
-	if (spw_request_cancel(entry->write_request)) {
+	if (cache->held == entry) {
+		cache->held = NULL;
+		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	} else if (spw_request_cancel(entry->write_request)) {
 		spw_entry_issued(entry);
 		return;
 	}
@@ -109,7 +149,7 @@ void spw_spill_cancel(struct entry *entry)
 
 void spw_spill_forward(struct entry *entry)
 {
-	if (entry->write_in_flight) {
+	if (entry->write_in_flight || entry->cache->held == entry) {
 		spw_spill_cancel(entry);
 	} else {
 		spw_entry_not_drainable(entry);
@@ -215,6 +255,7 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 		return rc;
 	spw_rule_range(offer, &offset_bytes, &len_bytes);
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
 	entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version, offer->offset_bytes,
@@ -253,6 +294,7 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
 	spw_cache_lock(cache);
+	spw_spill_held(cache);
 	spw_record_drain(cache);
 	while (drained < count && drained < INT32_MAX && !link_alone(&cache->drain)) {
 		struct entry *entry = ENTRY_OF(cache->drain.next, drain);

@@ -170,6 +170,9 @@ SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);
  * spw_cache_offer - a tensor is being saved for the backward pass
  * @tensor:  set in every case: one user more of the entry; spw_cache_release() ends it
  *
+ * A write that is accepted begins at once, or, of a small tensor or while others are written, with the next call of the
+ * cache or the end of some I/O, whichever is first.
+ *
  * Return: an enum spw_offer_result; or -EINVAL, -ENOBUFS all entries are in use: the caller keeps the tensor by itself,
  * @tensor is 0, there is nothing to release and no token to be drained. An entry is in use until its users, its leases
  * and its token are gone.

@@ -97,6 +97,83 @@ static void test_lease_outlives_entry(void **state)
 	rig_end(&rig);
 }
 
+/* The last small write waits for the next call: taken at once, the store never hears of it. */
+static void test_held_write_is_forwarded(void **state)
+{
+	struct rig rig;
+	struct piece first;
+	struct spw_cache_stats stats;
+
+	(void)state;
+	rig_default(&rig);
+	rig.cache->hold_bytes = 4096;
+	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
+	assert_int_equal(rig_stats(&rig).staging_bytes, 4096);
+	taken_from_owner(&rig, &first);
+	stats = rig_stats(&rig);
+	assert_int_equal(rig.store->puts, 0);
+	assert_int_equal(stats.writes_cancelled, 1);
+	assert_int_equal(stats.bytes_forwarded, 4096);
+	assert_int_equal(stats.staging_bytes, 0);
+	released(&rig, &first);
+	drained(&rig, &first);
+
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_FORWARD); /* the take began a backward stage */
+	first = offered(&rig, 2, 4096, SPW_OFFER_SPILL);  /* gone before it was written */
+	released(&rig, &first);
+	assert_int_equal(rig.store->puts, 0);
+	drained(&rig, &first);
+	rig_end(&rig);
+}
+
+/* Until the next call, or the end of some I/O; one that takes long to write only while others are written. */
+static void test_held_write_is_written(void **state)
+{
+	struct rig rig;
+	struct piece first, second, third;
+
+	(void)state;
+	rig_default(&rig);
+	rig.cache->hold_bytes = 4096;
+	first = offered(&rig, 3, 4097, SPW_OFFER_SPILL); /* too large to wait while the drives are idle, */
+	assert_int_equal(rig.store->puts, 1);
+	second = offered(&rig, 4, 4097, SPW_OFFER_SPILL); /* but not while they are busy */
+	assert_int_equal(rig.store->puts, 1);
+	third = offered(&rig, 5, 64, SPW_OFFER_SPILL);
+	assert_int_equal(rig.store->puts, 2);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	assert_int_equal(rig.store->puts, 3);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	drained(&rig, &first);
+	drained(&rig, &second);
+	drained(&rig, &third);
+	released(&rig, &third);
+	released(&rig, &second);
+	released(&rig, &first);
+	rig_end(&rig);
+}
+
+/* It fails when it is given to the store: the tensor is kept. */
+static void test_held_write_fails(void **state)
+{
+	struct rig rig;
+	struct piece piece;
+
+	(void)state;
+	rig_default(&rig);
+	rig.cache->hold_bytes = 4096;
+	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
+	rig.store->put_error = -ENOSPC;
+	nothing_drained(&rig);
+	assert_int_equal(rig_stats(&rig).tensors_kept_no_space, 1);
+	assert_int_equal(rig_stats(&rig).staging_bytes, 0);
+	taken_from_owner(&rig, &piece);
+	released(&rig, &piece);
+	drained(&rig, &piece);
+	rig_end(&rig);
+}
+
 static void test_forward_cancels_a_queued_write(void **state)
 {
 	struct rig rig;
@@ -663,6 +740,9 @@ int main(void)
 		cmocka_unit_test(test_small_is_kept),
 		cmocka_unit_test(test_spill_and_read_back),
 		cmocka_unit_test(test_lease_outlives_entry),
+		cmocka_unit_test(test_held_write_is_forwarded),
+		cmocka_unit_test(test_held_write_is_written),
+		cmocka_unit_test(test_held_write_fails),
 		cmocka_unit_test(test_forward_cancels_a_queued_write),
 		cmocka_unit_test(test_forward_from_an_issued_write),
 		cmocka_unit_test(test_forward_after_a_failing_write),

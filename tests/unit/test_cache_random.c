@@ -130,7 +130,7 @@ static void check_bytes(const struct world *world, const uint8_t *bytes, uint64_
 /* ---- What must always hold inside ---- */
 
 struct sums {
-	uint64_t activation, staging, window, in_flight, old;
+	uint64_t activation, writing, held, window, in_flight, old;
 	uint32_t entries;
 };
 
@@ -159,7 +159,8 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 		sums->old += entry->owner_held ? entry->len_bytes : 0;
 		sums->old += entry->memory ? entry->len_bytes : 0;
 	}
-	sums->staging += entry->write_in_flight ? entry->len_bytes : 0;
+	sums->writing += entry->write_in_flight ? entry->len_bytes : 0;
+	sums->held += world->cache->held == entry ? entry->len_bytes : 0;
 	sums->window += entry->in_window ? entry->len_bytes : 0;
 	sums->in_flight += (unsigned)entry->write_in_flight + entry->read_in_flight;
 	REQUIRE(world, entry->state == ENTRY_DEAD || entry->users > 0);
@@ -167,7 +168,7 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 	REQUIRE(world, !entry->drainable || (entry->owner_held && !entry->write_in_flight));
 	REQUIRE(world, !in_owner || (entry->owner_held && !entry->memory));
 	REQUIRE(world, entry->state != ENTRY_KEPT || (!entry->object_exists && !entry->drainable));
-	REQUIRE(world, entry->state != ENTRY_QUEUED || entry->write_in_flight);
+	REQUIRE(world, entry->state != ENTRY_QUEUED || entry->write_in_flight || world->cache->held == entry);
 	REQUIRE(world, entry->state != ENTRY_WRITING || entry->drainable);
 	REQUIRE(world, entry->state != ENTRY_STORED || (entry->object_exists && !entry->memory && !entry->owner_held));
 	REQUIRE(world, (entry->state == ENTRY_READING) == (entry->read_in_flight && entry->state != ENTRY_DEAD));
@@ -190,7 +191,7 @@ static void check_inside(const struct world *world)
 	REQUIRE(world, sums.in_flight == cache->io_in_flight);
 	REQUIRE(world, sums.old == cache->adapt.old_bytes);
 	REQUIRE(world, cache->adapt.waiting == 0);
-	REQUIRE(world, cache->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.staging);
+	REQUIRE(world, cache->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.writing);
 	REQUIRE(world,
 		cache->measure.flows[DIRECTION_WRITE].in_flight + cache->measure.flows[DIRECTION_READ].in_flight ==
 			sums.in_flight);
@@ -198,7 +199,7 @@ static void check_inside(const struct world *world)
 	spw_cache_stats(cache, &stats, sizeof(stats));
 	REQUIRE(world, stats.entries == sums.entries);
 	REQUIRE(world, stats.activation_bytes == sums.activation);
-	REQUIRE(world, stats.staging_bytes == sums.staging);
+	REQUIRE(world, stats.staging_bytes == sums.writing + sums.held);
 	REQUIRE(world, stats.prefetched_bytes == sums.window);
 }
 
@@ -488,6 +489,8 @@ static void world_begin(struct world *world, uint64_t random)
 	for (unsigned i = 0; i < STORAGES; i++)
 		world->keys[i] = ++world->key_last;
 	assert_int_equal(spw_cache_open(world->store, &opts, &world->cache), 0);
+	if (random_chance(&world->random, 50))
+		world->cache->hold_bytes = random_below(&world->random, 2) * 1000;
 	assert_int_equal(pthread_create(&world->helper, NULL, helper_run, world), 0);
 }
 
