@@ -609,6 +609,16 @@ static uint64_t troubles(const struct spw_queue *q)
 	return q->stats.errors + q->stats.retries + q->stats.short_transfers;
 }
 
+/* Look at the drives and submit nothing: what was prepared meanwhile may fail at once, and then they are not looked at. */
+static int look(struct spw_queue *q, struct spw_uring *u)
+{
+	int ret;
+
+	q->stats.system_calls++;
+	ret = io_uring_enter2((unsigned)u->enter_fd, 0, 0, u->enter_flags | IORING_ENTER_GETEVENTS, NULL, 0);
+	return ret < 0 && ret != -EAGAIN && ret != -EBUSY ? ret : 0;
+}
+
 /*
  * Submit, look at the drives once, and take what has ended. All of it: while completions lie in the ring the kernel looks at no drive.
  * Nor does it when something failed as it was submitted. A drive that is gone, and is asked again and again, would keep the others
@@ -621,7 +631,7 @@ static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 
 	*taken = take_counted(q, u);
 	if (ret == 0 && troubles(q) != troubles_before && spw_queue_in_flight(q) > 0) {
-		ret = enter(q, u, 0, true, -1);
+		ret = look(q, u);
 		*taken += take_counted(q, u);
 	}
 	return ret;
