@@ -475,19 +475,20 @@ void plan_choose_fastest(struct plan_work *work, const struct spw_plan_step *ste
  * The budget cannot be met: it becomes what the lowest peak found needs. That peak was found with reads as late as
  * their use; with the memory that it takes anyway they may be earlier.
  */
-static void nearest_budget(struct search *search, uint8_t *spill)
+static void nearest_budget(const struct search *search, uint8_t *spill)
 {
 	struct plan_found *found = search->best;
 	struct plan_found nearest = {.spill = spill, .feasible = true, .memory = found->outcome.peak};
+	struct search again = *search;
 
 	memcpy(spill, found->spill, search->work->count);
 	plan_simulate(search->work, spill, nearest.memory, NULL, &nearest.outcome);
 	if (nearest.outcome.peak > nearest.memory || nearest.outcome.forever)
 		return;
-	search->memory = nearest.memory;
-	search->best = &nearest;
-	if (search->work->count <= MANY_TENSORS)
-		improve(search);
+	again.memory = nearest.memory;
+	again.best = &nearest;
+	if (again.work->count <= MANY_TENSORS)
+		improve(&again);
 	memcpy(found->spill, spill, search->work->count);
 	found->outcome = nearest.outcome;
 	found->memory = nearest.memory;

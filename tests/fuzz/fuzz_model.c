@@ -73,6 +73,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	FUZZ_REQUIRE(rc == 0 || rc == -EINVAL);
 	if (rc == 0)
 		FUZZ_REQUIRE(result.stall_ns == 0 && result.peak_bytes <= kept.peak_bytes &&
-			     result.bytes_written <= step.step_bytes + 1);
+			     (double)result.bytes_written <= step.step_bytes + 1);
 	return 0;
 }

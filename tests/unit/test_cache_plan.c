@@ -231,7 +231,7 @@ static void test_shapes_alternate(void **state)
 {
 	struct sim_model shorter = gpt, longer = gpt, wider = gpt;
 	const struct sim_model *models[4] = {&gpt, &shorter, &longer, &wider};
-	struct spw_cache_stats stats;
+	struct spw_cache_stats stats = {0};
 
 	(void)state;
 	shorter.len = 6144;
