@@ -214,6 +214,33 @@ static void test_a_lock_ends_with_its_process(void **state)
 	spw_device_close(device);
 }
 
+/* As a data loader does: it has everything its parent has open, and knows nothing of it. */
+static void test_a_lock_ends_with_its_device(void **state)
+{
+	struct spw_device *device = open_drive();
+	int told[2], status;
+	char word;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(spw_device_lock(device, 0, 4096), 0);
+	assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)close(told[1]);
+		_exit(read(told[0], &word, 1) == 0 ? 0 : 1);
+	}
+	(void)close(told[0]);
+	spw_device_close(device);
+	device = open_drive();
+	assert_int_equal(spw_device_lock(device, 0, 4096), 0);
+	(void)close(told[1]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	spw_device_close(device);
+}
+
 static void test_discard_punches_a_hole(void **state)
 {
 	struct spw_device *device = open_drive();
@@ -250,6 +277,7 @@ int main(void)
 		cmocka_unit_test(test_read_only),
 		cmocka_unit_test(test_locks_exclude_other_openers),
 		cmocka_unit_test(test_a_lock_ends_with_its_process),
+		cmocka_unit_test(test_a_lock_ends_with_its_device),
 		cmocka_unit_test(test_discard_punches_a_hole),
 	};
 
