@@ -93,7 +93,7 @@ static void check_inside(void)
 		check_entry(entry);
 		entries++;
 		activation += (entry->owner_held ? entry->len_bytes : 0) + (entry->memory ? entry->len_bytes : 0);
-		staging += entry->write_in_flight ? entry->len_bytes : 0;
+		staging += entry->write_in_flight || cache->held == entry ? entry->len_bytes : 0;
 		window += entry->in_window ? entry->len_bytes : 0;
 		in_flight += (unsigned)entry->write_in_flight + entry->read_in_flight;
 	}
