@@ -50,6 +50,11 @@ void spw_overlap_step(struct spw_store *store)
 {
 	struct transfer *read = store->unsummed[true].first, *write = store->unsummed[false].first;
 
+	/*
+	 * Kernel threads that carry out what was just submitted (a loop drive's, io_uring's) may have been woken on this
+	 * CPU: they would wait until the sum is done. Measured: 5 % of the bandwidth of four file-backed drives.
+	 */
+	(void)sched_yield();
 	if (read) {
 		spw_overlap_remove(read);
 		spw_read_verify(read);
