@@ -202,9 +202,6 @@ class Replays(threading.Thread):
                 error["count"] += 1
 
     def end(self):
-        """Whatever is being replayed is given up."""
+        """What is being replayed, which takes a few seconds, ends by itself: killed, it would leave its status page."""
         self.ending.set()
-        with self.lock:
-            if self.process is not None:
-                self.process.kill()
         self.join()
