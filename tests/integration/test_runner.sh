@@ -63,6 +63,25 @@ expect_closing "1 passed, 1 failed, 0 skipped"
 expect_output "second: hung, killed after 1 s" "pause"
 expect_clean
 
+begin "what a killed program had attached and mounted is taken apart"
+if is_root && losetup -f >/dev/null 2>&1; then
+    program unit test_hang_with_drives <<'END'
+static void first(void **state)
+{
+	(void)state;
+	assert_int_equal(system("cd $TMPDIR && mkdir m && mount -t tmpfs runner-test m && truncate -s 1M m/file && losetup -f m/file"), 0);
+}
+static void second(void **state) { (void)state; pause(); }
+END
+    expect_exit 1 run_tests --timeout 2 test_hang_with_drives
+    expect_closing "1 passed, 1 failed, 0 skipped"
+    expect_clean
+    expect_equal "" "$({ grep runner-test /proc/self/mounts || true; })" "mounts"
+    expect_equal "" "$({ grep -lx '/file.*' /sys/block/loop*/loop/backing_file 2>/dev/null || true; })" "loop devices over an unmounted file"
+else
+    skip "needs root and loop devices"
+fi
+
 begin "a crash and an exit in the middle of a case are failures of that case"
 program unit test_crash <<'END'
 static void first(void **state) { (void)state; *(volatile int *)(intptr_t)getpagesize() = 1; }

@@ -36,9 +36,10 @@ expect_output "VIOLATION" "wrong bytes"
 nothing_left
 
 begin "Ctrl-C ends it, with the report"
+rm "$OUTPUT" # what the command before it printed would be taken for its own
 python3 "$soak" --build "$SPW_BUILD" --out "$TEST_TMP" --minutes 10 --no-training --no-chart >"$OUTPUT" 2>&1 &
 pid=$!
-until grep -q "soak of" "$OUTPUT"; do sleep 0.05; done
+until grep -qs "soak of" "$OUTPUT"; do kill -0 $pid; done
 kill -INT $pid
 status=0
 wait $pid || status=$?

@@ -72,6 +72,21 @@ def detach(devices):
         run_quietly(["losetup", "-d", device])
 
 
+def mounts_of(folder, devices):
+    """(device, where) of what is mounted below a folder or from one of the devices, the innermost first."""
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        found = [line.split()[:2] for line in mounts]
+    return [(device, where) for device, where in reversed(found) if device in devices or where.startswith(folder + "/")]
+
+
+def take_apart(folder, devices=()):
+    """Detach loop devices, then unmount: a file's path can no longer be told once its file system is unmounted."""
+    loops = list(devices) + [device for device in loop_devices_below(folder) if device not in devices]
+    detach(loops)
+    for _, where in mounts_of(folder, loops):
+        run_quietly(["umount", "-l", where])
+
+
 def takes_o_direct(folder):
     path = os.path.join(folder, "probe")
     try:
@@ -127,7 +142,7 @@ class Scratch:
         if os.path.exists(saved):
             with open(saved, encoding="ascii") as value:
                 write_sysctl(value.read())
-        detach(loop_devices_below(path))
+        take_apart(path)
         shutil.rmtree(path, ignore_errors=True)
 
     def loop_problem(self):
@@ -205,16 +220,10 @@ class Place:
         left = [f"file {os.path.relpath(os.path.join(folder, name), self.tmp)} in TMPDIR"
                 for folder, _, names in os.walk(self.tmp) for name in names]
         left += [f"loop device {device}" for device in loop_devices_below(self.tmp)]
-        with open("/proc/self/mounts", encoding="utf-8") as mounts:
-            for line in mounts:
-                device, where = line.split()[:2]
-                if device in self.loops or where.startswith(self.path + "/"):
-                    left.append(f"mount of {device} on {where}")
-                    run_quietly(["umount", "-l", where])
-        return left
+        return left + [f"mount of {device} on {where}" for device, where in mounts_of(self.path, self.loops)]
 
     def __exit__(self, *_):
-        detach(self.loops + [device for device in loop_devices_below(self.path) if device not in self.loops])
+        take_apart(self.path, self.loops)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
