@@ -27,7 +27,7 @@
 
 #define OBJECTS_MAX   131072
 #define URGENT_READS  400
-#define SHARE_SECONDS 3
+#define SHARE_SECONDS 10
 #define SHARE_PUTS    8
 
 static struct spw_store *store;
