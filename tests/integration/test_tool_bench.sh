@@ -163,9 +163,9 @@ begin "an interrupt ends the run with its summary and exit status 130"
 "$SPILLWAY" bench --filename="$one" --rw=read --bs=64k --time-based --runtime=60 --output-format=json >"$TEST_TMP/report.json" 2>"$OUTPUT" &
 pid=$!
 for _ in $(seq 100); do
-    # Once the handler is there, bit 1 of the caught signals is set.
+    # Once the handler is there, bit 1 of the caught signals is set: the program's own, not those of the shell that is about to become it.
     caught=$(sed -n 's/^SigCgt:\t//p' /proc/$pid/status)
-    [ $((0x${caught:-0} & 2)) -ne 0 ] && break
+    [ $((0x${caught:-0} & 2)) -ne 0 ] && [ "$(readlink /proc/$pid/exe)" = "$(realpath "$SPILLWAY")" ] && break
     sleep 0.05
 done
 kill -INT $pid
