@@ -147,7 +147,7 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	else if (opts.mode == SPW_PLAN_BUDGET)
 		plan_choose_budget(&work, (double)opts.memory_bytes, &found, bytes + work.count + 1);
 	else
-		plan_choose_positional(&work, step, drives, &found, bytes + work.count + 1);
+		plan_choose_positional(&work, step, drives, NULL, &found, bytes + work.count + 1);
 	fill_result(&filled, &work, step, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
 	filled.memory_bytes =
@@ -183,7 +183,7 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	}
 	for (uint32_t i = 0; i < work.count; i++)
 		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	plan_simulate(&work, spill, (double)memory_bytes, points ? &profile : NULL, &outcome);
+	plan_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL, &outcome);
 	fill_result(&filled, &work, step, &outcome, spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;

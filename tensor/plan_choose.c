@@ -2,6 +2,7 @@
 /* tensor/plan_choose.c - who is spilled: from all that could be down to who is needed, then small changes */
 #include "tensor/plan_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "util/util.h"
@@ -33,6 +34,11 @@ struct search {
 	uint32_t tries_left;
 };
 
+static double larger(double one, double other)
+{
+	return one > other ? one : other;
+}
+
 /* ---- Better and worse ---- */
 
 static bool stalls(const struct plan_outcome *outcome)
@@ -62,13 +68,34 @@ static bool is_better(const struct search *search, const struct plan_outcome *ou
 	return fewer_written(outcome, &best->outcome);
 }
 
+/* Beyond which nothing can be better than the best so far. */
+static struct plan_bounds bounds_of(const struct search *search)
+{
+	const struct plan_found *best = search->best;
+	struct plan_bounds bounds = {.peak = INFINITY, .written = INFINITY, .stall_ns = INFINITY};
+
+	if (search->goal == GOAL_FASTEST) {
+		bounds.peak = best->outcome.peak;
+		bounds.stall_ns = PLAN_TOLERANCE_NS;
+	} else if (best->feasible) {
+		bounds.peak = search->memory;
+		bounds.written = best->outcome.written;
+	} else if (!best->outcome.forever) {
+		bounds.peak = larger(search->memory, best->outcome.peak);
+	}
+	return bounds;
+}
+
 /* Simulate the trial; it becomes the best if it is. Return: whether. */
 static bool consider(struct search *search, double memory)
 {
+	struct plan_bounds bounds = bounds_of(search);
 	struct plan_outcome outcome;
 	bool feasible;
 
-	plan_simulate(search->work, search->trial, memory, NULL, &outcome);
+	plan_simulate(search->work, search->trial, memory, &bounds, NULL, &outcome);
+	if (outcome.given_up)
+		return false;
 	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever : !stalls(&outcome);
 	if (!is_better(search, &outcome, feasible))
 		return false;
@@ -129,11 +156,6 @@ static void order_by_size(struct plan_work *work)
 }
 
 /* ---- The memory over time as a tree: the highest point of a range, and adding to all points of one ---- */
-
-static double larger(double one, double other)
-{
-	return one > other ? one : other;
-}
 
 /* work->tree[1] is the root; a node's value counts what was added to it, not what was added above it. */
 static void tree_build(struct plan_work *work)
@@ -449,10 +471,11 @@ static void begin(struct search *search, struct plan_work *work, struct plan_fou
 static void try_positional(struct search *search, const struct spw_plan_step *step,
 			   const struct spw_plan_drives *drives, uint8_t *spill)
 {
+	struct plan_bounds bounds = bounds_of(search);
 	struct plan_found rival = {.spill = spill};
 
-	plan_choose_positional(search->work, step, drives, &rival, search->trial);
-	if (stalls(&rival.outcome) || !is_better(search, &rival.outcome, true))
+	plan_choose_positional(search->work, step, drives, &bounds, &rival, search->trial);
+	if (rival.outcome.given_up || stalls(&rival.outcome) || !is_better(search, &rival.outcome, true))
 		return;
 	search->best->feasible = true;
 	search->best->outcome = rival.outcome;
@@ -482,7 +505,7 @@ static void nearest_budget(const struct search *search, uint8_t *spill)
 	struct search again = *search;
 
 	memcpy(spill, found->spill, search->work->count);
-	plan_simulate(search->work, spill, nearest.memory, NULL, &nearest.outcome);
+	plan_simulate(search->work, spill, nearest.memory, NULL, NULL, &nearest.outcome);
 	if (nearest.outcome.peak > nearest.memory || nearest.outcome.forever)
 		return;
 	again.memory = nearest.memory;
@@ -545,7 +568,8 @@ static uint32_t positional_cut(const struct plan_work *work, const struct spw_pl
 }
 
 void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-			    const struct spw_plan_drives *drives, struct plan_found *found, uint8_t *scratch)
+			    const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
+			    struct plan_found *found, uint8_t *scratch)
 {
 	struct plan_outcome unlimited;
 	uint32_t cut;
@@ -563,11 +587,13 @@ void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *
 	plan_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, scratch);
 	found->memory = work->forecast.peak;
 	found->feasible = true;
-	plan_simulate(work, found->spill, found->memory, NULL, &found->outcome);
-	if (!stalls(&found->outcome))
+	plan_simulate(work, found->spill, found->memory, bounds, NULL, &found->outcome);
+	if (!stalls(&found->outcome) && !found->outcome.given_up)
 		return;
-	plan_simulate(work, found->spill, work->keep_all_peak, NULL, &unlimited);
-	if (unlimited.stall_ns < found->outcome.stall_ns) {
+	plan_simulate(work, found->spill, work->keep_all_peak, bounds, NULL, &unlimited);
+	if (unlimited.given_up)
+		return;
+	if (found->outcome.given_up || unlimited.stall_ns < found->outcome.stall_ns) {
 		found->outcome = unlimited;
 		found->memory = work->keep_all_peak;
 	}

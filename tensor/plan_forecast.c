@@ -113,76 +113,75 @@ static void time_reads_on_demand(struct plan_work *work)
 
 /* ---- Memory over time ---- */
 
+/* The points so far, and who comes next of those that are given back, by pack, and of those that are read, by use. */
 struct merge {
-	struct plan_work *work;
-	double bytes;
-	uint32_t write, read; /* how far the orders by pack and by use have been gone through */
-	bool with_reads;
+	const struct plan_work *work;
+	double *point_ns, *point_bytes;
+	double bytes, peak;
+	uint32_t points;
+	uint32_t pack_order, use_order; /* how far they have been gone through */
+	uint32_t given_back, read;
+	double give_back_ns, read_ns; /* PLAN_NEVER_NS: there is no further one */
 };
 
 static void add_point(struct merge *merge, double ns, double change)
 {
-	struct plan_forecast *forecast = &merge->work->forecast;
-
 	merge->bytes += change;
-	forecast->point_ns[forecast->points] = ns;
-	forecast->point_bytes[forecast->points] = merge->bytes;
-	if (merge->bytes > forecast->peak)
-		forecast->peak = merge->bytes;
-	forecast->points++;
+	if (merge->bytes > merge->peak)
+		merge->peak = merge->bytes;
+	merge->point_ns[merge->points] = ns;
+	merge->point_bytes[merge->points++] = merge->bytes;
 }
 
-static uint32_t next_write(struct merge *merge)
+static void next_to_give_back(struct merge *merge)
 {
 	const struct plan_work *work = merge->work;
+	const uint8_t *out = work->forecast.out;
+	uint32_t k = merge->pack_order;
 
-	while (merge->write < work->count && !work->forecast.out[work->by_pack[merge->write]])
-		merge->write++;
-	return merge->write < work->count ? work->by_pack[merge->write] : UINT32_MAX;
+	while (k < work->count && !out[work->by_pack[k]])
+		k++;
+	merge->give_back_ns = PLAN_NEVER_NS;
+	if (k < work->count) {
+		merge->given_back = work->by_pack[k++];
+		merge->give_back_ns = work->forecast.out_ns[merge->given_back];
+	}
+	merge->pack_order = k;
 }
 
-static uint32_t next_read(struct merge *merge)
+static void next_to_read(struct merge *merge)
 {
 	const struct plan_work *work = merge->work;
+	const uint8_t *out = work->forecast.out, *used = work->used;
+	uint32_t k = merge->use_order;
 
-	while (merge->read < work->count &&
-	       !(work->forecast.out[work->by_use[merge->read]] && work->used[work->by_use[merge->read]]))
-		merge->read++;
-	return merge->with_reads && merge->read < work->count ? work->by_use[merge->read] : UINT32_MAX;
+	while (k < work->count && !(out[work->by_use[k]] && used[work->by_use[k]]))
+		k++;
+	merge->read_ns = PLAN_NEVER_NS;
+	if (k < work->count) {
+		merge->read = work->by_use[k++];
+		merge->read_ns = work->forecast.read_begin_ns[merge->read];
+	}
+	merge->use_order = k;
 }
 
 /* Reads that begin before @ns, or also those at @ns. */
 static void merge_reads(struct merge *merge, double ns, bool at_ns)
 {
-	struct plan_work *work = merge->work;
-	struct plan_forecast *forecast = &work->forecast;
-
-	for (;;) {
-		uint32_t reading = next_read(merge);
-		double read_ns = reading != UINT32_MAX ? forecast->read_begin_ns[reading] : PLAN_NEVER_NS;
-
-		if (read_ns >= ns && !(at_ns && read_ns <= ns))
-			return;
-		forecast->point_in[reading] = forecast->points;
-		add_point(merge, read_ns, work->bytes[reading]);
-		merge->read++;
+	while (merge->read_ns < ns || (at_ns && merge->read_ns <= ns)) {
+		merge->work->forecast.point_in[merge->read] = merge->points;
+		add_point(merge, merge->read_ns, merge->work->bytes[merge->read]);
+		next_to_read(merge);
 	}
 }
 
 /* What the event at @ns gives back. */
 static void merge_writes(struct merge *merge, double ns)
 {
-	struct plan_work *work = merge->work;
-	struct plan_forecast *forecast = &work->forecast;
-
-	for (;;) {
-		uint32_t written = next_write(merge);
-
-		if (written == UINT32_MAX || forecast->out_ns[written] > ns)
-			return;
-		forecast->point_out[written] = forecast->points;
-		add_point(merge, ns, -work->bytes[written]);
-		merge->write++;
+	while (merge->give_back_ns <= ns) {
+		merge->work->forecast.point_out[merge->given_back] = merge->points;
+		add_point(merge, ns, -merge->work->bytes[merge->given_back]);
+		next_to_give_back(merge);
 	}
 }
 
@@ -190,10 +189,14 @@ static void merge_writes(struct merge *merge, double ns)
 static void merge_points(struct plan_work *work, bool with_reads)
 {
 	struct plan_forecast *forecast = &work->forecast;
-	struct merge merge = {.work = work, .with_reads = with_reads};
+	struct merge merge = {.work = work,
+			      .point_ns = forecast->point_ns,
+			      .point_bytes = forecast->point_bytes,
+			      .read_ns = PLAN_NEVER_NS};
 
-	forecast->points = 0;
-	forecast->peak = 0;
+	next_to_give_back(&merge);
+	if (with_reads)
+		next_to_read(&merge);
 	for (uint32_t k = 0; k < work->event_count; k++) {
 		const struct plan_event *event = &work->events[k];
 		uint32_t i = event->tensor;
@@ -202,11 +205,13 @@ static void merge_points(struct plan_work *work, bool with_reads)
 		if (event->kind == PLAN_PACK)
 			add_point(&merge, event->ns, work->bytes[i]);
 		else if (event->kind == PLAN_RELEASE && forecast->out[i] && !work->used[i])
-			forecast->point_in[i] = forecast->points;
+			forecast->point_in[i] = merge.points;
 		else if (event->kind == PLAN_RELEASE)
 			add_point(&merge, event->ns, -work->bytes[i]);
 		merge_writes(&merge, event->ns);
 	}
+	forecast->points = merge.points;
+	forecast->peak = merge.peak;
 }
 
 /* ---- Forecasts ---- */

@@ -89,6 +89,12 @@ struct plan_work {
 struct plan_outcome {
 	double peak, stall_ns, written, read, forwarded;
 	bool forever;
+	bool given_up; /* beyond the bounds, and so not simulated to the end */
+};
+
+/* A simulation is of no use once the peak or what is written is above, or the stall as long as this. */
+struct plan_bounds {
+	double peak, written, stall_ns;
 };
 
 /* ---- plan_work.c ---- */
@@ -120,9 +126,9 @@ struct plan_profile {
 	size_t points_max, count;
 };
 
-/* Overwrites the forecast. @profile may be NULL. */
-void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, struct plan_profile *profile,
-		   struct plan_outcome *outcome);
+/* Overwrites the forecast. @bounds and @profile may be NULL. */
+void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
+		   struct plan_profile *profile, struct plan_outcome *outcome);
 
 /* ---- plan_reads.c ---- */
 
@@ -150,7 +156,9 @@ struct plan_found {
 void plan_choose_fastest(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 			 struct plan_found *found, uint8_t *scratch);
 void plan_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch);
+/* With @bounds, unless NULL, what is found may have been given up. */
 void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-			    const struct spw_plan_drives *drives, struct plan_found *found, uint8_t *scratch);
+			    const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
+			    struct plan_found *found, uint8_t *scratch);
 
 #endif

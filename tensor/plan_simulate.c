@@ -39,10 +39,13 @@ struct channel {
 	double *end_ns;  /* of those that have been served */
 	uint32_t ended;  /* how many */
 	uint32_t served;
-	uint32_t begun;   /* served or one more */
-	double remaining; /* bytes of the one being served */
-	double rate;
+	uint32_t begun;       /* served or one more */
+	double alone, shared; /* rates, of this direction alone and while both run */
 	double delay_ns;
+	double served_ns; /* when the one being served will have been, at this rate; PLAN_NEVER_NS if there is none, too */
+	double rate;
+	double remaining; /* bytes of it at since_ns */
+	double since_ns;
 };
 
 struct simulation {
@@ -56,6 +59,7 @@ struct simulation {
 	uint32_t *queue; /* to be written, in the order of packing */
 	uint32_t queue_head, queue_tail;
 	uint32_t given_back; /* of the writes that have ended */
+	bool other_rates;    /* a transfer has begun or been served */
 	double staged;       /* bytes that wait to be written or are */
 	double now_ns;
 	double behind_ns; /* wall time minus compute time */
@@ -65,7 +69,7 @@ struct simulation {
 	/* reading ahead */
 	double memory;
 	uint32_t head;   /* in the order of use: who is read next */
-	double *ahead;   /* bytes of all that leaves memory, up to and with this one, in the order of use */
+	double ahead;    /* bytes of all that leaves memory, of those before the head */
 	uint32_t *peaks; /* points of the forecast from now to the head's use: falling, so the first is the highest */
 	uint32_t peaks_head, peaks_tail;
 	uint32_t point_now, point_next;
@@ -75,19 +79,26 @@ size_t plan_simulation_bytes(uint32_t count)
 {
 	size_t n = (size_t)count + 1;
 
-	return n * (2 * sizeof(uint8_t) + 3 * sizeof(uint32_t) + 3 * sizeof(double) + 4 * sizeof(uint32_t)) + 64;
+	return n * (2 * sizeof(uint8_t) + 3 * sizeof(uint32_t) + 2 * sizeof(double) + 4 * sizeof(uint32_t)) + 64;
+}
+
+static void set_up_channel(struct channel *channel, double alone, double mixed, double delay_ns)
+{
+	channel->alone = alone;
+	channel->shared = alone > mixed / 2 ? mixed / 2 : alone;
+	channel->delay_ns = delay_ns;
+	channel->served_ns = PLAN_NEVER_NS;
 }
 
 static void set_up(struct simulation *sim)
 {
-	struct plan_work *work = sim->work;
+	const struct plan_work *work = sim->work;
 	size_t n = (size_t)work->count + 1;
 	void *at = work->simulation;
 
 	sim->write.end_ns = at;
 	sim->read.end_ns = sim->write.end_ns + n;
-	sim->ahead = sim->read.end_ns + n;
-	at = sim->ahead + n;
+	at = sim->read.end_ns + n;
 	sim->write.order = at;
 	sim->read.order = sim->write.order + n;
 	sim->queue = sim->read.order + n;
@@ -96,9 +107,54 @@ static void set_up(struct simulation *sim)
 	sim->in_flight = sim->state + n;
 	memset(sim->state, ABSENT, work->count);
 	memset(sim->in_flight, 0, work->count);
-	sim->write.delay_ns = work->alone.write_delay_ns;
-	sim->read.delay_ns = work->alone.read_delay_ns;
+	set_up_channel(&sim->write, work->alone.write, work->mixed, work->alone.write_delay_ns);
+	set_up_channel(&sim->read, work->alone.read, work->mixed, work->alone.read_delay_ns);
 	sim->awaited = NOBODY;
+}
+
+/* ---- The drives ---- */
+
+static bool serves(const struct channel *channel)
+{
+	return channel->begun > channel->served;
+}
+
+static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i)
+{
+	channel->order[channel->begun++] = i;
+	channel->remaining = sim->work->bytes[i];
+	channel->since_ns = sim->now_ns;
+	channel->rate = 0;
+	sim->other_rates = true;
+}
+
+static void service_ended(struct simulation *sim, struct channel *channel)
+{
+	channel->end_ns[channel->served++] = sim->now_ns + channel->delay_ns;
+	channel->served_ns = PLAN_NEVER_NS;
+	sim->other_rates = true;
+}
+
+static void set_rate(struct channel *channel, double rate, double now_ns)
+{
+	if (!serves(channel) || channel->rate == rate)
+		return;
+	channel->remaining -= channel->rate * (now_ns - channel->since_ns);
+	if (channel->remaining < 0)
+		channel->remaining = 0;
+	channel->since_ns = now_ns;
+	channel->rate = rate;
+	channel->served_ns = rate > 0 ? now_ns + channel->remaining / rate : PLAN_NEVER_NS;
+}
+
+/* Both directions at once get half of the mixed bandwidth each, and never more than alone. */
+static void share_drives(struct simulation *sim)
+{
+	bool both = serves(&sim->write) && serves(&sim->read);
+
+	set_rate(&sim->write, both ? sim->write.shared : sim->write.alone, sim->now_ns);
+	set_rate(&sim->read, both ? sim->read.shared : sim->read.alone, sim->now_ns);
+	sim->other_rates = false;
 }
 
 /* ---- Memory ---- */
@@ -127,21 +183,6 @@ static void forward(struct simulation *sim, uint32_t i)
 }
 
 /* ---- Reading ahead ---- */
-
-static void set_ahead(struct simulation *sim)
-{
-	const struct plan_work *work = sim->work;
-	double sum = 0;
-
-	for (uint32_t k = 0; k < work->count; k++) {
-		uint32_t i = work->by_use[k];
-		bool leaves = work->forecast.out[i] && work->used[i];
-
-		sim->ahead[i] = sum + work->bytes[i];
-		if (leaves)
-			sum = sim->ahead[i];
-	}
-}
 
 /*
  * The highest point of the forecast from now to the use of tensor i. Both ends only move on, so every point enters and
@@ -174,16 +215,24 @@ static bool fits(struct simulation *sim, uint32_t i)
 {
 	if (sim->state[i] == STORED && sim->bytes + sim->work->bytes[i] > sim->memory)
 		return false;
-	return highest_until_use(sim, i) + sim->ahead[i] <= sim->memory;
+	return highest_until_use(sim, i) + (sim->ahead + sim->work->bytes[i]) <= sim->memory;
+}
+
+static void next_head(struct simulation *sim)
+{
+	const struct plan_work *work = sim->work;
+	uint32_t i = work->by_use[sim->head++];
+
+	if (work->forecast.out[i] && work->used[i])
+		sim->ahead += work->bytes[i];
 }
 
 static void begin_read(struct simulation *sim, uint32_t i)
 {
 	sim->state[i] = READING;
-	sim->read.remaining = sim->work->bytes[i];
-	sim->read.order[sim->read.begun++] = i;
+	begin_service(sim, &sim->read, i);
 	sim->outcome->read += sim->work->bytes[i];
-	sim->head++;
+	next_head(sim);
 	change_memory(sim, sim->work->bytes[i]);
 }
 
@@ -192,12 +241,12 @@ static void read_ahead(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
 
-	while (sim->head < work->count && sim->read.begun == sim->read.served) {
+	while (sim->head < work->count && !serves(&sim->read)) {
 		uint32_t i = work->by_use[sim->head];
 		enum state state = sim->state[i];
 
 		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT || state == GONE) {
-			sim->head++;
+			next_head(sim);
 		} else if (state == STORED) {
 			if (sim->awaited != i && !fits(sim, i))
 				return;
@@ -216,22 +265,25 @@ static void begin_write(struct simulation *sim)
 {
 	if (sim->work->alone.write <= 0)
 		return;
-	while (sim->write.begun == sim->write.served && sim->queue_head < sim->queue_tail) {
+	while (!serves(&sim->write) && sim->queue_head < sim->queue_tail) {
 		uint32_t i = sim->queue[sim->queue_head++];
 
 		if (sim->state[i] != QUEUED)
 			continue; /* forwarded or released: the write is cancelled */
 		sim->state[i] = WRITING;
 		sim->in_flight[i] = 1;
-		sim->write.remaining = sim->work->bytes[i];
-		sim->write.order[sim->write.begun++] = i;
+		begin_service(sim, &sim->write, i);
 		sim->outcome->written += sim->work->bytes[i];
 	}
 }
 
-static void write_ended(struct simulation *sim)
+/* Nobody learns of the end of a write before compute does something. */
+static void end_writes(struct simulation *sim)
 {
-	sim->staged -= sim->work->bytes[sim->write.order[sim->write.ended++]];
+	struct channel *write = &sim->write;
+
+	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns; write->ended++)
+		sim->staged -= sim->work->bytes[write->order[write->ended]];
 }
 
 /* Compute has done something, and learns of what was written until then. */
@@ -286,10 +338,20 @@ static void release(struct simulation *sim, uint32_t i)
 		change_memory(sim, -sim->work->bytes[i]);
 }
 
+static void end_reads(struct simulation *sim)
+{
+	struct channel *read = &sim->read;
+
+	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns; read->ended++)
+		sim->state[read->order[read->ended]] = RESIDENT;
+}
+
 static void compute(struct simulation *sim)
 {
 	const struct plan_event *event = &sim->work->events[sim->event];
 
+	end_writes(sim);
+	end_reads(sim);
 	if (event->kind == PLAN_PACK)
 		pack(sim, event->tensor);
 	else if (event->kind == PLAN_RELEASE)
@@ -300,6 +362,7 @@ static void compute(struct simulation *sim)
 	give_back(sim);
 }
 
+/* While compute waits. */
 static void read_ended(struct simulation *sim)
 {
 	uint32_t i = sim->read.order[sim->read.ended++];
@@ -307,6 +370,7 @@ static void read_ended(struct simulation *sim)
 	sim->state[i] = RESIDENT;
 	if (sim->awaited != i)
 		return;
+	end_writes(sim);
 	sim->awaited = NOBODY;
 	sim->behind_ns = sim->now_ns - sim->work->events[sim->event].ns;
 	sim->event++;
@@ -315,90 +379,47 @@ static void read_ended(struct simulation *sim)
 
 /* ---- Time ---- */
 
-static bool serves(const struct channel *channel)
+/* When compute goes on, as far as that is known. */
+static double compute_ns(const struct simulation *sim)
 {
-	return channel->begun > channel->served;
-}
+	const struct channel *read = &sim->read;
 
-/* Both directions at once get half of the mixed bandwidth each, and never more than alone. */
-static void share_drives(struct simulation *sim)
-{
-	const struct plan_work *work = sim->work;
-
-	sim->write.rate = work->alone.write;
-	sim->read.rate = work->alone.read;
-	if (!serves(&sim->write) || !serves(&sim->read))
-		return;
-	if (sim->write.rate > work->mixed / 2)
-		sim->write.rate = work->mixed / 2;
-	if (sim->read.rate > work->mixed / 2)
-		sim->read.rate = work->mixed / 2;
-}
-
-static double service_end_ns(const struct simulation *sim, const struct channel *channel)
-{
-	if (!serves(channel) || channel->rate <= 0)
-		return PLAN_NEVER_NS;
-	return sim->now_ns + channel->remaining / channel->rate;
-}
-
-static double next_end_ns(const struct channel *channel)
-{
-	return channel->ended < channel->served ? channel->end_ns[channel->ended] : PLAN_NEVER_NS;
-}
-
-static void serve(struct channel *channel, double ns)
-{
-	if (!serves(channel))
-		return;
-	channel->remaining -= channel->rate * ns;
-	if (channel->remaining < 0)
-		channel->remaining = 0;
-}
-
-static void service_ended(struct channel *channel, double now_ns)
-{
-	channel->remaining = 0;
-	channel->end_ns[channel->served++] = now_ns + channel->delay_ns;
+	if (sim->awaited == NOBODY)
+		return sim->work->events[sim->event].ns + sim->behind_ns;
+	return read->ended < read->served ? read->end_ns[read->ended] : PLAN_NEVER_NS;
 }
 
 /* The next thing that happens. Return: whether there was one. */
 static bool advance(struct simulation *sim)
 {
-	const struct plan_work *work = sim->work;
-	double write_ns, read_ns, write_end_ns, read_end_ns, compute_ns, next_ns;
-	bool computes = sim->awaited == NOBODY && sim->event < work->event_count;
+	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns, next_ns = compute_ns(sim);
 
-	share_drives(sim);
-	write_ns = service_end_ns(sim, &sim->write);
-	read_ns = service_end_ns(sim, &sim->read);
-	write_end_ns = next_end_ns(&sim->write);
-	read_end_ns = next_end_ns(&sim->read);
-	compute_ns = computes ? work->events[sim->event].ns + sim->behind_ns : PLAN_NEVER_NS;
-	next_ns = write_ns < read_ns ? write_ns : read_ns;
-	next_ns = write_end_ns < next_ns ? write_end_ns : next_ns;
-	next_ns = read_end_ns < next_ns ? read_end_ns : next_ns;
-	next_ns = compute_ns < next_ns ? compute_ns : next_ns;
-	if (next_ns >= PLAN_NEVER_NS)
+	if (write_ns <= read_ns && write_ns <= next_ns && write_ns < PLAN_NEVER_NS) {
+		sim->now_ns = write_ns;
+		service_ended(sim, &sim->write);
+	} else if (read_ns <= next_ns && read_ns < PLAN_NEVER_NS) {
+		sim->now_ns = read_ns;
+		service_ended(sim, &sim->read);
+	} else if (next_ns >= PLAN_NEVER_NS) {
 		return false;
-	serve(&sim->write, next_ns - sim->now_ns);
-	serve(&sim->read, next_ns - sim->now_ns);
-	sim->now_ns = next_ns;
-	if (write_ns <= next_ns)
-		service_ended(&sim->write, next_ns);
-	else if (write_end_ns <= next_ns)
-		write_ended(sim);
-	else if (read_ns <= next_ns)
-		service_ended(&sim->read, next_ns);
-	else if (read_end_ns <= next_ns)
-		read_ended(sim);
-	else
-		compute(sim);
+	} else {
+		sim->now_ns = next_ns;
+		if (sim->awaited == NOBODY)
+			compute(sim);
+		else
+			read_ended(sim);
+	}
 	return true;
 }
 
-void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, struct plan_profile *profile,
-		   struct plan_outcome *outcome)
+static bool gives_up(const struct simulation *sim, const struct plan_bounds *bounds)
+{
+	return bounds && (sim->outcome->peak > bounds->peak || sim->outcome->written > bounds->written ||
+			  sim->behind_ns >= bounds->stall_ns);
+}
+
+void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
+		   struct plan_profile *profile, struct plan_outcome *outcome)
 {
 	struct simulation sim = {
 		.work = work, .spill = spill, .outcome = outcome, .profile = profile, .memory = memory};
@@ -406,12 +427,14 @@ void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, 
 	memset(outcome, 0, sizeof(*outcome));
 	set_up(&sim);
 	plan_forecast_needs(work, spill);
-	set_ahead(&sim);
 	/* When compute has ended, so has the step; a write still in flight is of a tensor that nobody wants. */
-	while (sim.event < work->event_count && advance(&sim)) {
+	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {
 		begin_write(&sim);
 		read_ahead(&sim);
+		if (sim.other_rates)
+			share_drives(&sim);
+		outcome->given_up = gives_up(&sim, bounds);
 	}
-	outcome->forever = sim.event < work->event_count;
+	outcome->forever = sim.event < work->event_count && !outcome->given_up;
 	outcome->stall_ns = sim.behind_ns;
 }

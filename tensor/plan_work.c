@@ -14,8 +14,9 @@
 #define BYTES_PER_SECOND_MAX  (UINT64_C(1) << 60)
 #define POINTS_MAX_PER_TENSOR 4u /* pack, out, in, release */
 #define ALIGN_BYTES           16u
-#define DIGIT_VALUES          256u
-#define DIGITS                8u
+#define DIGIT_BITS            11u
+#define DIGIT_VALUES          (1u << DIGIT_BITS)
+#define INSERTION_MAX         32u /* of fewer, insertion is faster than digits */
 
 /* ---- Checks ---- */
 
@@ -72,50 +73,82 @@ static int check_drives(const struct spw_plan_drives *drives)
 
 /* ---- Sorting ---- */
 
-static bool is_sorted(const uint64_t *keys, uint32_t count)
+struct range {
+	uint64_t low, high;
+	bool sorted;
+};
+
+static struct range range_of(const uint64_t *keys, uint32_t count)
 {
-	for (uint32_t i = 1; i < count; i++)
-		if (keys[i - 1] > keys[i])
-			return false;
-	return true;
+	struct range range = {.low = keys[0], .high = keys[0], .sorted = true};
+
+	for (uint32_t i = 1; i < count; i++) {
+		range.sorted &= keys[i - 1] <= keys[i];
+		range.low = keys[i] < range.low ? keys[i] : range.low;
+		range.high = keys[i] > range.high ? keys[i] : range.high;
+	}
+	return range;
+}
+
+static void sort_by_insertion(uint64_t *keys, uint32_t *order, uint32_t count)
+{
+	for (uint32_t i = 1; i < count; i++) {
+		uint64_t key = keys[i];
+		uint32_t tensor = order[i], to = i;
+
+		for (; to > 0 && keys[to - 1] > key; to--) {
+			keys[to] = keys[to - 1];
+			order[to] = order[to - 1];
+		}
+		keys[to] = key;
+		order[to] = tensor;
+	}
+}
+
+/* By the digit of (key - @low) at @shift, to the other arrays. */
+static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t *keys_to, uint32_t *order_to,
+			  uint32_t count, uint64_t low, unsigned shift)
+{
+	uint32_t starts[DIGIT_VALUES] = {0}, next = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		starts[(keys[i] - low) >> shift & (DIGIT_VALUES - 1)]++;
+	for (unsigned value = 0; value < DIGIT_VALUES; value++) {
+		uint32_t length = starts[value];
+
+		starts[value] = next;
+		next += length;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t to = starts[(keys[i] - low) >> shift & (DIGIT_VALUES - 1)]++;
+
+		keys_to[to] = keys[i];
+		order_to[to] = order[i];
+	}
 }
 
 void plan_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count)
 {
-	uint64_t *keys_result = keys;
-	uint32_t *order_result = order;
-	uint32_t starts[DIGITS][DIGIT_VALUES] = {{0}};
+	struct range range;
+	bool other = false;
 
-	if (is_sorted(keys, count))
+	if (count < 2)
 		return;
-	for (uint32_t i = 0; i < count; i++)
-		for (unsigned digit = 0; digit < DIGITS; digit++)
-			starts[digit][keys[i] >> 8 * digit & (DIGIT_VALUES - 1)]++;
-	for (unsigned digit = 0; digit < DIGITS; digit++) {
-		uint64_t *keys_to = keys == keys_result ? keys_other : keys_result;
-		uint32_t *order_to = keys == keys_result ? order_other : order_result;
-		uint32_t next = 0;
-
-		if (starts[digit][keys[0] >> 8 * digit & (DIGIT_VALUES - 1)] == count)
-			continue;
-		for (unsigned value = 0; value < DIGIT_VALUES; value++) {
-			uint32_t length = starts[digit][value];
-
-			starts[digit][value] = next;
-			next += length;
-		}
-		for (uint32_t i = 0; i < count; i++) {
-			uint32_t to = starts[digit][keys[i] >> 8 * digit & (DIGIT_VALUES - 1)]++;
-
-			keys_to[to] = keys[i];
-			order_to[to] = order[i];
-		}
-		keys = keys_to;
-		order = order_to;
+	range = range_of(keys, count);
+	if (range.sorted)
+		return;
+	if (count <= INSERTION_MAX) {
+		sort_by_insertion(keys, order, count);
+		return;
 	}
-	if (keys != keys_result) {
-		memcpy(keys_result, keys, count * sizeof(*keys));
-		memcpy(order_result, order, count * sizeof(*order));
+	for (unsigned shift = 0; shift < 64 && (range.high - range.low) >> shift > 0; shift += DIGIT_BITS) {
+		sort_by_digit(other ? keys_other : keys, other ? order_other : order, other ? keys : keys_other,
+			      other ? order : order_other, count, range.low, shift);
+		other = !other;
+	}
+	if (other) {
+		memcpy(keys, keys_other, count * sizeof(*keys));
+		memcpy(order, order_other, count * sizeof(*order));
 	}
 }
 
