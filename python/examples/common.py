@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 # python/examples/common.py - what the examples share: the options, the attention, the training loop, the JSON
-"""The loop is plain PyTorch but for one line, `with watched:`. Nothing in the models knows of spillway."""
+"""Nothing in the models knows of spillway, and of the loop one line does, `with watched:`. The rest of it that is not plain PyTorch
+measures."""
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,9 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
+from gradients import POLICIES, Stepper
 from spillway.demo.data import collect_text, tokens_of
+from spillway.demo.memory import RssPeaks
 from spillway.demo.train import losses_of, open_store, result_of
 
 MODES = ("keep", "recompute", "spillway")
@@ -98,6 +100,8 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
     option("--record", metavar="FILE", help="record a trace of the tensor cache, for `spillway plan`")
     option("--json", nargs="?", const="-", metavar="FILE", help="what was measured, as JSON (standard output)")
     option("--gradients", action="store_true", help="a checksum of every step's gradients, in the JSON")
+    option("--grad-memory", choices=list(POLICIES), default="freed",
+           help="what becomes of gradients; " + "; ".join(f"{name}: {words}" for name, words in POLICIES.items()))
     if ranks:
         option("--ranks", type=positive, default=ranks, help=f"processes to start, if torchrun has not ({ranks})")
     args = parser.parse_args(argv)
@@ -125,39 +129,97 @@ def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
     return spillway.torch.offload(model, store, **({"mode": mode} if mode else {}), **options)
 
 
+class Meter:
+    """What each step took, phase by phase, and its peaks of memory."""
+
+    def __init__(self, off: Any, stepper: Stepper) -> None:
+        self._off, self._stepper = off, stepper
+        self._rss = RssPeaks()
+        self._steps: Dict[str, List[float]] = {}
+        self._of_cache: List[Dict[str, Any]] = []
+        self._before = off.stats()
+
+    def begin(self) -> None:
+        self._phases = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+        self._since = time.perf_counter()
+        self._cpu = time.process_time()
+        self._stepper.checksum_seconds()
+
+    def end(self, phase: str) -> None:
+        """The phase ends; what checksums took in it does not count."""
+        checksums = self._stepper.checksum_seconds()
+        self._phases[phase] += time.perf_counter() - self._since - checksums
+        self._cpu += checksums
+        self._rss.end(phase)
+        self._since = time.perf_counter()
+
+    def skip(self) -> None:
+        """What was done since the phase ended is no part of the step."""
+        self._cpu += self._stepper.checksum_seconds()
+        self._since = time.perf_counter()
+
+    def end_step(self, watched: bool) -> float:
+        """The seconds of the step."""
+        for name, seconds in self._phases.items():
+            self._steps.setdefault(f"step_{name}_seconds", []).append(seconds)
+        total = sum(self._phases.values())
+        self._steps.setdefault("step_seconds", []).append(total)
+        self._steps.setdefault("step_cpu_seconds", []).append(time.process_time() - self._cpu)
+        if watched:
+            stats, before = self._off.stats(), self._before
+            self._of_cache.append({
+                "activation_peak_bytes": stats.activation_bytes_max,
+                "plan_peak_bytes": stats.plan_peak_bytes,
+                "stall_seconds": stats.stall_seconds - before.stall_seconds,
+                **{name: getattr(stats, name) - getattr(before, name) for name in ("bytes_spilled", "bytes_read", "bytes_forwarded")},
+            })
+            self._before = stats
+            self._off.reset_peak()
+        return total
+
+    def result(self) -> Dict[str, Any]:
+        return {
+            **self._steps,
+            "steps": self._of_cache,
+            "activation_peak_bytes": max(step["activation_peak_bytes"] for step in self._of_cache),
+            "rss_peak_bytes": self._rss.most,
+            "rss_phase_peak_bytes": self._rss.phases(),
+        }
+
+
 def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: Any) -> Dict[str, Any]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    stepper = Stepper(model, args.grad_memory, args.gradients)
     off = offload_of(args, model, store)
     # Plain training is watched in its first step, which nobody times, or as long as it is recorded.
     watched_steps = args.steps if store is not None or args.record else 1
-    losses, seconds, cpu = [], [], []
-    digest = hashlib.sha256()
+    meter, losses = Meter(off, stepper), []
     for step in range(args.steps):
         parts = [next(batches) for _ in range(args.micro_batches)]
-        began, cpu_began = time.perf_counter(), time.process_time()
         watched = off if step < watched_steps else contextlib.nullcontext()
         total = 0.0
+        meter.begin()
         with watched:
             if step < watched_steps:
                 off.step()
-            for inputs, targets in parts:
+            for number, (inputs, targets) in enumerate(parts, 1):
+                stepper.last = number == len(parts)
                 loss = loss_of(model(*inputs), targets) / args.micro_batches
+                meter.end("forward")
                 loss.backward()
                 total += loss.item()
-        if args.gradients:
-            for parameter in model.parameters():
-                digest.update(parameter.grad.numpy().tobytes())
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+                meter.end("backward")
+        stepper.note()
+        meter.skip()
+        stepper.step()
         del loss
+        meter.end("optimizer")
+        seconds = meter.end_step(step < watched_steps)
         losses.append(total)
-        seconds.append(time.perf_counter() - began)
-        cpu.append(time.process_time() - cpu_began)
-        print(f"  {args.mode:9s}  step {step + 1}/{args.steps}  loss {total:.4f}  {seconds[-1]:.2f} s", file=sys.stderr)
-    result = {**result_of(args, off, store), "step_seconds": seconds, "step_cpu_seconds": cpu, **losses_of(losses)}
+        print(f"  {args.mode:9s}  step {step + 1}/{args.steps}  loss {total:.4f}  {seconds:.2f} s", file=sys.stderr)
+    result = {**result_of(args, off, store), **meter.result(), **losses_of(losses)}
     result["tokens_per_step"] *= args.micro_batches
     if args.gradients:
-        result["gradients_sha256"] = digest.hexdigest()
+        result["gradients_sha256"] = stepper.hexdigest()
     off.close()
     return result
 

@@ -7,7 +7,6 @@
   python3 python/examples/pipeline.py --ranks 2 --micro-batches 8 --mode spillway --devices /dev/a,/dev/b
 """
 import argparse
-import hashlib
 import sys
 import time
 from typing import Any, Dict, List
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 import spillway.schedules
 from common import loss_of, losses_of, offload_of, result_of, text_of
 from gpt import GPT, batches
+from gradients import Stepper
 from ranks import main, store_of
 
 
@@ -85,10 +85,9 @@ class Stage:
 
 def run(args: argparse.Namespace, rank: int, world: int) -> Dict[str, Any]:
     stage = Stage(args, rank, world)
-    optimizer = torch.optim.AdamW(stage.model.parameters(), lr=3e-4)
+    stepper = Stepper(stage.model, args.grad_memory, checksum=True)
     source = batches(args, text_of(args), torch.Generator().manual_seed(args.seed))
     losses, seconds = [], []
-    digest = hashlib.sha256()
     with store_of(args, rank) as store:
         off = offload_of(args, stage.model, store)
         order = spillway.schedules.one_f_one_b(rank, world, args.micro_batches)
@@ -101,17 +100,16 @@ def run(args: argparse.Namespace, rank: int, world: int) -> Dict[str, Any]:
                         (inputs,), targets = parts[number]
                         total += stage.forward(number, inputs, targets)
                     else:
+                        stepper.last = number == args.micro_batches - 1
                         stage.backward(number)
             stage.wait_sent()
-            for parameter in stage.model.parameters():
-                digest.update(parameter.grad.numpy().tobytes())
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            stepper.note()
+            stepper.step()
             losses.append(total)
             seconds.append(time.perf_counter() - began)
         result = {**result_of(args, off, store), "step_seconds": seconds, **losses_of(losses)}
         off.close()
-    return {**result, "gradients_sha256": digest.hexdigest()}
+    return {**result, "gradients_sha256": stepper.hexdigest()}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 import spillway
 from conftest import ROOT
 from spillway.bench import __main__ as bench
-from spillway.bench import hooks, report
+from spillway.bench import hooks, report, throttle
 
 TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1", "--threads", "1", "--drive-bytes",
         str(64 << 20)]
@@ -28,10 +28,18 @@ if batch == 13:
 print(f"  {mode} step 1/2", file=sys.stderr, flush=True)
 if batch == 99:
     time.sleep(600)
+steps = int(args["--steps"])
+peak = int(batch * share * 2**20)
+moved = 0 if batch == 5 else 1 << 20
+assert "--gradients" in sys.argv
 open(args["--json"], "w").write(json.dumps(dict(
-    activation_peak_bytes=int(batch * share * 2**20), rss_peak_bytes=int((batch * share + 10) * 2**20), tokens_per_step=batch * 64,
-    step_seconds=[9, batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=[9, 1], losses=[1.5],
-    losses_hex=["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"])))
+    activation_peak_bytes=peak, rss_peak_bytes=int((batch * share + 10) * 2**20), tokens_per_step=batch * 64,
+    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=steps * [1], losses=[1.5],
+    step_forward_seconds=steps * [0.5], step_backward_seconds=steps * [0.25],
+    steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25, bytes_spilled=moved, bytes_read=moved)] * steps,
+    rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20), backward=9 * 2**20, optimizer=8 * 2**20),
+    losses_hex=["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
+    gradients_sha256="other" if batch == 11 and mode == "recompute" else "same")))
 """
 
 
@@ -60,6 +68,9 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
     assert "| 4 | spillway | 0 (0.10) |" in text and "identical to the last bit" in text
+    assert "identical to the last bit" in text
+    assert "batch 4: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward passes by 1.00" in text
+    assert "batch 4, spilled: the plan predicted a peak of 1 MiB, measured in the timed steps 0 MiB; waited 0.250 s per step" in text
     assert "batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
     assert "batch 2: step time of recompute's: 0.50" in text
     for model in ("gpt", "t5"):
@@ -70,8 +81,92 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
 
 
 def test_losses_that_differ_are_a_fault(matrix):
-    status, _, text = matrix("--batches", "7", "--models", "bert", "--no-hooks")
-    assert status == 1 and "**Losses DIFFER between modes: bert at batch 7. This is a fault.**" in text
+    status, _, text = matrix("--batches", "7,9", "--models", "bert", "--no-hooks")
+    assert status == 1 and "**Losses or gradients DIFFER between modes: bert at batch 7. This is a fault.**" in text
+
+
+def test_gradients_that_differ_are_a_fault(matrix):
+    status, _, text = matrix("--batches", "9,11", "--models", "bert", "--no-hooks")
+    assert status == 1 and "**Losses or gradients DIFFER between modes: bert at batch 11. This is a fault.**" in text
+
+
+class Group:
+    """In place of a cgroup, for those who may make none."""
+
+    made = []
+
+    def __init__(self, devices, write_bytes_per_second, read_bytes_per_second):
+        self.made.append([len(devices), write_bytes_per_second, read_bytes_per_second, "open"])
+
+    def enter(self):
+        pass
+
+    def close(self):
+        self.made[-1][3] = "closed"
+
+
+@pytest.fixture
+def throttled(matrix, drives, monkeypatch):
+    spillway.format_store(drives)
+    monkeypatch.setattr(Group, "made", [])
+    monkeypatch.setattr(bench, "Throttle", Group)
+    return lambda *options: matrix("--models", "gpt", "--no-hooks", "--devices", ",".join(drives), "--throttle", "0.5", *options)
+
+
+def test_drives_are_throttled_to_a_share_of_what_is_needed(throttled):
+    status, found, text = throttled("--batches", "4", "--rounds", "2", "--steps", "3")
+    assert status == 0
+    assert [run["mode"] for run in found["runs"]] == 2 * ["keep", "recompute", "spillway", "throttled"]
+    # 1 MiB per step over 0.5 s of forward and 0.25 s of backward pass; half of it; of four drives.
+    assert Group.made == 2 * [[4, 1 << 18, 1 << 19, "closed"]]
+    assert "batch 4 on drives throttled to 1 MB/s of writing and 2 of reading in all: step time of keep's: 1.000" in text
+    assert "batch 4, throttled: the plan predicted a peak of 1 MiB" in text
+
+
+def test_nothing_moved_is_nothing_to_throttle(throttled, capfd):
+    status, found, _ = throttled("--batches", "5")
+    assert status == 1 and Group.made == [] and len(found["runs"]) == 3
+    assert "gpt at batch 5 moved nothing to the drives and back: leave out --throttle" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="throttling needs root")
+def test_a_throttle_is_a_group_that_goes_again(drives, folder):
+    device = subprocess.run(["losetup", "-f", "--show", drives[0]], capture_output=True, text=True)
+    if device.returncode != 0:
+        pytest.skip("no loop device: " + device.stderr.strip())
+    path = device.stdout.strip()
+    try:
+        group = throttle.Throttle([path], 1 << 20, 2 << 20)
+    except OSError as error:
+        pytest.skip(str(error))
+    else:
+        place = group._group
+        child = subprocess.run(["cat", "/proc/self/cgroup"], capture_output=True, text=True, preexec_fn=group.enter)
+        limits = "".join(file.read_text() for file in place.iterdir() if file.name in (
+            "io.max", "blkio.throttle.write_bps_device", "blkio.throttle.read_bps_device"))
+        group.close()
+        assert place.name in child.stdout
+        assert str(1 << 20) in limits and str(2 << 20) in limits
+        assert not place.exists()
+        with pytest.raises(OSError, match="no block device: only those can be throttled"):
+            throttle.Throttle([path, drives[1]], 1, 1)
+        assert [each for each in place.parent.iterdir() if each.name.startswith("spillway-bench-")] == []
+    finally:
+        subprocess.run(["losetup", "-d", path], check=True)
+
+
+def test_twice_the_batch_is_only_spilled(matrix):
+    status, found, text = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks", "--steps", "4")
+    assert status == 0
+    assert [(run["mode"], run["batch"], len(run["step_seconds"])) for run in found["runs"]] == [
+        ("keep", 4, 4), ("recompute", 4, 4), ("spillway", 4, 4), ("spillway", 8, 3)]
+    assert "batch 8 spilled against batch 4 kept: peak RSS 11 of 14 MiB (fits)" in text
+
+
+def test_no_run_begins_that_would_end_too_late(matrix, capfd):
+    status, found, text = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes", "1e-12")
+    assert status == 0 and found is None and text is None
+    assert "3 runs are left out: they would not end within 1e-12 minutes" in capfd.readouterr().err
 
 
 def test_a_run_that_fails_leaves_a_report_of_the_others(matrix, capfd):
@@ -114,10 +209,15 @@ def test_a_tiny_matrix_of_the_examples(folder):
     assert found["runs"][1]["cache"]["steps"] == 2
 
 
-def test_time_in_hooks(store, monkeypatch):
-    monkeypatch.setattr(hooks, "TENSORS", 20)
-    times = hooks.hook_times(store, rounds=1)
-    assert set(times) == {"save_us", "use_us", "save_us_wall"} and min(times.values()) > 0
+def test_time_in_hooks(drives, monkeypatch, capsys):
+    spillway.format_store(drives)
+    monkeypatch.setattr(hooks, "BYTES_MAX", 20 * hooks.LENGTHS[0])
+    assert hooks.main(drives) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["length_bytes"] for line in lines] == list(hooks.LENGTHS)
+    for line in lines:
+        assert set(line) == {"length_bytes", "save_us", "use_us", "save_us_wall", "both_us_mean"} and min(line.values()) > 0
+    assert "| 64 | " in "\n".join(report._hooks(lines))
 
 
 def test_help(capsys):
@@ -134,6 +234,8 @@ def test_help(capsys):
     (["--batches", "0"], "must be at least 1"),
     (["--batches", "x"], "a list separated by commas"),
     (["--steps", "1"], "--steps at least 2"),
+    (["--throttle", "0.5"], "needs --devices and mode spillway"),
+    (["--throttle", "0", "--devices", "/dev/null"], "a share above 0"),
     (["--examples", "/nonexistent"], "has no gpt.py"),
 ])
 def test_wrong_use(capsys, options, words):

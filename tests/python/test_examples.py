@@ -54,6 +54,38 @@ def test_every_mode_trains_to_the_same_bits(run, drives, model, dropout):
     assert recompute["activation_peak_bytes"] < keep["activation_peak_bytes"]
 
 
+@pytest.mark.parametrize("model", ["gpt", "bert", "t5"])
+def test_gradients_may_go_early(run, drives, model):
+    """In every mode the same bits as when they are freed after the step."""
+    spillway.format_store(drives)
+    freed = run(model, "--mode", "keep")
+    for mode in ("keep", "recompute", "spillway"):
+        early = run(model, "--mode", mode, "--grad-memory", "early", "--devices", ",".join(drives))
+        assert early["losses_hex"] == freed["losses_hex"], mode
+        assert early["gradients_sha256"] == freed["gradients_sha256"], mode
+
+
+def test_gradients_may_be_kept(run, drives):
+    spillway.format_store(drives)
+    keep = run("gpt", "--mode", "keep", "--grad-memory", "kept")
+    spilled = run("gpt", "--mode", "spillway", "--grad-memory", "kept", "--devices", ",".join(drives))
+    assert keep["losses_hex"] == spilled["losses_hex"] == run("gpt", "--mode", "keep")["losses_hex"]
+    assert keep["gradients_sha256"] == spilled["gradients_sha256"]
+
+
+def test_what_is_measured_of_each_step(run, drives):
+    spillway.format_store(drives)
+    keep = run("gpt", "--mode", "keep")
+    spilled = run("gpt", "--mode", "spillway", "--cache", "spill", "--devices", ",".join(drives))
+    assert (len(keep["steps"]), len(spilled["steps"])) == (1, 3)  # plain training is watched in its first
+    for out in (keep, spilled):
+        for phase in ("forward", "backward", "optimizer"):
+            assert len(out[f"step_{phase}_seconds"]) == 3 and min(out[f"step_{phase}_seconds"]) > 0
+            assert 0 < out["rss_phase_peak_bytes"][phase] <= out["rss_peak_bytes"]
+        assert out["activation_peak_bytes"] == max(step["activation_peak_bytes"] for step in out["steps"])
+    assert sum(step["bytes_spilled"] for step in spilled["steps"]) <= spilled["bytes_spilled"]
+
+
 @pytest.mark.parametrize("mode", ["keep", "spillway"])
 def test_a_trace_is_recorded(run, drives, folder, mode):
     spillway.format_store(drives)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 # spillway/bench/__main__.py - runs the matrix of models, modes and batch sizes
 """Train GPT, BERT and T5 with their activations kept, recomputed and spilled, at several batch sizes; draw the
-recompute-offload-keep curves. Every run is a process of its own; rounds are interleaved. Ctrl-C ends with a report of what
-was done.
+recompute-offload-keep curves. Every run is a process of its own; rounds are interleaved. Losses and all gradients are compared
+to the last bit. Ctrl-C ends with a report of what was done.
 
   python -m spillway.bench --quick                          a few minutes, tiny models, on four files
   python -m spillway.bench --devices /dev/a,/dev/b          on a store made by `spillway format`
+  python -m spillway.bench --batches 4 --twice --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
 """
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -25,8 +27,8 @@ import torch
 
 import spillway
 
-from .hooks import hook_times
-from .report import MODES, differing, draw, markdown
+from .report import MODES, THROTTLED, differing, draw, markdown
+from .throttle import Throttle
 
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
@@ -59,6 +61,10 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--models", type=_list_of(str, MODELS), default=list(MODELS), metavar="M,M", help="of gpt, bert, t5 (all)")
     option("--modes", type=_list_of(str, MODES), default=list(MODES), metavar="M,M", help="of keep, recompute, spillway (all)")
     option("--batches", type=_list_of(int), metavar="N,N", help="batch sizes (4,8)")
+    option("--twice", action="store_true", help="also spill at twice each batch size, three steps: does it fit where half was kept?")
+    option("--throttle", type=float, metavar="SHARE", help="also spill with drives slowed down to this share of the bandwidth that "
+           "the run before needed: its bytes over the times of its passes. As root, block devices in --devices")
+    option("--minutes", type=float, help="begin no run that would not end in this time")
     for name, words in (("layers", "12"), ("hidden", "768"), ("sequence", "512"), ("steps", "per run, 6"), ("rounds", "3")):
         option(f"--{name}", type=int, help=f"({words})")
     option("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of PyTorch (all CPUs)")
@@ -66,7 +72,8 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--drive-bytes", type=int, default=4 << 30, help="length of each of these files (4 GiB, sparse)")
     option("--work", default="/var/tmp", metavar="FOLDER", help="where they are made: a file system that takes O_DIRECT")
     option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
-    option("--arena-bytes", type=int, help="DMA memory of the store, resident (four of the largest tensors, 64 MiB at least)")
+    option("--arena-bytes", type=int, help="DMA memory of the store, resident (two of the largest tensors, 64 MiB at least)")
+    option("--grad-memory", help="what becomes of gradients: as the examples' option of this name")
     option("--text", metavar="PATH", help="file or folder to train on (the repository)")
     option("--preload", metavar="LIBRARY", help="run all modes under this allocator: libspillway_malloc.so")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
@@ -78,6 +85,8 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
             setattr(args, name, value)
     if min(args.layers, args.hidden, args.sequence, args.rounds) < 1 or args.steps < 2:
         parser.error("--layers, --hidden, --sequence and --rounds must be at least 1, --steps at least 2")
+    if args.throttle is not None and not (0 < args.throttle and args.devices and "spillway" in args.modes):
+        parser.error("--throttle takes a share above 0, and needs --devices and mode spillway")
     missing = [model for model in args.models if not (args.examples / f"{model}.py").exists()]
     if missing:
         parser.error(f"{args.examples} has no {missing[0]}.py: name the repository's python/examples in --examples")
@@ -120,70 +129,134 @@ class Screen:
         self._file.flush()
 
 
-def command_of(args: argparse.Namespace, model: str, mode: str, batch: int, drives: List[str], result: Path) -> List[str]:
-    command = [sys.executable, str(args.examples / f"{model}.py"), "--mode", mode, "--batch", str(batch), "--json", str(result)]
-    for name in ("layers", "hidden", "sequence", "steps", "threads"):
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A run of the matrix. Its mode is one of the examples' or THROTTLED."""
+
+    model: str
+    mode: str
+    batch: int
+    round: int
+    steps: int
+
+
+def cells_of(args: argparse.Namespace) -> List[Cell]:
+    """Round by round. What is throttled comes after the run that says what it needs."""
+    modes = list(args.modes) + ([THROTTLED] if args.throttle else [])
+    cells = []
+    for number in range(args.rounds):
+        for batch in args.batches:
+            cells += [Cell(model, mode, batch, number, args.steps) for model in args.models for mode in modes]
+        if args.twice:
+            twice = [2 * batch for batch in args.batches if 2 * batch not in args.batches]
+            cells += [Cell(model, "spillway", batch, number, 3) for batch in twice for model in args.models]
+    return cells
+
+
+def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: Path) -> List[str]:
+    mode = "spillway" if cell.mode == THROTTLED else cell.mode
+    command = [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch", str(cell.batch)]
+    command += ["--json", str(result), "--steps", str(cell.steps), "--gradients"]
+    for name in ("layers", "hidden", "sequence", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
-    if args.text:
-        command += ["--text", args.text]
+    for name in ("text", "grad_memory"):
+        if getattr(args, name):
+            command += [f"--{name.replace('_', '-')}", getattr(args, name)]
     if mode == "spillway":
-        attention = 4 * batch * max(1, args.hidden // 64) * args.sequence**2
-        arena = args.arena_bytes or max(64 << 20, 4 * attention)
+        attention = 4 * cell.batch * max(1, args.hidden // 64) * args.sequence**2
+        arena = args.arena_bytes or max(64 << 20, 2 * attention)
         command += ["--devices", ",".join(drives), "--arena-bytes", str(arena)]
         command += ["--cache", args.cache] if args.cache else []
     return command
 
 
-def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title: str) -> None:
-    """
-    :raises RuntimeError: the run failed
-    """
+def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
+    """What a run's timed steps wrote per second of their forward passes, and read per second of their backward passes."""
+    steps = run["steps"][1:]
+    write = sum(step["bytes_spilled"] for step in steps) / sum(run["step_forward_seconds"][1:])
+    return write, sum(step["bytes_read"] for step in steps) / sum(run["step_backward_seconds"][1:])
+
+
+def environment_of(args: argparse.Namespace) -> Dict[str, str]:
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
     env.setdefault("GLIBC_TUNABLES", TUNABLES)
     if args.preload:
         env["LD_PRELOAD"] = args.preload
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
-    said: List[str] = []
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            said = (said + [line.rstrip()])[-20:]
-            screen.passing(f"{title}{line.rstrip()}")
-        if process.wait() != 0:
-            raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+    return env
+
+
+def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title: str, throttle: Optional[Throttle] = None) -> str:
+    """What it printed.
+
+    :raises RuntimeError: the run failed
+    """
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True, env=environment_of(args),
+                                   preexec_fn=throttle.enter if throttle else None)
+        said: List[str] = []
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                said = (said + [line.rstrip()])[-20:]
+                screen.passing(f"{title}{line.rstrip()}")
+            if process.wait() != 0:
+                raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+        output.seek(0)
+        return output.read()
+
+
+def run_cell(
+    args: argparse.Namespace, cell: Cell, drives: List[str], runs: List[Dict[str, Any]], screen: Screen, title: str
+) -> Dict[str, Any]:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        throttle, speeds = None, {}
+        if cell.mode == THROTTLED:
+            like = [run for run in runs if (run["model"], run["mode"], run["batch"]) == (cell.model, "spillway", cell.batch)]
+            write, read = (args.throttle * each for each in needed_bandwidth(like[-1]))
+            if min(write, read) < 1:
+                raise RuntimeError(f"{cell.model} at batch {cell.batch} moved nothing to the drives and back: leave out --throttle")
+            speeds = {"throttled_write_bytes_per_second": write, "throttled_read_bytes_per_second": read}
+            throttle = Throttle(drives, max(1, int(write / len(drives))), max(1, int(read / len(drives))))
+            stack.callback(throttle.close)
+        result = Path(folder) / "result.json"
+        run_one(command_of(args, cell, drives, result), args, screen, title, throttle)
+        run = json.loads(result.read_text())
+        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, round=cell.round, **speeds)
+        return run
+
+
+def time_hooks(args: argparse.Namespace, drives: List[str], screen: Screen) -> List[Dict[str, Any]]:
+    """In a process with the allocator's settings of the runs."""
+    screen.passing("time in hooks")
+    printed = run_one([sys.executable, "-m", "spillway.bench.hooks", *drives], args, screen, "time in hooks ")
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, Any], screen: Screen) -> None:
-    plan = [
-        (model, mode, batch, number)
-        for number in range(args.rounds)
-        for batch in args.batches
-        for model in args.models
-        for mode in args.modes
-    ]
-    document["planned"] = len(plan)
+    cells = cells_of(args)
+    document["planned"] = len(cells)
+    began = time.monotonic()
     if not args.no_hooks:
-        screen.passing("time in hooks")
-        with spillway.Store(drives) as store:
-            document["hooks"] = hook_times(store)
-    with tempfile.TemporaryDirectory() as folder:
-        for index, (model, mode, batch, number) in enumerate(plan, 1):
-            title = f"[{index}/{len(plan)}] {model} batch {batch} "
-            result = Path(folder) / "result.json"
-            began = time.monotonic()
-            run_one(command_of(args, model, mode, batch, drives, result), args, screen, title)
-            run = json.loads(result.read_text())
-            run.update(model=model, mode=mode, batch=batch, round=number)
-            document["runs"].append(run)
-            last = run["losses"][-1]
-            screen.line(f"{title}{mode}: loss {last:.4f}, {time.monotonic() - began:.0f} s")
+        document["hooks"] = time_hooks(args, drives, screen)
+    lasted: Dict[Tuple[str, str, int], float] = {}
+    for index, cell in enumerate(cells, 1):
+        now = time.monotonic()
+        expected = lasted.get((cell.model, cell.mode, cell.batch), max(lasted.values(), default=0.0))
+        if args.minutes and now - began + expected > 60 * args.minutes:
+            screen.line(f"{len(cells) - index + 1} runs are left out: they would not end within {args.minutes:g} minutes")
+            return
+        title = f"[{index}/{len(cells)}] {cell.model} batch {cell.batch} {cell.mode}: "
+        document["runs"].append(run_cell(args, cell, drives, document["runs"], screen, title))
+        lasted[(cell.model, cell.mode, cell.batch)] = seconds = time.monotonic() - now
+        screen.line(f"{title}loss {document['runs'][-1]['losses'][-1]:.4f}, {seconds:.0f} s")
     document["complete"] = True
 
 
@@ -200,7 +273,7 @@ def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) ->
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """The exit status: 0; 1 a run failed or losses differ; 130 interrupted."""
+    """The exit status: 0; 1 a run failed, or losses or gradients differ; 130 interrupted."""
     args = arguments(argv)
     screen = Screen(sys.stderr)
     shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}, {args.steps} steps, {args.rounds} rounds"
@@ -221,7 +294,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if document["runs"] or document["complete"]:
         write(args, document, screen)
     if differing(document["runs"]):
-        screen.line("losses differ between modes: this is a fault")
+        screen.line("losses or gradients differ between modes: this is a fault")
         status = status or 1
     return status
 

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 MODES = ("keep", "recompute", "spillway")
-COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d"}
+THROTTLED = "throttled"  # mode spillway on drives slowed down
+SHOWN = MODES + (THROTTLED,)
+COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c"}
 MIB = 1 << 20
 Run = Dict[str, Any]
 Cell = Tuple[str, str, int]  # model, mode, batch
 
 
 def summarize(runs: List[Run]) -> Dict[Cell, Dict[str, Any]]:
-    """The median of the rounds of each cell. The first step of a run warms up (keep and recompute are watched in it)."""
+    """The median of the rounds of each cell. The first step of a run warms up (keep and recompute are watched in it, and with
+    spillway no plan is there before it)."""
     cells: Dict[Cell, List[Run]] = {}
     for run in runs:
         cells.setdefault((run["model"], run["mode"], run["batch"]), []).append(run)
@@ -30,23 +33,52 @@ def _summary(runs: List[Run]) -> Dict[str, Any]:
         "rss_peak_bytes": int(statistics.median(run["rss_peak_bytes"] for run in runs)),
         "step_seconds": middle,
         "step_seconds_spread": [min(seconds), max(seconds)],
+        "step_seconds_of_rounds": dict(zip((run["round"] for run in runs), seconds)),
         "step_cpu_seconds": statistics.median(statistics.median(run["step_cpu_seconds"][1:]) for run in runs),
         "tokens_per_second": runs[0]["tokens_per_step"] / middle,
         "stall_seconds": statistics.median(run.get("stall_seconds", 0.0) for run in runs),
         "bytes_spilled": int(statistics.median(run.get("bytes_spilled", 0) for run in runs)),
+        "rss_phase_peak_bytes": _medians([run.get("rss_phase_peak_bytes", {}) for run in runs]),
+        # Of the timed steps; before them there is no plan.
+        "timed": _medians([_timed(run) for run in runs]),
+        "throttled": _medians([{name: run[name] for name in run if name.startswith("throttled_")} for run in runs]),
+    }
+
+
+def _medians(of_runs: List[Dict[str, float]]) -> Dict[str, float]:
+    return {name: statistics.median(each[name] for each in of_runs) for name in of_runs[0] if all(name in e for e in of_runs)}
+
+
+def _timed(run: Run) -> Dict[str, float]:
+    steps = run.get("steps", [])[1:]
+    if not steps:
+        return {}
+    planned = max(steps, key=lambda step: step["plan_peak_bytes"])
+    return {
+        "activation_peak_bytes": max(step["activation_peak_bytes"] for step in steps),
+        "plan_peak_bytes": planned["plan_peak_bytes"],
+        **{name: statistics.median(step[name] for step in steps) for name in ("stall_seconds", "bytes_spilled", "bytes_read")},
     }
 
 
 def differing(runs: List[Run]) -> List[Tuple[str, int]]:
-    """The (model, batch) whose losses are not the same to the last bit in all modes and rounds."""
-    losses: Dict[Tuple[str, int], set] = {}
+    """The (model, batch) whose losses or gradients are not the same to the last bit in all modes and rounds."""
+    bits: Dict[Tuple[str, int], set] = {}
     for run in runs:
-        losses.setdefault((run["model"], run["batch"]), set()).add(tuple(run["losses_hex"]))
-    return sorted(key for key, seen in losses.items() if len(seen) > 1)
+        seen = (*run["losses_hex"], run["gradients_sha256"])
+        bits.setdefault((run["model"], run["batch"]), set()).add(seen)
+    return sorted(key for key, seen in bits.items() if len(seen) > 1)
 
 
 def _of(value: float, base: Optional[Dict[str, Any]], key: str) -> str:
     return f" ({value / base[key]:.2f})" if base and base[key] else ""
+
+
+def _step_ratio(cell: Dict[str, Any], base: Dict[str, Any]) -> float:
+    """The median of what it is in each round: rounds may differ by more than modes do."""
+    ours, theirs = cell["step_seconds_of_rounds"], base["step_seconds_of_rounds"]
+    both = [ours[number] / theirs[number] for number in ours if number in theirs]
+    return statistics.median(both) if both else cell["step_seconds"] / base["step_seconds"]
 
 
 def _rows(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
@@ -54,17 +86,39 @@ def _rows(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for batch in sorted({b for m, _, b in cells if m == model}):
         keep = cells.get((model, "keep", batch))
-        for mode in MODES:
+        for mode in SHOWN:
             cell = cells.get((model, mode, batch))
             if cell is None:
                 continue
             peak, seconds = cell["activation_peak_bytes"], cell["step_seconds"]
             yield (
                 f"| {batch} | {mode} | {peak / MIB:,.0f}{_of(peak, keep, 'activation_peak_bytes')} "
-                f"| {cell['rss_peak_bytes'] / MIB:,.0f} | {seconds:.3f}{_of(seconds, keep, 'step_seconds')} "
+                f"| {cell['rss_peak_bytes'] / MIB:,.0f} | {seconds:.3f}{f' ({_step_ratio(cell, keep):.3f})' if keep else ''} "
                 f"| {cell['step_seconds_spread'][0]:.3f}-{cell['step_seconds_spread'][1]:.3f} "
                 f"| {cell['step_cpu_seconds']:.3f} | {cell['tokens_per_second']:,.0f} |"
             )
+
+
+def _where(keep: Dict[str, Any], spill: Dict[str, Any], saved: int) -> str:
+    """In which phase of the step the peaks of RSS lie: without activations it is another."""
+    of_keep, of_spill = keep["rss_phase_peak_bytes"], spill["rss_phase_peak_bytes"]
+    if "forward" not in of_keep or "forward" not in of_spill:
+        return ""
+    phases = "; ".join(
+        f"{phase} {of_keep[phase] / MIB:,.0f} and {of_spill[phase] / MIB:,.0f}" for phase in ("forward", "backward", "optimizer")
+    )
+    share = (of_keep["forward"] - of_spill["forward"]) / saved
+    return f", that of the forward passes by {share:.2f} (MiB, kept and spilled: {phases})"
+
+
+def _planned(title: str, cell: Dict[str, Any]) -> Iterable[str]:
+    timed = cell["timed"]
+    if timed and timed["plan_peak_bytes"]:
+        yield (
+            f"- {title}: the plan predicted a peak of {timed['plan_peak_bytes'] / MIB:,.0f} MiB, measured in the timed steps "
+            f"{timed['activation_peak_bytes'] / MIB:,.0f} MiB; waited {timed['stall_seconds']:.3f} s per step; wrote "
+            f"{timed['bytes_spilled'] / MIB:,.0f} MiB per step"
+        )
 
 
 def _findings(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
@@ -75,9 +129,19 @@ def _findings(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
             saved = keep["activation_peak_bytes"] - spill["activation_peak_bytes"]
             rss = keep["rss_peak_bytes"] - spill["rss_peak_bytes"]
             if saved > 0:
-                yield f"- batch {batch}: peak RSS fell by {rss / saved:.2f} of what the activation peak fell by"
+                yield f"- batch {batch}: peak RSS fell by {rss / saved:.2f} of what the activation peak fell by{_where(keep, spill, saved)}"
+            yield from _planned(f"batch {batch}, spilled", spill)
         if recompute and spill:
-            yield f"- batch {batch}: step time of recompute's: {spill['step_seconds'] / recompute['step_seconds']:.2f}"
+            yield f"- batch {batch}: step time of recompute's: {_step_ratio(spill, recompute):.2f}"
+        throttled = cells.get((model, THROTTLED, batch))
+        if throttled:
+            speeds = throttled["throttled"]
+            yield (
+                f"- batch {batch} on drives throttled to {speeds['throttled_write_bytes_per_second'] / 1e6:,.0f} MB/s of writing and "
+                f"{speeds['throttled_read_bytes_per_second'] / 1e6:,.0f} of reading in all"
+                + (f": step time of keep's: {_step_ratio(throttled, keep):.3f}" if keep else "")
+            )
+            yield from _planned(f"batch {batch}, throttled", throttled)
         if keep and twice:
             fits = twice["rss_peak_bytes"] <= keep["rss_peak_bytes"]
             yield (
@@ -87,6 +151,19 @@ def _findings(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
                 f"{twice['activation_peak_bytes'] / MIB:,.0f} of {keep['activation_peak_bytes'] / MIB:,.0f} MiB, tokens/s "
                 f"{twice['tokens_per_second'] / keep['tokens_per_second']:.2f}"
             )
+
+
+def _hooks(lengths: List[Dict[str, float]]) -> Iterable[str]:
+    if not lengths:
+        return
+    yield "\nTime in hooks, CPU time of the thread, us per tensor:\n"
+    yield "| length KiB | saving, median | on the clock | using, median | both, mean |"
+    yield "|---|---|---|---|---|"
+    for hooks in lengths:
+        yield (
+            f"| {hooks['length_bytes'] / 1024:,.0f} | {hooks['save_us']:.1f} | {hooks['save_us_wall']:.1f} | {hooks['use_us']:.1f} "
+            f"| {hooks['both_us_mean']:.1f} |"
+        )
 
 
 def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
@@ -100,15 +177,10 @@ def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
     lines.append("")
     if wrong:
         where = ", ".join(f"{model} at batch {batch}" for model, batch in wrong)
-        lines.append(f"**Losses DIFFER between modes: {where}. This is a fault.**")
+        lines.append(f"**Losses or gradients DIFFER between modes: {where}. This is a fault.**")
     elif runs:
-        lines.append("Losses are identical to the last bit in all modes and rounds.")
-    hooks = document.get("hooks")
-    if hooks:
-        lines.append(
-            f"Time in hooks, CPU, median: {hooks['save_us']:.1f} us per tensor saved and {hooks['use_us']:.1f} us per tensor used "
-            f"({hooks['save_us_wall']:.1f} us on the clock per tensor saved)."
-        )
+        lines.append("Losses and all gradients of every step are identical to the last bit in all modes and rounds.")
+    lines += _hooks(document.get("hooks", []))
     for model in dict.fromkeys(run["model"] for run in runs):
         lines += ["", f"## {model}", "", *_rows(model, cells), "", *_findings(model, cells)]
         lines += [f"\n![{model}]({chart.name})" for chart in charts if chart.stem == model and chart.suffix == ".svg"]
@@ -130,7 +202,7 @@ def draw(runs: List[Run], folder: Path) -> List[Path]:
     files = []
     for model in dict.fromkeys(run["model"] for run in runs):
         figure, axes = pyplot.subplots(figsize=(7, 4.5))
-        for mode in MODES:
+        for mode in SHOWN:
             points = sorted((b, cell) for (m, kind, b), cell in cells.items() if (m, kind) == (model, mode))
             if not points:
                 continue

@@ -23,14 +23,8 @@ import spillway
 import spillway.torch
 
 from .data import batches, tokens_of
+from .memory import rss_peak_bytes
 from .model import GPT, Config, loss_of
-
-
-def rss_peak_bytes() -> int:
-    """The most memory this process has had resident, and the huge pages that it holds, which the kernel does not count
-    as that."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return sum(int(status[name].split()[0]) * 1024 for name in ("VmHWM", "HugetlbPages"))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+# spillway/bench/throttle.py - runs a process with block devices slowed down to a given speed
+"""By the blkio (v1) or io (v2) controller of the kernel: it holds for what runs in a group of its own, and for nothing else.
+Needs root. Plain files cannot be throttled: loop devices over them can."""
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import List, Optional
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Throttle:
+    """A group of processes for which each of the devices writes and reads so many bytes per second.
+
+    :raises OSError: the system does not do that, or not for these devices, or not for this user
+    """
+
+    def __init__(self, devices: List[str], write_bytes_per_second: int, read_bytes_per_second: int) -> None:
+        numbers = [_number_of(device) for device in devices]
+        self._enabled: Optional[Path] = None
+        self._group = self._make_group(f"spillway-bench-{os.getpid()}")
+        try:
+            for number in numbers:
+                if (self._group / "io.max").exists():
+                    limits = f"{number} wbps={write_bytes_per_second} rbps={read_bytes_per_second}"
+                    (self._group / "io.max").write_text(limits)
+                else:
+                    for name, speed in (("write", write_bytes_per_second), ("read", read_bytes_per_second)):
+                        (self._group / f"blkio.throttle.{name}_bps_device").write_text(f"{number} {speed}")
+        except OSError as error:
+            self.close()
+            raise OSError(error.errno, f"{' '.join(devices)} cannot be throttled: {error.strerror}") from error
+
+    def _make_group(self, name: str) -> Path:
+        if (CGROUPS / "blkio/cgroup.procs").exists():
+            parent = CGROUPS / "blkio"
+        elif (CGROUPS / "cgroup.controllers").exists() and "io" in (CGROUPS / "cgroup.controllers").read_text().split():
+            parent = CGROUPS
+            control = parent / "cgroup.subtree_control"
+            if "io" not in control.read_text().split():
+                control.write_text("+io")
+                self._enabled = control
+        else:
+            raise OSError(0, "this system has no blkio (v1) or io (v2) cgroup controller: leave out --throttle")
+        group = parent / name
+        group.mkdir()
+        return group
+
+    def enter(self) -> None:
+        """For the child, before it becomes another program."""
+        (self._group / "cgroup.procs").write_text(str(os.getpid()))
+
+    def close(self) -> None:
+        """The processes have ended. The kernel may need a moment to see it."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self._group.rmdir()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        if self._enabled is not None:
+            self._enabled.write_text("-io")
+
+
+def _number_of(device: str) -> str:
+    found = os.stat(device)
+    if not stat.S_ISBLK(found.st_mode):
+        raise OSError(0, f"{device} is no block device: only those can be throttled")
+    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"

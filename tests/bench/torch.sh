@@ -1,0 +1,41 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/bench/torch.sh - python -m spillway.bench on the drive rig: loop devices over files; called by `make bench-torch`
+#
+# BENCH_ROUNDS=1                 interleaved rounds
+# BENCH_MINUTES=25               no run begins that would not end in this time
+# BENCH_OUT=build/bench-torch    where report.md, results.json and the charts go
+# BENCH_DIR=/var/tmp             where the drives' files live meanwhile
+# BENCH_OPTIONS=                 more options of spillway.bench, such as --models gpt
+# PYTHON=                        an interpreter that has PyTorch
+set -Eeuo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=${SPW_BUILD:-$root/build}
+rig="$root/tests/rig.sh"
+name=bench-torch
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" python3 /usr/bin/python3; do
+        if [ -n "$candidate" ] && "$candidate" -c 'import torch' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "bench-torch: no Python interpreter with PyTorch was found; run: apt-get install python3-torch" >&2
+    return 1
+}
+
+python=$(find_python)
+trap '"$rig" down --name "$name"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+drives=$("$rig" up --name "$name" --on "${BENCH_DIR:-/var/tmp}" --size 2G | paste -s -d,)
+"$build/spillway" format --devices "$drives"
+
+export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+export SPILLWAY_LIBRARY=$build/libspillway.so
+read -ra options <<<"${BENCH_OPTIONS:-}"
+"$python" -m spillway.bench --batches 4 --twice --throttle 0.5 --rounds "${BENCH_ROUNDS:-1}" --minutes "${BENCH_MINUTES:-25}" \
+    --devices "$drives" --out "${BENCH_OUT:-$build/bench-torch}" "${options[@]}"
