@@ -189,6 +189,10 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
 	@mkdir -p $(BUILD)/bench && $(BUILD)/tests/bench/cache_bench $(BUILD)/bench
 
+.PHONY: bench-torch
+bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
+	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/torch.sh
+
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
 	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && tests/vm/run --build $(BUILD) --poll-queues 2 \
