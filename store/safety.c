@@ -201,28 +201,12 @@ static bool join(char *out, size_t len, const char *folder, const char *name)
 	return snprintf(out, len, "%s/%s", folder, name) < (int)len;
 }
 
-/* The first line of a small file, without the newline. */
-static bool read_line(const char *path, char *line, size_t len)
-{
-	FILE *file = fopen(path, "re");
-	bool found = false;
-
-	if (!file)
-		return false;
-	if (fgets(line, (int)len, file)) {
-		line[strcspn(line, "\n")] = '\0';
-		found = true;
-	}
-	(void)fclose(file);
-	return found;
-}
-
 static bool read_device_number(const char *folder, dev_t *number)
 {
 	char path[PATH_MAX], line[32];
 	unsigned major_number, minor_number;
 
-	if (!join(path, sizeof(path), folder, "dev") || !read_line(path, line, sizeof(line)) ||
+	if (!join(path, sizeof(path), folder, "dev") || !spw_read_line(path, line, sizeof(line)) ||
 	    sscanf(line, "%u:%u", &major_number, &minor_number) != 2)
 		return false;
 	*number = makedev(major_number, minor_number);
@@ -406,7 +390,7 @@ static bool find_holder(dev_t number, char *answer, size_t len)
 	if (entry) {
 		(void)snprintf(answer, len, "%s", entry->d_name);
 		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) < (int)sizeof(path) &&
-		    read_line(path, name, sizeof(name)))
+		    spw_read_line(path, name, sizeof(name)))
 			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
 	}
 	(void)closedir(dir);
@@ -460,7 +444,7 @@ static bool is_loop_over(const char *name, const struct stat *file)
 
 	if (strncmp(name, "loop", 4) != 0 ||
 	    snprintf(path, sizeof(path), "/sys/class/block/%s/loop/backing_file", name) >= (int)sizeof(path) ||
-	    !read_line(path, backing, sizeof(backing)))
+	    !spw_read_line(path, backing, sizeof(backing)))
 		return false;
 	return stat(backing, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
 }

@@ -74,17 +74,9 @@ void spw_vfio_folder(const struct spw_vfio_system *system, const char *address, 
 
 bool spw_vfio_read_line(const char *path, char *line, size_t len)
 {
-	FILE *file = fopen(path, "re");
-	bool found = false;
+	bool found = spw_read_line(path, line, len);
 
-	line[0] = '\0';
-	if (!file)
-		return false;
-	if (fgets(line, (int)len, file)) {
-		line[strcspn(line, "\n")] = '\0';
-		found = true;
-	}
-	(void)fclose(file);
+	/* What a drive says of itself is padded. */
 	for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--)
 		line[end - 1] = '\0';
 	return found;
@@ -252,11 +244,15 @@ static int normalise(const char *address, char normal[16])
 
 	if (snprintf(text, sizeof(text), "%s%s", spw_vfio_is_name(address) ? "" : SPW_VFIO_PREFIX, address) >=
 	    (int)sizeof(text))
-		return spw_error(-EINVAL, "%.40s... is no PCI address like 0000:3d:00.0", address);
-	rc = spw_vfio_parse(text, &name);
-	if (rc == 0)
-		(void)snprintf(normal, 16, "%s", name.address);
-	return rc;
+		rc = -EINVAL;
+	else
+		rc = spw_vfio_parse(text, &name);
+	if (rc)
+		return spw_error(-EINVAL,
+				 "%.40s: is no PCI address, which looks like 0000:3d:00.0; spillway probe lists them",
+				 address);
+	(void)snprintf(normal, 16, "%s", name.address);
+	return 0;
 }
 
 int spw_vfio_identify(const struct spw_vfio_system *system, const char *address, struct spw_vfio_probe_info *controller)

@@ -44,6 +44,9 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 /* Options structs start with their size: copy what the caller's version has over the defaults. */
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
 
+/* The first line of a small file (sysfs, /proc), without its newline. Return: false, and "", when there is none to be read. */
+bool spw_read_line(const char *path, char *line, size_t len);
+
 static inline uint64_t spw_round_up(uint64_t value, uint64_t unit)
 {
 	return (value + unit - 1) / unit * unit;

@@ -421,6 +421,40 @@ static void test_assert(void **state)
 	assert_non_null(strstr(text, "1 + 1 == 3"));
 }
 
+/* ---- Small files ------------------------------------------------------------------------------------------------------------ */
+
+static void test_first_lines(void **state)
+{
+	static const struct {
+		const char *content, *line;
+		bool found;
+	} cases[] = {{"a b \nc", "a b ", true},
+		     {"7", "7", true},
+		     {"\n", "", true},
+		     {"", "", false},
+		     {"12345678", "1234567", true}};
+	const char *base = getenv("TMPDIR");
+	char path[256], line[8];
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/spillway-util.XXXXXX", base ? base : "/var/tmp");
+	assert_int_equal(close(mkstemp(path)), 0);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		FILE *file = fopen(path, "w");
+
+		assert_non_null(file);
+		assert_true(fputs(cases[i].content, file) >= 0);
+		assert_int_equal(fclose(file), 0);
+		strcpy(line, "old");
+		assert_int_equal(spw_read_line(path, line, sizeof(line)), cases[i].found);
+		assert_string_equal(line, cases[i].line);
+	}
+	assert_int_equal(unlink(path), 0);
+	strcpy(line, "old");
+	assert_false(spw_read_line(path, line, sizeof(line)));
+	assert_string_equal(line, "");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -444,6 +478,7 @@ int main(void)
 		cmocka_unit_test(test_opts_of_newer_version),
 		cmocka_unit_test(test_clock),
 		cmocka_unit_test(test_assert),
+		cmocka_unit_test(test_first_lines),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
