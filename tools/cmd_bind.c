@@ -95,9 +95,12 @@ static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 static int bind_all(const struct tool_command *command)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
-	json_t *array = json ? json_array() : NULL;
-	int result = 0;
+	int result = tool_check_controllers(command, &controllers, json);
+	json_t *array;
 
+	if (result != TOOL_DONE)
+		return result;
+	array = json ? json_array() : NULL;
 	if (!dry_run)
 		load_modules();
 	for (unsigned i = 0; result == 0 && i < controllers.count; i++) {
@@ -122,7 +125,7 @@ static int bind_all(const struct tool_command *command)
 
 static int run(const struct tool_command *command, int argc, char **argv)
 {
-	return tool_run_on_drives(command, argc, argv, &controllers, bind_all);
+	return tool_run_on_controllers(command, argc, argv, &controllers, bind_all);
 }
 
 const struct tool_command command_bind = {

@@ -21,11 +21,14 @@ static int unbind_all(const struct tool_command *command)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
 	struct spw_log log = tool_log(verbose);
-	json_t *array = json ? json_array() : NULL;
+	int result = tool_check_controllers(command, &controllers, json);
+	json_t *array;
 
+	if (result != TOOL_DONE)
+		return result;
+	array = json ? json_array() : NULL;
 	for (unsigned i = 0; i < controllers.count; i++) {
-		int result = spw_vfio_unbind(controllers.paths[i], &log);
-
+		result = spw_vfio_unbind(controllers.paths[i], &log);
 		if (result == 0)
 			result = spw_vfio_examine(controllers.paths[i], &controller);
 		if (result) {
@@ -42,7 +45,7 @@ static int unbind_all(const struct tool_command *command)
 
 static int run(const struct tool_command *command, int argc, char **argv)
 {
-	return tool_run_on_drives(command, argc, argv, &controllers, unbind_all);
+	return tool_run_on_controllers(command, argc, argv, &controllers, unbind_all);
 }
 
 const struct tool_command command_unbind = {

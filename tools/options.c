@@ -86,8 +86,8 @@ void tool_devices_free(struct tool_devices *devices)
 	devices->count = 0;
 }
 
-int tool_run_on_drives(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
-		       int (*action)(const struct tool_command *command))
+static int run_on_named(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
+			const char *none, int (*action)(const struct tool_command *command))
 {
 	int result = tool_options_parse(command, argc, argv);
 	int code;
@@ -95,11 +95,25 @@ int tool_run_on_drives(const struct tool_command *command, int argc, char **argv
 	if (result != 0)
 		code = tool_usage_exit(result);
 	else if (devices->count == 0)
-		code = tool_usage_error(command, "no drives given: --devices A,B,...");
+		code = tool_usage_error(command, "%s", none);
 	else
 		code = action(command);
 	tool_devices_free(devices);
 	return code;
+}
+
+int tool_run_on_drives(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
+		       int (*action)(const struct tool_command *command))
+{
+	return run_on_named(command, argc, argv, devices, "no drives given: --devices A,B,...", action);
+}
+
+int tool_run_on_controllers(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
+			    int (*action)(const struct tool_command *command))
+{
+	return run_on_named(
+		command, argc, argv, devices,
+		"no controller given: name its PCI address, such as 0000:3d:00.0; 'spillway probe' lists them", action);
 }
 
 static int parse_count(const char *text, uint32_t *count)

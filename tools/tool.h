@@ -77,6 +77,10 @@ int tool_usage_exit(int result);
 int tool_run_on_drives(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
 		       int (*action)(const struct tool_command *command));
 
+/* The same for a command on NVMe controllers, which are named by their PCI addresses. */
+int tool_run_on_controllers(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
+			    int (*action)(const struct tool_command *command));
+
 /* A usage error found by the command itself: prints it with the hint to --help. Return: TOOL_USAGE. */
 int tool_usage_error(const struct tool_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -126,6 +130,12 @@ json_t *tool_json_nvme(const char *path);
  */
 struct spw_vfio_probe_info;
 int tool_find_controllers(const char *const paths[], unsigned count, struct spw_vfio_probe_info **controllers);
+
+/*
+ * Before anything is done to one of them: is each the address of an NVMe controller? If not, say so. Return: TOOL_DONE;
+ * TOOL_USAGE it is no address at all; another exit code.
+ */
+int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named, bool as_json);
 
 /* Whether a process can drive them itself and what stands in the way, below a blank line; nothing when there is none. */
 void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out);

@@ -2,6 +2,7 @@
 /* tools/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way */
 #include "tools/tool.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,21 @@ json_t *tool_json_controller(const struct spw_vfio_probe_info *controller)
 			 "block_devices", tool_json_text(controller->block_devices), "iommu_group",
 			 (int)controller->iommu_group, "numa_node", (int)controller->numa_node, "bindable",
 			 controller->bindable, "ready", controller->ready, "obstacles", obstacles);
+}
+
+int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named, bool as_json)
+{
+	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
+
+	for (unsigned i = 0; i < named->count; i++) {
+		int result = spw_vfio_examine(named->paths[i], &controller);
+
+		if (result == -EINVAL)
+			return tool_usage_error(command, "%s", spw_last_error());
+		if (result)
+			return tool_fail(command, result, as_json);
+	}
+	return TOOL_DONE;
 }
 
 /* Is @path one of the controller's, by either of its names? */
