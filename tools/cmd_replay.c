@@ -8,9 +8,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/replay_drive.h"
 #include "tools/replay_report.h"
+#include "tools/replay_stop.h"
 #include "util/util.h"
 
 #define SIM_CHUNK_BYTES  (1u << 20)
@@ -172,6 +174,22 @@ static void before_step(void *context, uint32_t number)
 	replay_drive_change(&drives);
 }
 
+/* Simulated time is too short to show. */
+static bool shows_progress(void)
+{
+	return !bandwidth_text && (verbose || isatty(STDERR_FILENO));
+}
+
+static void after_step(void *context, uint32_t number, const struct replay_measure *measure)
+{
+	(void)context;
+	if (!shows_progress())
+		return;
+	(void)fprintf(stderr, "%sspillway replay: %u of %u: %.4f s, of which %.4f s waiting%s", verbose ? "" : "\r",
+		      number + 1, steps, (double)measure->step_ns / 1e9, (double)measure->stall_ns / 1e9,
+		      verbose ? "\n" : "");
+}
+
 static int open_cache(const struct wanted *wanted, const struct replay_step *step, struct spw_store *store,
 		      struct spw_cache **cache)
 {
@@ -188,60 +206,92 @@ static int open_cache(const struct wanted *wanted, const struct replay_step *ste
 	return spw_cache_open(store, &opts, cache);
 }
 
-static int open_store(struct wanted *wanted, struct spw_store **store)
+/* What the cache works on: a store, simulated or real, or none. */
+static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t *chunk_bytes)
 {
 	struct spw_store_opts opts;
 	int rc;
 
+	*store = NULL;
+	*chunk_bytes = wanted->drives.chunk_bytes;
+	if (bandwidth_text) {
+		replay_drive_begin(&wanted->drives, *chunk_bytes);
+		*store = replay_drive_store();
+		return 0;
+	}
+	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "none");
+	if (devices.count == 0)
+		return 0;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.log = tool_log(verbose);
 	rc = spw_store_open(devices.paths, devices.count, &opts, store);
-	if (rc == 0)
-		(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "%u: %s", devices.count,
-			       spw_store_description(*store));
-	return rc;
+	if (rc)
+		return rc;
+	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "%u: %s", devices.count,
+		       spw_store_description(*store));
+	*chunk_bytes = spw_store_chunk_bytes(*store) * devices.count;
+	return 0;
+}
+
+static void close_store(struct spw_store *store)
+{
+	if (bandwidth_text)
+		replay_drive_end();
+	else
+		spw_store_close(store);
+}
+
+static void say_interrupted(const struct tool_command *command, const struct replay_run *run)
+{
+	if (run->measured == 0)
+		(void)fprintf(stderr, "spillway %s: interrupted before the first replay had ended\n", command->name);
+	if (chrome || svg)
+		(void)fprintf(stderr,
+			      "spillway %s: interrupted: no timeline was written, as it is of the last replay\n",
+			      command->name);
 }
 
 static int report(const struct tool_command *command, const struct replay_report *report)
 {
-	int rc = chrome ? replay_chrome_write(report, chrome) : 0;
+	const struct replay_run *run = report->run;
+	int rc = 0;
 
-	if (rc == 0 && svg)
+	if (run->interrupted)
+		say_interrupted(command, run);
+	else if (chrome)
+		rc = replay_chrome_write(report, chrome);
+	if (rc == 0 && svg && !run->interrupted)
 		rc = replay_svg_write(report, svg);
 	if (rc)
 		return tool_fail(command, rc, json);
 	if (json)
-		return tool_print_json(replay_report_json(report));
-	replay_report_print(report, stdout);
-	return TOOL_DONE;
+		rc = tool_print_json(run->measured > 0 ? replay_report_json(report)
+						       : json_pack("{s:b, s:i}", "interrupted", 1, "replays", 0));
+	else if (run->measured > 0)
+		replay_report_print(report, stdout);
+	return rc == TOOL_DONE && run->interrupted ? TOOL_INTERRUPTED : rc;
 }
 
 static int replay(const struct tool_command *command, struct wanted *wanted, const struct spw_trace *trace,
 		  const struct replay_step *step)
 {
-	struct replay_run run = {.step = step, .steps = steps, .before_step = before_step, .context = wanted};
-	struct spw_store *store = NULL;
-	uint64_t chunk_bytes = wanted->drives.chunk_bytes;
-	int rc = 0, code;
+	struct replay_run run = {
+		.step = step, .steps = steps, .before_step = before_step, .after_step = after_step, .context = wanted};
+	struct spw_store *store;
+	uint64_t chunk_bytes;
+	int rc, code;
 
-	if (bandwidth_text) {
-		replay_drive_begin(&wanted->drives, chunk_bytes);
-		store = replay_drive_store();
-	} else if (devices.count > 0) {
-		rc = open_store(wanted, &store);
-		if (rc)
-			return tool_fail(command, rc, json);
-		chunk_bytes = spw_store_chunk_bytes(store) * devices.count;
-	} else {
-		(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "none");
+	replay_stop_catch();
+	rc = open_store(wanted, &store, &chunk_bytes);
+	if (rc == 0) {
+		rc = open_cache(wanted, step, store, &run.cache);
+		if (rc == 0)
+			rc = replay_run(&run);
+		if (run.measured > 0 && shows_progress() && !verbose)
+			(void)fputc('\n', stderr);
+		close_store(store);
 	}
-	rc = open_cache(wanted, step, store, &run.cache);
-	if (rc == 0)
-		rc = replay_run(&run);
-	if (bandwidth_text)
-		replay_drive_end();
-	else
-		spw_store_close(store);
+	replay_stop_release();
 	code = rc ? tool_fail(command, rc, json)
 		  : report(command, &(struct replay_report){
 					    .trace = trace,
@@ -309,7 +359,8 @@ const struct tool_command command_replay = {
 		       "and read.\n"
 		       "With --bandwidth the drive is simulated, and so is the time: the result is the same on any "
 		       "machine, at once.\n"
-		       "The drives must hold a store (spillway format) that no other process has open.\n",
+		       "The drives must hold a store (spillway format) that no other process has open.\n"
+		       "An interrupt ends it after the report of what was measured until then, with status 130.\n",
 	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB --svg step.svg "

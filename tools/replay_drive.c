@@ -8,8 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "tools/replay_stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096
@@ -295,11 +295,8 @@ static bool advance(double until_ns)
 
 void replay_drive_sleep_until(uint64_t ns)
 {
-	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-
 	if (!sim.on) {
-		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-			;
+		replay_stop_sleep_until(ns);
 		return;
 	}
 	while (sim.now_ns < (double)ns && advance((double)ns))

@@ -39,7 +39,7 @@ struct spw_store *replay_drive_store(void);
 /* No request may be in flight any more. Frees what is on the drive. */
 void replay_drive_end(void);
 
-/* Let time pass until @ns of spw_clock_ns(), simulated or real. */
+/* Let time pass until @ns of spw_clock_ns(), simulated or real; an interrupt ends real time. */
 void replay_drive_sleep_until(uint64_t ns);
 /* The same, until nothing is in flight; simulated only. */
 void replay_drive_settle(void);

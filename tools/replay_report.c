@@ -42,7 +42,7 @@ static uint64_t median(uint64_t values[], uint32_t count)
 
 static uint32_t first_steady(const struct replay_report *report)
 {
-	return report->run->steps > WARM_STEPS ? WARM_STEPS : report->run->steps - 1;
+	return report->run->measured > WARM_STEPS ? WARM_STEPS : report->run->measured - 1;
 }
 
 struct replay_summary replay_summarize(const struct replay_report *report)
@@ -52,7 +52,7 @@ struct replay_summary replay_summarize(const struct replay_report *report)
 	struct replay_summary summary = {.ideal_seconds = seconds_of(report->step->compute_ns)};
 	uint32_t first = first_steady(report), count = 0;
 
-	for (uint32_t i = first; i < report->run->steps; i++, count++) {
+	for (uint32_t i = first; i < report->run->measured; i++, count++) {
 		const struct replay_measure *measure = &report->run->measures[i];
 		double peak = size_of(report, measure->peak_bytes);
 		double over = seconds_of(measure->step_ns) / summary.ideal_seconds;
@@ -73,6 +73,44 @@ struct replay_summary replay_summarize(const struct replay_report *report)
 	return summary;
 }
 
+/* ---- Passes ---- */
+
+static bool backward_is_told(const struct replay_step *step)
+{
+	for (uint32_t i = 0; i < step->ops_count; i++)
+		if (step->ops[i].event->kind == SPW_TRACE_STAGE && step->ops[i].event->backward)
+			return true;
+	return false;
+}
+
+void replay_each_pass(const struct replay_report *report, void (*each)(void *context, const struct replay_pass *pass),
+		      void *context)
+{
+	const struct replay_step *step = report->step;
+	struct replay_pass pass = {0};
+	bool told = backward_is_told(step);
+
+	for (uint32_t i = 0; i < step->ops_count; i++) {
+		const struct spw_trace_event *event = step->ops[i].event;
+		bool is_stage = event->kind == SPW_TRACE_STAGE;
+
+		if (!is_stage && (told || pass.backward || event->kind != SPW_TRACE_TAKE))
+			continue;
+		if (is_stage && event->backward == pass.backward && event->micro_batch == pass.micro_batch)
+			continue;
+		pass.end_ns = report->run->timeline.op_ns[i];
+		if (pass.end_ns > pass.begin_ns)
+			each(context, &pass);
+		pass.begin_ns = pass.end_ns;
+		pass.backward = is_stage ? event->backward : true;
+		if (is_stage)
+			pass.micro_batch = event->micro_batch;
+	}
+	pass.end_ns = report->run->measures[report->run->steps - 1].step_ns;
+	if (pass.end_ns > pass.begin_ns)
+		each(context, &pass);
+}
+
 /* ---- For people ---- */
 
 static void print_steps(const struct replay_report *report, FILE *out)
@@ -85,7 +123,7 @@ static void print_steps(const struct replay_report *report, FILE *out)
 	double ideal = seconds_of(report->step->compute_ns);
 	char text[SIZE_TEXT_BYTES];
 
-	for (uint32_t i = 0; i < report->run->steps; i++) {
+	for (uint32_t i = 0; i < report->run->measured; i++) {
 		const struct replay_measure *measure = &report->run->measures[i];
 
 		tool_table_cell(table, "%u", i + 1);
@@ -129,6 +167,9 @@ void replay_report_print(const struct replay_report *report, FILE *out)
 	(void)fprintf(out, "written      %s\n", spw_size_format((uint64_t)summary.bytes_written, text, sizeof(text)));
 	(void)fprintf(out, "read         %s\n", spw_size_format((uint64_t)summary.bytes_read, text, sizeof(text)));
 	(void)fprintf(out, "forwarded    %s\n", spw_size_format((uint64_t)summary.bytes_forwarded, text, sizeof(text)));
+	if (report->run->interrupted)
+		(void)fprintf(out, "\nInterrupted: this is what %u of %u replays measured.\n", report->run->measured,
+			      report->run->steps);
 }
 
 /* ---- JSON ---- */
@@ -155,7 +196,7 @@ static json_t *steps_json(const struct replay_report *report)
 {
 	json_t *steps = json_array();
 
-	for (uint32_t i = 0; i < report->run->steps; i++) {
+	for (uint32_t i = 0; i < report->run->measured; i++) {
 		const struct replay_measure *measure = &report->run->measures[i];
 
 		(void)json_array_append_new(steps, json_pack("{s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
@@ -175,21 +216,21 @@ json_t *replay_report_json(const struct replay_report *report)
 {
 	struct replay_summary summary = replay_summarize(report);
 	const struct replay_step *step = report->step;
-	const struct spw_cache_stats *stats = &report->run->measures[report->run->steps - 1].stats;
+	const struct spw_cache_stats *stats = &report->run->measures[report->run->measured - 1].stats;
 
 	return json_pack(
-		"{s:o, s:o, s:i, s:s, s:s, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:f, s:f, s:f, s:f, s:I, s:I, "
-		"s:I, s:I, s:I, s:I, s:o}",
+		"{s:o, s:o, s:i, s:s, s:s, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, s:f, s:f, s:f, s:I, "
+		"s:I, s:I, s:I, s:I, s:I, s:o}",
 		"trace", tool_json_text(report->trace_path), "model", tool_json_text(report->trace->model),
 		"trace_step", (int)step->number, "mode", report->mode, "drives", report->drives_text, "speed",
 		report->speed, "scale", report->scale, "tensors", (int)step->tensors_count, "saved_bytes",
 		size_json(report, step->saved_bytes), "keep_all_bytes", size_json(report, step->keep_all_bytes),
 		"largest_scope_bytes", size_json(report, step->scope_bytes), "small_bytes",
 		size_json(report, step->small_bytes), "lower_bound_bytes", size_json(report, report->lower_bound_bytes),
-		"replays", (int)report->run->steps, "step_seconds", summary.step_seconds, "ideal_seconds",
-		summary.ideal_seconds, "stall_seconds", summary.stall_seconds, "over_ideal_max", summary.over_ideal_max,
-		"activation_peak_bytes", (json_int_t)summary.peak_bytes, "bytes_written",
-		(json_int_t)summary.bytes_written, "bytes_read", (json_int_t)summary.bytes_read, "bytes_forwarded",
-		(json_int_t)summary.bytes_forwarded, "writes_cancelled", (json_int_t)stats->writes_cancelled, "misses",
-		(json_int_t)stats->misses, "steps", steps_json(report));
+		"interrupted", report->run->interrupted, "replays", (int)report->run->measured, "step_seconds",
+		summary.step_seconds, "ideal_seconds", summary.ideal_seconds, "stall_seconds", summary.stall_seconds,
+		"over_ideal_max", summary.over_ideal_max, "activation_peak_bytes", (json_int_t)summary.peak_bytes,
+		"bytes_written", (json_int_t)summary.bytes_written, "bytes_read", (json_int_t)summary.bytes_read,
+		"bytes_forwarded", (json_int_t)summary.bytes_forwarded, "writes_cancelled",
+		(json_int_t)stats->writes_cancelled, "misses", (json_int_t)stats->misses, "steps", steps_json(report));
 }

@@ -32,11 +32,23 @@ struct replay_summary {
 	double peak_bytes, bytes_written, bytes_read, bytes_forwarded;
 };
 
+/* At least one replay was measured. */
 struct replay_summary replay_summarize(const struct replay_report *report);
+/* The last replay, from the beginning of one pass to that of the next. */
+struct replay_pass {
+	uint64_t begin_ns, end_ns; /* since the replay began */
+	uint32_t micro_batch;
+	bool backward;
+};
+
+/* As the trace tells them; where it does not tell of backward passes, such a pass begins at the first take. */
+void replay_each_pass(const struct replay_report *report, void (*each)(void *context, const struct replay_pass *pass),
+		      void *context);
+
 void replay_report_print(const struct replay_report *report, FILE *out);
 json_t *replay_report_json(const struct replay_report *report);
 
-/* The last replay. Return: 0; -errno with words. */
+/* The last replay; it was measured. Return: 0; -errno with words. */
 int replay_chrome_write(const struct replay_report *report, const char *path);
 int replay_svg_write(const struct replay_report *report, const char *path);
 

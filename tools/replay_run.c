@@ -10,6 +10,7 @@
 
 #include "tools/replay_drive.h"
 #include "tools/replay_pattern.h"
+#include "tools/replay_stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096
@@ -299,7 +300,7 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	replaying->begin_ns = run->timeline.begin_ns = spw_clock_ns();
 	if (replaying->last)
 		replay_drive_watch(true, sample, replaying);
-	for (uint32_t i = 0; i < run->step->ops_count && rc == 0; i++)
+	for (uint32_t i = 0; i < run->step->ops_count && rc == 0 && !replay_stopped(); i++)
 		rc = do_op(replaying, i);
 	end_ns = replaying->begin_ns + run->step->compute_ns + replaying->behind_ns;
 	if (rc == 0 && spw_clock_ns() < end_ns)
@@ -324,8 +325,15 @@ int replay_run(struct replay_run *run)
 		rc = spw_error(-ENOMEM, "no memory for a replay of %u operations", step->ops_count);
 	else
 		rc = 0;
-	for (uint32_t i = 0; i < run->steps && rc == 0; i++)
+	for (uint32_t i = 0; i < run->steps && rc == 0; i++) {
 		rc = one_step(&replaying, i);
+		run->interrupted = replay_stopped();
+		if (rc || run->interrupted)
+			break;
+		run->measured++;
+		if (run->after_step)
+			run->after_step(run->context, i, &run->measures[i]);
+	}
 	/* Writes may still run from the buffers: the cache goes first. */
 	spw_cache_close(run->cache);
 	run->cache = NULL;

@@ -51,13 +51,16 @@ struct replay_run {
 	const struct replay_step *step;
 	struct spw_cache *cache;
 	uint32_t steps;
+	uint32_t measured; /* of them; fewer after an interrupt */
+	bool interrupted;
 	struct replay_measure *measures; /* steps of them */
 	struct replay_timeline timeline;
 	void (*before_step)(void *context, uint32_t number); /* from 0 on; or NULL */
+	void (*after_step)(void *context, uint32_t number, const struct replay_measure *measure);
 	void *context;
 };
 
-/* Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache returned. What it leaves in @run is for the free. */
+/* An interrupt (replay_stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache returned. What it leaves in @run is for the free. */
 int replay_run(struct replay_run *run);
 void replay_run_free(struct replay_run *run);
 

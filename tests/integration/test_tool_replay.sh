@@ -39,19 +39,45 @@ d, end = json.JSONDecoder().raw_decode(text[text.index('{'):])
 assert $1, d" "$OUTPUT" || fail "JSON: $1"
 }
 
-# pictures KIND...: both are well-formed, and show compute, memory, and at least these transfers.
+# pictures KIND...: both are well-formed, and show compute, memory, and at least these transfers. The Chrome trace is as its format says:
+# in order of time, spans of a track within each other, every transfer begun and ended once, every counter a number.
 pictures() {
     expect_true "pictures are well-formed" python3 - "$TEST_TMP/step.json" "$TEST_TMP/step.svg" "$@" <<'END'
 import json, sys, xml.etree.ElementTree as tree
-events = json.load(open(sys.argv[1]))["traceEvents"]
-kinds = {event["ph"] for event in events}
-assert kinds >= {"M", "X", "C"}, kinds
-assert {event["name"] for event in events if event["ph"] == "b"} >= set(sys.argv[3:])
-assert all(event["ts"] >= 0 and event.get("dur", 0) >= 0 for event in events if "ts" in event)
-assert max(event["args"]["bytes"] for event in events if event["ph"] == "C") > 1000000
+document = json.load(open(sys.argv[1]))
+assert document["displayTimeUnit"] == "ms", document.keys()
+events = document["traceEvents"]
+assert all(isinstance(event["pid"], int) and isinstance(event["tid"], int) and event["name"] for event in events)
+timed = [event for event in events if event["ph"] != "M"]
+assert {event["ph"] for event in timed} <= {"X", "b", "e", "C"} and {event["ph"] for event in timed} >= {"X", "C"}
+assert all(event["ts"] >= 0 for event in timed)
+assert all(one["ts"] <= other["ts"] for one, other in zip(timed, timed[1:])), "not in order"
+tracks, open_spans, transfers = {}, {}, {}
+for event in events:
+    if event["ph"] == "M" and event["name"] == "thread_name":
+        tracks[event["tid"]] = event["args"]["name"]
+for event in timed:
+    if event["ph"] == "X":
+        spans = open_spans.setdefault(event["tid"], [])
+        while spans and spans[-1] <= event["ts"]:
+            spans.pop()
+        end = event["ts"] + event["dur"]
+        assert event["dur"] >= 0 and (not spans or end <= spans[-1] + 0.002), event # of roundings
+        spans.append(end)
+    elif event["ph"] == "C":
+        assert event["args"] and all(isinstance(value, (int, float)) and value >= 0 for value in event["args"].values()), event
+    else:
+        transfers.setdefault((event["cat"], event["id"]), []).append(event)
+assert all([event["ph"] for event in both] == ["b", "e"] and both[0]["args"]["bytes"] > 0 for both in transfers.values()), transfers
+assert {event["tid"] for event in timed if event["ph"] in "Xbe"} <= set(tracks), tracks
+assert set(tracks.values()) == {"passes", "scopes", "waiting for I/O", "writes", "reads"}, tracks
+names = {event["name"] for event in timed}
+assert {"scope 1", "scope 4", "forward of micro-batch 0", "backward of micro-batch 0", "activations"} | set(sys.argv[3:]) <= names, names
+assert max(event["args"]["bytes"] for event in timed if event["ph"] == "C") > 1000000
 root = tree.parse(sys.argv[2]).getroot()
 words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
-assert {"compute", "writes", "reads", "memory"} <= words, words
+assert {"compute", "writes", "reads", "memory", "if all were kept"} <= words, words
+assert "four <layers> & \"quotes\"" in words, words
 assert "nan" not in open(sys.argv[2]).read()
 END
 }
@@ -188,3 +214,44 @@ pictures
 expect_exit 0 "$SPILLWAY" check --devices "$one,$two"
 expect_exit 1 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --svg "$TEST_TMP/missing/step.svg"
 expect_output "$TEST_TMP/missing/step.svg"
+
+# interrupted SIGNAL [OPTION...]: a replay that would take minutes is given the signal once it says that its first repetition has ended.
+# Its output is in $OUTPUT, its messages in $TEST_TMP/errors, its exit status in $status.
+replaying=
+stop_replaying() {
+    [ -z "$replaying" ] || kill -KILL "$replaying"
+}
+on_exit stop_replaying
+interrupted() {
+    rm -f "$TEST_TMP/errors" # of the one before, which says the same
+    # Whoever started this may ignore signals, and so would what it starts.
+    env --default-signal=INT,TERM,HUP "$SPILLWAY" replay "$trace" --devices "$one,$two" --speed 0.5 --steps 900 --verbose "${@:2}" \
+        >"$OUTPUT" 2>"$TEST_TMP/errors" &
+    replaying=$!
+    for _ in $(seq 600); do
+        ! grep -qs "1 of 900" "$TEST_TMP/errors" || break
+        sleep 0.05
+    done
+    kill "-$1" "$replaying"
+    status=0
+    wait "$replaying" || status=$?
+    replaying=
+}
+
+expect_exit 0 "$SPILLWAY" info --devices "$one,$two" --json
+uuid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["store"]["store_uuid"])' "$OUTPUT")
+for signal in INT TERM HUP; do
+    begin "SIG$signal ends a replay: what was measured is reported as partial, and nothing stays behind"
+    interrupted $signal --json --svg "$TEST_TMP/partial.svg"
+    expect_equal 130 "$status" "exit status"
+    json "d['interrupted'] is True and 1 <= d['replays'] == len(d['steps']) < 900 and d['step_seconds'] >= d['ideal_seconds']"
+    expect_true "says that there is no picture" grep -q "no timeline was written" "$TEST_TMP/errors"
+    expect_true "no picture" test ! -e "$TEST_TMP/partial.svg"
+    expect_true "no status page is left" test ! -e "/dev/shm/spillway-$uuid-0"
+    expect_exit 0 "$SPILLWAY" check --devices "$one,$two"
+done
+
+begin "an interrupted replay says so in its report"
+interrupted INT
+expect_equal 130 "$status" "exit status"
+expect_output "OVER IDEAL" "Interrupted: this is what" "of 900 replays measured"
