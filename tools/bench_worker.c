@@ -39,6 +39,7 @@ struct state {
 	struct slot **idle, **prepared, **completed; /* stacks of iodepth */
 	unsigned idle_count, prepared_count, completed_count, in_flight;
 	struct bench_region regions[BENCH_FILES_MAX];
+	unsigned device_in_flight[BENCH_FILES_MAX];
 	uint64_t region_written[BENCH_FILES_MAX]; /* verify: transfers of that pass which were written */
 	struct bench_units units;
 	struct bench_backlog backlog;
@@ -107,10 +108,26 @@ static bool must_read_back_first(struct state *state)
 	return bench_backlog_is_due(&state->backlog) || state->in_flight > 0;
 }
 
+/* By turns; but what fewer transfers are in flight to comes first, else a drive that is slow for a while would gather them all. */
+static unsigned choose_device(const struct state *state)
+{
+	unsigned count = state->worker->devices_count, chosen = state->region_next;
+
+	for (unsigned i = 1; i < count; i++) {
+		unsigned index =
+			state->region_next + i < count ? state->region_next + i : state->region_next + i - count;
+
+		if (state->device_in_flight[index] < state->device_in_flight[chosen])
+			chosen = index;
+	}
+	return chosen;
+}
+
 static bool next_transfer(struct state *state, struct slot *slot)
 {
 	unsigned count = state->worker->devices_count;
 
+	state->region_next = choose_device(state);
 	for (unsigned tried = 0; tried < count; tried++) {
 		unsigned index = state->region_next;
 		bool found = next_of_region(state, index, slot);
@@ -190,6 +207,7 @@ static int prepare(struct state *state, struct slot *slot, unsigned direction)
 	state->idle_count--;
 	state->prepared[state->prepared_count++] = slot;
 	state->in_flight++;
+	state->device_in_flight[slot->io.device]++;
 	state->worker->stats.depth_levels[bench_depth_level(state->in_flight)]++;
 	return spw_queue_prepare(state->queue, &slot->io);
 }
@@ -293,6 +311,7 @@ static void account(struct state *state)
 			state->error = result;
 			(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s", spw_last_error());
 		}
+		state->device_in_flight[slot->io.device]--;
 		state->idle[state->idle_count++] = slot;
 	}
 	stats->complete_levels[bench_batch_level(state->completed_count)]++;
@@ -570,6 +589,8 @@ int bench_worker_run(struct bench_worker *worker)
 	state->random.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence);
 	/* Blocks of an earlier run with the same seed must not pass for those of this one. */
 	state->generation = spw_clock_ns();
+	if (spw_queue_short_slice() != 0)
+		spw_log(&worker->log, SPW_LOG_INFO, "job %s: %s", worker->job->name, spw_last_error());
 	result = set_up(state);
 	bench_gate_wait(worker->gate);
 	if (result == 0)

@@ -380,6 +380,18 @@ SPW_EXPORT int spw_queue_cancel(struct spw_queue *queue, struct spw_io *io);
 
 SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats *stats, size_t size);
 
+/**
+ * spw_queue_short_slice - have the calling thread run soon after what it waits for has come
+ *
+ * For a thread that does little but reap, prepare and submit: with a short time slice (Linux 6.12; earlier kernels
+ * ignore it) it is run before threads that compute, and the drives do not fall idle meanwhile. Its share of the
+ * processor stays what it is. Threads that it makes from now on inherit the slice.
+ *
+ * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which stays as it is; another negative
+ * errno.
+ */
+SPW_EXPORT int spw_queue_short_slice(void);
+
 #ifdef __cplusplus
 }
 #endif
