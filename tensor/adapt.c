@@ -294,8 +294,8 @@ static bool peak_seen(struct spw_cache *cache)
 	struct adapt *adapt = &cache->adapt;
 	uint64_t budget = cache->opts.memory_bytes;
 
-	if (cache->opts.mode != SPW_CACHE_BUDGET || !adapt->result.feasible || adapt->peak_bytes <= budget ||
-	    adapt->reserve_bytes + (adapt->peak_bytes - budget) > budget / 2)
+	if (cache->opts.mode != SPW_CACHE_BUDGET || !adapt->result.feasible || adapt->switched ||
+	    adapt->peak_bytes <= budget || adapt->reserve_bytes + (adapt->peak_bytes - budget) > budget / 2)
 		return false;
 	adapt->reserve_bytes += adapt->peak_bytes - budget;
 	return true;
@@ -349,7 +349,6 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 	if (adapt->planned && !adapt->left)
 		cache->count.plan_mismatches++; /* tensors were missing at the end */
 	if (adapt->now.is_short) {
-		adapt->planned = false;
 		cache->count.recordings_short++;
 		spw_cache_notice(cache, NOTICE_SHORT,
 				 "a step of more than %u tensors or %u scopes is not planned: raise tensors_max",
@@ -587,6 +586,7 @@ void spw_adapt_follow(struct spw_cache *cache)
 void spw_adapt_step_began(struct spw_cache *cache)
 {
 	spw_shape_predict(cache);
+	cache->adapt.switched = false;
 	spw_adapt_follow(cache);
 	if (cache->adapt.planned)
 		probe(cache);

@@ -79,6 +79,7 @@ struct shape {
 	uint64_t lead_ns;
 	struct spw_plan_result result;
 	struct spw_plan_drives counted_on;
+	uint64_t reserve_bytes;
 	bool planned;
 	uint32_t id, next_id;
 	uint32_t parked_step;
@@ -112,6 +113,7 @@ struct adapt {
 	struct recording basis; /* what it was made from, smoothed */
 	bool planned;           /* there is one in force */
 	bool left;              /* this step is not like the basis */
+	bool switched;          /* it began by the plan of another shape, and may have kept what this one spills */
 	bool hurried;           /* it has stalled: memory does not count */
 	uint32_t matched;
 	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */

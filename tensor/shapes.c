@@ -40,6 +40,7 @@ static void exchange(struct adapt *adapt, struct shape *shape)
 	SWAP(adapt->lead_ns, shape->lead_ns);
 	SWAP(adapt->result, shape->result);
 	SWAP(adapt->counted_on, shape->counted_on);
+	SWAP(adapt->reserve_bytes, shape->reserve_bytes);
 	SWAP(adapt->planned, shape->planned);
 	SWAP(adapt->id, shape->id);
 	SWAP(adapt->next_id, shape->next_id);
@@ -150,6 +151,7 @@ bool spw_shape_switch(struct spw_cache *cache)
 		spw_adapt_follow(cache);
 		match_again(cache);
 		spw_adapt_progress(cache, adapt->basis.scopes[adapt->now.scope_count - 1].enter_ns);
+		adapt->switched = true;
 		cache->count.plan_switches++;
 		return true;
 	}
@@ -189,6 +191,7 @@ void spw_shape_park(struct spw_cache *cache)
 		exchange(adapt, oldest);
 	}
 	adapt->planned = false;
+	adapt->reserve_bytes = 0;
 	adapt->id = ++adapt->ids;
 	adapt->next_id = 0;
 }
