@@ -137,19 +137,27 @@ static void restore(const struct spw_vfio_system *system, const char *address, c
 		    const struct spw_log *log)
 {
 	char words[512], driver[32];
-	int rc;
+	int cleared, rc = 0;
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	rc = set_override(system, address, former->override);
+	cleared = set_override(system, address, former->override);
 	spw_vfio_read_driver(system, address, driver, sizeof(driver));
 	if (strcmp(driver, former->driver) != 0) {
 		rc = change_driver(system, address);
 		spw_vfio_read_driver(system, address, driver, sizeof(driver));
 	}
-	if (rc || strcmp(driver, former->driver) != 0)
-		spw_log(log, SPW_LOG_ERROR, "%s: could not be given back to %s%s%s; echo %s > %s/bus/pci/drivers_probe",
+	if (strcmp(driver, former->driver) != 0)
+		spw_log(log, SPW_LOG_ERROR,
+			"%s: could not be given back to %s%s%s; echo > %s/bus/pci/devices/%s/driver_override; "
+			"echo %s > %s/bus/pci/drivers_probe",
 			address, former->driver[0] ? former->driver : "no driver", rc ? ": " : "",
-			rc ? spw_last_error() : "", address, system->sysfs);
+			rc ? spw_last_error() : "", system->sysfs, address, address, system->sysfs);
+	else if (cleared)
+		spw_log(log, SPW_LOG_WARNING,
+			"%s: is with %s as before, but its driver_override could not be set back: see to it with "
+			"spillway "
+			"unbind",
+			address, driver[0] ? driver : "no driver");
 	else
 		spw_log(log, SPW_LOG_INFO, "%s: is again with %s", address, driver[0] ? driver : "no driver");
 	(void)spw_error(-EIO, "%s", words);
@@ -209,6 +217,8 @@ int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address, 
 	rc = spw_vfio_find_obstacles(system, &controller);
 	if (rc == 0) /* BIND-1 */
 		rc = spw_vfio_each_namespace(system, controller.address, claim_namespace, &claims);
+	if (rc == 0)
+		rc = spw_vfio_verify_shown(&controller);
 	if (rc == 0 && !opts.dry_run)
 		rc = hand_over(system, controller.address, &opts.log);
 	release(&claims);

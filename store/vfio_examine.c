@@ -71,7 +71,8 @@ static void find_neighbours(const struct spw_vfio_system *system, struct spw_vfi
 		add(controller, -EOPNOTSUPP, true,
 		    "%s: shares IOMMU group %d with %s, which could be reached with it; use a slot with a group of its "
 		    "own "
-		    "(one behind a port with ACS), or bind those to vfio-pci first",
+		    "(one behind a port with ACS), or give those to vfio-pci by other means first (driverctl "
+		    "set-override), if nobody needs them",
 		    controller->address, controller->iommu_group, names);
 }
 
@@ -162,6 +163,18 @@ int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfi
 
 /* ---- What its namespaces hold ---- */
 
+int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller)
+{
+	/* The kernel looks for them some time after it has taken the controller. */
+	if (strcmp(controller->driver, "nvme") != 0 || controller->block_devices[0])
+		return 0;
+	return spw_error(
+		-EAGAIN,
+		"%s: the kernel shows no namespace of it (yet), so nobody can tell what it holds; wait until its "
+		"block devices are there (udevadm settle)",
+		controller->address);
+}
+
 /* As spw_vfio_bind() asks, without claiming anything. */
 static int look_at_namespace(const char *node)
 {
@@ -208,6 +221,8 @@ int spw_vfio_examine_in(const struct spw_vfio_system *system, const char *addres
 	bound = strcmp(controller->driver, spw_vfio_driver) == 0;
 	(void)spw_vfio_find_obstacles(system, controller);
 	rc = spw_vfio_each_namespace(system, controller->address, add_namespace, controller);
+	if (rc == 0)
+		rc = spw_vfio_verify_shown(controller);
 	if (rc)
 		add(controller, rc, true, "%s", spw_last_error());
 	controller->bindable = !bound;

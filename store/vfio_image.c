@@ -3,8 +3,8 @@
  * store/vfio_image.c - what libblkid is shown of a drive that has no node: its beginning and its end, at their
  * places in memory
  *
- * File systems, volumes and partition tables have their marks in the first MiB (VMFS: 2) and in the last. What
- * points from there to a place between finds zeros: such a signature may go unrecognized, so a boot sector that is
+ * File systems, volumes and partition tables have their marks in the first 2 MiB and in the last; LUKS has a second
+ * header that may begin at 4 MiB, and is what is left where the first was destroyed. What points from there to a place between finds zeros: such a signature may go unrecognized, so a boot sector that is
  * none is said to be one (safety.c).
  */
 #include "store/vfio_image.h"
@@ -18,7 +18,7 @@
 #include "store/assemble.h"
 #include "util/util.h"
 
-#define HEAD_BYTES (4u << 20)
+#define HEAD_BYTES (5u << 20)
 #define TAIL_BYTES (2u << 20)
 #define STEP_BYTES (256u << 10)
 

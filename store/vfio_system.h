@@ -52,6 +52,9 @@ int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *ad
  */
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller);
 
+/* Has the kernel, if it drives the controller, looked for its namespaces? Return: 0; -EAGAIN not yet, in words. */
+int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller);
+
 /* "process 4711 (python3)": who drives the controller, as far as this user may look. Return: false: nobody. */
 bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid, char *text, size_t len);
 

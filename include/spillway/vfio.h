@@ -81,11 +81,12 @@ SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info 
  * spw_vfio_bind - take a controller from the kernel's driver and give it to vfio-pci
  *
  * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as spw_format() claims a
- * drive until the kernel's driver has let go. Loads no module. One that is bound already is left alone.
+ * drive until the kernel's driver has let go. Loads no module. One that is bound already is left alone. What the
+ * namespaces hold of a controller without a driver nobody can tell: it is taken as it is.
  *
  * Return: 0; -EBUSY a namespace, or the device by another driver, is in use; -EEXIST a namespace carries something
  * (not forced); -EOPNOTSUPP there is no IOMMU, or its group is shared with other devices; -ENOENT vfio-pci is not
- * loaded; -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and what was done is
+ * loaded; -EAGAIN the kernel has not looked for its namespaces yet; -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and what was done is
  * undone.
  */
 SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts);

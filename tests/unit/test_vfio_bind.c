@@ -5,6 +5,7 @@
  * A folder of plain files and links is the sysfs, a function that obeys what is written there is the kernel.
  * Namespaces are plain files: what they hold, and who has locked them, is asked of the real code.
  */
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -306,7 +307,19 @@ static void test_what_cannot_be_put_back_is_said(void **state)
 	kernel = (struct kernel){.fails_at = 3, .stays_failed = true, .error = -EIO};
 	assert_refused(bind(false), -EIO, "drivers_probe cannot be set");
 	assert_non_null(strstr(log_text, "could not be given back to nvme"));
+	assert_non_null(strstr(log_text, "/driver_override; "));
 	assert_non_null(strstr(log_text, "echo " ADDRESS " > "));
+}
+
+/* Nothing had been changed then. */
+static void test_an_override_that_cannot_be_set(void **state)
+{
+	(void)state;
+	kernel = (struct kernel){.fails_at = 1, .stays_failed = true, .error = -EIO};
+	assert_refused(bind(false), -EIO, "driver_override cannot be set");
+	assert_string_equal(driver(), "nvme");
+	assert_null(strstr(log_text, "could not be given back"));
+	assert_non_null(strstr(log_text, "is with nvme as before"));
 }
 
 static void test_without_root(void **state)
@@ -366,6 +379,22 @@ static void test_the_second_namespace_counts(void **state)
 	controller = examined();
 	assert_non_null(strstr(controller.block_devices, "nvme0n1"));
 	assert_non_null(strstr(controller.block_devices, "nvme0n2"));
+}
+
+/* The kernel looks for them after it has taken the controller, and nobody knows what they will hold. */
+static void test_no_namespace_is_shown_yet(void **state)
+{
+	struct spw_vfio_probe_info controller;
+
+	(void)state;
+	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")), 0);
+	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
+	for (unsigned force = 0; force < 2; force++) {
+		assert_refused(bind(force), -EAGAIN, "shows no namespace");
+		assert_untouched();
+	}
+	controller = examined();
+	assert_false(controller.bindable);
 }
 
 static void test_a_store_is_no_obstacle(void **state)
@@ -631,6 +660,24 @@ static void test_an_image_shows_both_ends(void **state)
 	assert_int_equal(signatures_of(true).count, signatures_of(false).count);
 }
 
+/* Where the first header was destroyed, the second one is all that tells. */
+static void test_the_second_header_of_luks(void **state)
+{
+	static const uint64_t offsets_kib[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(offsets_kib); i++) {
+		uint8_t header[4096] = {'S', 'K', 'U', 'L', 0xba, 0xbe, 0, 2};
+		uint64_t offset_bytes = offsets_kib[i] << 10, big_endian = htobe64(offset_bytes);
+
+		memcpy(header + 256, &big_endian, sizeof(big_endian));
+		assert_int_equal(truncate(path_of("dev/nvme0n1"), 0), 0);
+		assert_int_equal(truncate(path_of("dev/nvme0n1"), NAMESPACE_BYTES), 0);
+		write_at(path_of("dev/nvme0n1"), (off_t)offset_bytes, header, sizeof(header));
+		assert_same_signatures(1);
+	}
+}
+
 static void test_a_boot_sector_is_somebodys(void **state)
 {
 	struct spw_signatures signatures;
@@ -666,9 +713,11 @@ int main(void)
 		CASE(test_a_dry_run_changes_nothing),
 		CASE(test_what_fails_is_put_back),
 		CASE(test_what_cannot_be_put_back_is_said),
+		CASE(test_an_override_that_cannot_be_set),
 		CASE(test_without_root),
 		CASE(test_a_signature_takes_force),
 		CASE(test_the_second_namespace_counts),
+		CASE(test_no_namespace_is_shown_yet),
 		CASE(test_a_store_is_no_obstacle),
 		CASE(test_an_open_store_is),
 		CASE(test_in_doubt_nothing_is_taken),
@@ -685,6 +734,7 @@ int main(void)
 		CASE(test_what_it_is),
 		CASE(test_the_list),
 		CASE(test_an_image_shows_both_ends),
+		CASE(test_the_second_header_of_luks),
 		CASE(test_a_boot_sector_is_somebodys),
 		CASE(test_names_of_one_namespace),
 	};
