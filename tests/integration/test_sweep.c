@@ -5,8 +5,8 @@
  * For every operation, once and for a whole burst. Afterwards: an error has words, what was opened is closed, nothing is left over (heap,
  * mappings, descriptors, threads), no wrong byte came back, no drive that is not free was written, and the same operation works.
  */
-/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __getdelim free mmap munmap stat fstat statx access pread pwrite */
-/* wrap: fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir getrandom realpath pthread_create pthread_join */
+/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __getdelim getline free mmap munmap stat fstat statx access pread */
+/* wrap: pwrite fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir getrandom realpath pthread_create pthread_join */
 /* wrap: open fcntl ioctl io_setup io_submit io_getevents io_uring_queue_init_params io_uring_register_buffers io_uring_register_files */
 /* wrap: io_uring_register_ring_fd io_uring_register io_uring_enter2 blkid_new_probe blkid_probe_set_device blkid_do_probe */
 #include "tests/integration/test_store.h"
