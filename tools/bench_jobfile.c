@@ -80,7 +80,7 @@ static int expand(const char *from, char *to, size_t to_bytes)
 	size_t used = 0;
 
 	while (*from != '\0') {
-		const char *end = strncmp(from, "${", 2) == 0 ? strchr(from, '}') : NULL;
+		const char *end = from[0] == '$' && from[1] == '{' ? strchr(from, '}') : NULL;
 		const char *value = from;
 		size_t len = 1;
 		char name[128];

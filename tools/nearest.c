@@ -13,14 +13,16 @@ static size_t smallest(size_t a, size_t b, size_t c)
 	return least < c ? least : c;
 }
 
-/* Levenshtein's distance, by one row of the table at a time. */
-static size_t edit_distance(const char *from, const char *to)
+/* Levenshtein's distance if it is below @limit, by one row of the table at a time. Return: @limit or more: it is not. */
+static size_t edit_distance(const char *from, const char *to, size_t limit)
 {
 	size_t row[NAME_CHARS_MAX + 1];
 	size_t from_len = strlen(from), to_len = strlen(to);
 
-	if (from_len > NAME_CHARS_MAX || to_len > NAME_CHARS_MAX)
-		return SIZE_MAX;
+	/* It is never less than the difference of the lengths. */
+	if (from_len > NAME_CHARS_MAX || to_len > NAME_CHARS_MAX || from_len >= to_len + limit ||
+	    to_len >= from_len + limit)
+		return limit;
 	for (size_t i = 0; i <= to_len; i++)
 		row[i] = i;
 	for (size_t i = 1; i <= from_len; i++) {
@@ -43,7 +45,7 @@ const char *tool_nearest(const char *typed, const char *const names[])
 	const char *best = NULL;
 
 	for (size_t i = 0; names[i]; i++) {
-		size_t distance = edit_distance(typed, names[i]);
+		size_t distance = edit_distance(typed, names[i], best_distance);
 
 		if (strlen(typed) >= 3 && strncmp(names[i], typed, strlen(typed)) == 0)
 			return names[i];

@@ -398,6 +398,9 @@ static void typing_mistakes_find_the_name(void **state)
 	assert_string_equal(tool_nearest("formta", names), "format");
 	assert_string_equal(tool_nearest("prob", names), "probe");
 	assert_string_equal(tool_nearest("chek", names), "check");
+	/* Fewer than half of the letters typed may be wrong. */
+	assert_string_equal(tool_nearest("checkxyz", names), "check");
+	assert_null(tool_nearest("checkvwxyz", names));
 	assert_null(tool_nearest("quicksilver", names));
 	assert_null(tool_nearest("zz", (const char *const[]){NULL}));
 }
