@@ -1,23 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # tests/mutants/run.py - proof that the tests can fail: apply each seeded bug by itself, and require that a test catches it
-"""Usage: tests/mutants/run.py --build FOLDER [--table FILE] [WORD...]
+"""Usage: tests/mutants/run.py --build FOLDER [--jobs N] [--part K/N] [--table FILE] [WORD...]
 
-Works on a copy of the tracked files in FOLDER/tree, built once and then incrementally. Each mutation of mutants.toml is applied to the
-copy, what its tests need is built, and they are run until one fails: then it is caught. A mutation whose old text is not found exactly
-once is stale; one that does not build, or that no test catches, has survived: each is a failure, and the exit status 1. With words, only
-mutations that contain one. --table writes the results between the markers of a Markdown file.
+Works on copies of the tracked files in FOLDER/1, FOLDER/2 ..., one for each job, built once and then incrementally. Each mutation of
+mutants.toml is applied to a copy, what its tests need is built, and they are run until one fails: then it is caught. A mutation whose old
+text is not found exactly once is stale; one that does not build, or that no test catches, has survived: each is a failure, and the exit
+status 1. With words, only mutations that contain one; with --part, every N-th from the K-th on. --table writes the results of a whole run
+between the markers of a Markdown file.
 """
 import argparse
+import concurrent.futures
 import glob
 import os
+import queue
+import re
+import shutil
 import subprocess
 import sys
+import time
 import tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 TIMEOUT_S = 120
+# A line of tests/run: a program, and then each of its cases that failed.
+FAILED = re.compile(r"^ +FAILED +(.+?): ", re.MULTILINE)
 
 
 def run(command, cwd):
@@ -26,11 +34,14 @@ def run(command, cwd):
 
 
 class Tree:
-    """The copy, and how it is built and tested."""
+    """One copy, and how it is built and tested."""
 
-    def __init__(self, build):
-        self.path = os.path.join(os.path.abspath(build), "tree")
-        self.build = os.path.join(os.path.abspath(build), "out")
+    def __init__(self, build, number, compilers):
+        self.folder = os.path.join(os.path.abspath(build), str(number))
+        self.path = os.path.join(self.folder, "tree")
+        # Relative: what make has noted there holds also in a copy of the folder.
+        self.build = os.path.join("..", "out")
+        self.compilers = compilers
 
     def update(self):
         """Copy what differs, so that make builds no more than it must; remove what is gone."""
@@ -56,37 +67,40 @@ class Tree:
             copy.write(content)
         os.chmod(path, mode)
 
+    def copy_of(self, first):
+        """Become what the first copy is, so that it need not be built once more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        subprocess.run(["cp", "-a", first.folder, self.folder], check=True)
+
     def make(self, *targets):
-        return run(["make", f"-j{os.cpu_count() or 1}", f"BUILD={self.build}", "CFLAGS=-O1 -g -Wno-maybe-uninitialized", *targets], self.path)
+        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "CFLAGS=-O1 -g -Wno-maybe-uninitialized", *targets], self.path)
 
     def targets_of(self, test):
         """What a test, named by a part of its path, needs to be built."""
         sources = glob.glob(os.path.join(self.path, "tests", "*", "test_*"))
-        wanted = [os.path.relpath(source, self.path) for source in sources if test in source]
+        wanted = [os.path.relpath(source, self.path) for source in sources if test in source and source.endswith((".c", ".sh"))]
         if not wanted:
             raise SystemExit(f"mutants.toml: no test is called {test}")
         if all(name.endswith(".c") for name in wanted):
             return [os.path.join(self.build, os.path.splitext(name)[0]) for name in wanted]
         return ["build-tests"]
 
-    def fails(self, *tests):
-        """Run tests. Return (whether one failed, what they said)."""
-        done = run(["tests/run", "--build", self.build, "--config", "files-io_uring", "--kind", "unit", "--kind", "integration", "--kind",
+    def test(self, *tests):
+        return run(["tests/run", "--build", self.build, "--config", "files-io_uring", "--kind", "unit", "--kind", "integration", "--kind",
                     "script", "--timeout", str(TIMEOUT_S), *tests], self.path)
-        return done.returncode != 0, done.stdout
 
     def clean_run(self, tests):
         """Unchanged, every test must pass: else catching would mean nothing."""
         done = self.make(*sorted({target for test in tests for target in self.targets_of(test)}))
         if done.returncode != 0:
             raise SystemExit("the unchanged tree does not build:\n" + done.stdout[-4000:])
-        failed, said = self.fails(*sorted(tests))
-        if failed:
-            raise SystemExit("tests fail without any mutation:\n" + said[-4000:])
+        done = self.test(*sorted(tests))
+        if done.returncode != 0:
+            raise SystemExit("tests fail without any mutation:\n" + done.stdout[-4000:])
 
 
 def try_mutant(tree, mutant):
-    """Return (caught, words)."""
+    """Return (caught, by what)."""
     path = os.path.join(tree.path, mutant["file"])
     with open(path, encoding="utf-8") as source:
         text = source.read()
@@ -99,7 +113,8 @@ def try_mutant(tree, mutant):
             done = tree.make(*tree.targets_of(test))
             if done.returncode != 0:
                 return False, "DOES NOT BUILD: " + done.stdout.strip()[-600:]
-            if tree.fails(test)[0]:
+            # What the machine complains of meanwhile is no test's catch.
+            if FAILED.search(tree.test(test).stdout):
                 return True, test.strip(".")
         return False, "SURVIVED " + ", ".join(mutant["tests"])
     finally:
@@ -118,26 +133,69 @@ def write_table(path, results):
         document.write(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--build", default="build-mutants")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="mutations at once (the CPUs, at most 4)")
+    parser.add_argument("--part", default="1/1", help="of the mutations: K/N is every N-th, from the K-th on")
     parser.add_argument("--table")
     args = parser.parse_args()
+    if not re.fullmatch(r"[1-9][0-9]*/[1-9][0-9]*", args.part):
+        parser.error("--part is K/N")
+    return args
+
+
+def choose_mutants(args):
     with open(os.path.join(ROOT, "tests", "mutants", "mutants.toml"), "rb") as table:
         mutants = tomllib.load(table)["mutant"]
     mutants = [m for m in mutants if not args.words or any(word in m["what"] + m["file"] for word in args.words)]
-    tree = Tree(args.build)
-    tree.update()
-    tree.clean_run({test for mutant in mutants for test in mutant["tests"]})
-    results = []
-    for mutant in mutants:
-        caught, words = try_mutant(tree, mutant)
-        results.append((mutant, caught, words))
-        print(f"  {'caught  ' if caught else 'SURVIVED'}  {mutant['file']}: {mutant['what']}: {words}", flush=True)
+    part, parts = map(int, args.part.split("/"))
+    return mutants[part - 1::parts]
+
+
+def prepare_trees(build, jobs, tests):
+    """Built, and seen to pass without a mutation."""
+    first = Tree(build, 1, os.cpu_count() or 1)
+    first.update()
+    first.clean_run(tests)
+    trees = queue.SimpleQueue()
+    first.compilers = max(1, (os.cpu_count() or 1) // jobs)
+    trees.put(first)
+    for number in range(2, jobs + 1):
+        tree = Tree(build, number, first.compilers)
+        tree.copy_of(first)
+        trees.put(tree)
+    return trees
+
+
+def run_mutants(mutants, trees, jobs):
+    """Return (mutant, caught, by what) of each, in their order."""
+    def one(mutant):
+        tree = trees.get()
+        begun = time.monotonic()
+        try:
+            caught, words = try_mutant(tree, mutant)
+        finally:
+            trees.put(tree)
+        print(f"  {'caught  ' if caught else 'SURVIVED'} {time.monotonic() - begun:6.1f} s  {mutant['file']}: {mutant['what']}: {words}",
+              flush=True)
+        return mutant, caught, words
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, mutants))
+
+
+def main():
+    args = parse_arguments()
+    mutants = choose_mutants(args)
+    jobs = max(1, min(args.jobs, len(mutants)))
+    begun = time.monotonic()
+    trees = prepare_trees(args.build, jobs, {test for mutant in mutants for test in mutant["tests"]})
+    results = run_mutants(mutants, trees, jobs)
     survivors = sum(not caught for _, caught, _ in results)
-    print(f"\n{len(results) - survivors} of {len(results)} mutations caught")
-    if args.table and not survivors and not args.words:
+    print(f"\n{len(results) - survivors} of {len(results)} mutations caught in {time.monotonic() - begun:.0f} s")
+    if args.table and not survivors and not args.words and args.part == "1/1":
         write_table(args.table, results)
     return 1 if survivors else 0
 
