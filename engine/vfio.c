@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,10 +35,12 @@ struct holding {
 	struct spw_vfio_namespace *namespaces;
 	struct range_lock *locks;
 	char address[SPW_VFIO_ADDRESS_BYTES];
+	bool changing; /* it is being opened or closed, without the lock, since that takes long: wait */
 };
 
-/* Of all holdings, while one is opened or closed too: nobody finds a controller half-way. */
+/* Of all holdings. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a holding is not changing any more */
 static struct holding *holdings;
 
 /* ---- Names ------------------------------------------------------------------------------------------------------------------ */
@@ -176,50 +179,88 @@ static int identify(struct spw_vfio_namespace *ns)
 	return 0;
 }
 
+/* The lock is held. */
+static void forget_holding(struct holding *h)
+{
+	struct holding **at = &holdings;
+
+	while (*at != h)
+		at = &(*at)->next;
+	*at = h->next;
+	(void)pthread_cond_broadcast(&changed);
+	free(h);
+}
+
+/* The lock is held, but not while the controller is shut down. */
 static void close_holding(struct holding *h)
 {
 	struct range_lock *l;
 
-	for (struct holding **at = &holdings; *at; at = &(*at)->next) {
-		if (*at != h)
-			continue;
-		*at = h->next;
-		break;
-	}
 	while ((l = h->locks) != NULL) {
 		h->locks = l->next;
 		free(l);
 	}
+	h->changing = true;
+	(void)pthread_mutex_unlock(&lock);
 	spw_vfio_controller_close(h->controller);
-	free(h);
+	(void)pthread_mutex_lock(&lock);
+	forget_holding(h);
 }
 
-/* One that died stays with those who have it; whoever opens it again begins anew. */
-static int find_holding(const char *address, struct holding **out)
+static int open_controller(struct holding *h)
 {
 	struct spw_vfio_link *link;
-	struct holding *h;
+	int ret = spw_vfio_link_open(h->address, &link);
+
+	return ret ? ret : spw_vfio_controller_open(link, &h->controller);
+}
+
+/* The lock is held. One that died stays with those who have it; whoever opens it again begins anew. */
+static struct holding *present_holding(const char *address)
+{
+	struct holding *h = holdings;
+
+	while (h) {
+		if (strcmp(h->address, address) != 0) {
+			h = h->next;
+		} else if (h->changing) {
+			/* Afterwards the list may be another. */
+			(void)pthread_cond_wait(&changed, &lock);
+			h = holdings;
+		} else if (spw_vfio_controller_error(h->controller)) {
+			h = h->next;
+		} else {
+			return h;
+		}
+	}
+	return NULL;
+}
+
+/* The lock is held, but not while a controller is opened. */
+static int find_holding(const char *address, struct holding **out)
+{
+	struct holding *h = present_holding(address);
 	int ret;
 
-	for (h = holdings; h; h = h->next) {
-		if (strcmp(h->address, address) != 0 || spw_vfio_controller_error(h->controller))
-			continue;
-		*out = h;
+	*out = h;
+	if (h)
 		return 0;
-	}
 	h = calloc(1, sizeof(*h));
 	if (!h)
 		return spw_error(-ENOMEM, "pci:%s: no memory for it", address);
 	(void)snprintf(h->address, sizeof(h->address), "%s", address);
-	ret = spw_vfio_link_open(address, &link);
-	if (ret == 0)
-		ret = spw_vfio_controller_open(link, &h->controller);
-	if (ret) {
-		free(h);
-		return ret;
-	}
+	h->changing = true;
 	h->next = holdings;
 	holdings = h;
+	(void)pthread_mutex_unlock(&lock);
+	ret = open_controller(h);
+	(void)pthread_mutex_lock(&lock);
+	h->changing = false;
+	if (ret) {
+		forget_holding(h);
+		return ret;
+	}
+	(void)pthread_cond_broadcast(&changed);
 	*out = h;
 	return 0;
 }
@@ -303,6 +344,62 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 		close_holding(h);
 	(void)pthread_mutex_unlock(&lock);
 	free(ns);
+}
+
+/* ---- Several at once -------------------------------------------------------------------------------------------------------- */
+
+struct held {
+	const char *path;
+	struct spw_vfio_namespace *ns; /* NULL: could not be opened */
+	pthread_t thread;
+	bool has_thread;
+};
+
+struct spw_vfio_hold {
+	unsigned count;
+	struct held held[];
+};
+
+static void *hold_one(void *context)
+{
+	struct held *held = context;
+
+	(void)spw_vfio_open(held->path, false, NULL, &held->ns);
+	return NULL;
+}
+
+struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count)
+{
+	struct spw_vfio_hold *hold;
+	sigset_t all, before;
+	unsigned names = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		names += spw_vfio_is_name(paths[i]);
+	/* One alone is opened as fast by whoever wants it. */
+	hold = names > 1 ? calloc(1, sizeof(*hold) + names * sizeof(hold->held[0])) : NULL;
+	if (!hold)
+		return NULL;
+	for (unsigned i = 0; i < count; i++)
+		if (spw_vfio_is_name(paths[i]))
+			hold->held[hold->count++].path = paths[i];
+	/* The program's signals are for its own threads. */
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	for (unsigned i = 0; i < hold->count; i++)
+		hold->held[i].has_thread = pthread_create(&hold->held[i].thread, NULL, hold_one, &hold->held[i]) == 0;
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	for (unsigned i = 0; i < hold->count; i++)
+		if (hold->held[i].has_thread)
+			(void)pthread_join(hold->held[i].thread, NULL);
+	return hold;
+}
+
+void spw_vfio_let_go(struct spw_vfio_hold *hold)
+{
+	for (unsigned i = 0; hold && i < hold->count; i++)
+		spw_vfio_close(hold->held[i].ns);
+	free(hold);
 }
 
 /* ---- What it is ------------------------------------------------------------------------------------------------------------- */

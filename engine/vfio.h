@@ -75,6 +75,18 @@ int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log, s
 void spw_vfio_close(struct spw_vfio_namespace *ns);
 
 /*
+ * Have the controllers of those of @paths that are such names open, all of them at the same time, and keep them so:
+ * opening takes a tenth of a second each, for the kernel resets them, and whoever opens these devices one after the
+ * other then waits for none. One that cannot be opened is not held: opening its device says why.
+ * Return: NULL when there is nothing to be gained, or no memory.
+ */
+struct spw_vfio_hold; /* opaque */
+struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count);
+
+/* Those that nothing else has open are shut down. Nothing happens for NULL. */
+void spw_vfio_let_go(struct spw_vfio_hold *hold);
+
+/*
  * What it says of itself, and its health: the same as spw_nvme_info() of a device node. spw_nvme_info("pci:...")
  * opens and asks.
  */

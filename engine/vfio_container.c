@@ -32,8 +32,8 @@
 /* Mass storage, non-volatile memory, NVM Express. */
 #define CLASS_NVME 0x010802ul
 
-/* So many looks in vain until another thread gets the core. */
-#define RELAXES_PER_YIELD 256u
+/* So many pauses until another thread gets the core. */
+#define RELAXES_PER_YIELD 16u
 
 struct container {
 	int fd;
@@ -178,18 +178,13 @@ static bool link_target(const char *address, const char *name, char *target, siz
 
 static bool sysfs_number(const char *address, const char *name, long *number)
 {
-	char path[PATH_MAX], line[64] = "";
-	FILE *file;
+	char path[PATH_MAX], line[64];
 
 	(void)snprintf(path, sizeof(path), PCI_DEVICES "/%s/%s", address, name);
-	file = fopen(path, "re");
-	if (!file)
+	if (!spw_read_line(path, line, sizeof(line)) || line[0] == '\0')
 		return false;
-	if (!fgets(line, sizeof(line), file))
-		line[0] = '\0';
-	(void)fclose(file);
 	*number = strtol(line, NULL, 0);
-	return line[0] != '\0';
+	return true;
 }
 
 /*
@@ -472,10 +467,10 @@ static void real_cut(struct spw_vfio_link *link)
 	 */
 	SPW_ASSERT(mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == registers);
-	(void)pthread_mutex_lock(&lock);
-	/* The last descriptor: the kernel clears bus master and resets the function. */
+	/* The last descriptor: the kernel clears bus master and resets the function, which takes long. */
 	(void)close(r->fd);
 	r->fd = -1;
+	(void)pthread_mutex_lock(&lock);
 	put_group(r->group);
 	r->group = NULL;
 	(void)pthread_mutex_unlock(&lock);
@@ -555,7 +550,7 @@ static void ask_to_be_told(struct real_link *r)
 }
 
 /* The lock is held. */
-static int open_device(struct real_link *r)
+static int join_group(struct real_link *r)
 {
 	const char *address = r->link.address;
 	unsigned number;
@@ -567,8 +562,21 @@ static int open_device(struct real_link *r)
 		return ret;
 	r->container = r->group->container;
 	r->container->links++;
-	r->fd = ioctl(r->group->fd, VFIO_GROUP_GET_DEVICE_FD, address);
-	return r->fd < 0 ? spw_error_errno(-errno, "pci:%s cannot be opened", address) : 0;
+	return 0;
+}
+
+static int open_device(struct real_link *r)
+{
+	int ret;
+
+	(void)pthread_mutex_lock(&lock);
+	ret = join_group(r);
+	(void)pthread_mutex_unlock(&lock);
+	if (ret)
+		return ret;
+	/* The kernel resets the function, which takes long: others may open and close theirs meanwhile. */
+	r->fd = ioctl(r->group->fd, VFIO_GROUP_GET_DEVICE_FD, r->link.address);
+	return r->fd < 0 ? spw_error_errno(-errno, "pci:%s cannot be opened", r->link.address) : 0;
 }
 
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
@@ -584,9 +592,7 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	r->wanted_back = -1;
 	(void)snprintf(r->link.address, sizeof(r->link.address), "%s", address);
 	r->link.numa_node = sysfs_number(address, "numa_node", &node) && node >= 0 && node <= INT_MAX ? (int)node : -1;
-	(void)pthread_mutex_lock(&lock);
 	ret = open_device(r);
-	(void)pthread_mutex_unlock(&lock);
 	if (ret == 0)
 		ret = map_registers(r);
 	if (ret == 0)

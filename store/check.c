@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/vfio.h"
 #include "store/safety.h"
 #include "util/util.h"
 
@@ -382,6 +383,7 @@ static int examine_all(const char *const paths[], unsigned count, bool read_only
 		       struct candidate **out)
 {
 	struct candidate *candidates;
+	struct spw_vfio_hold *hold;
 	char words[512] = "";
 	int first = 0;
 
@@ -395,6 +397,7 @@ static int examine_all(const char *const paths[], unsigned count, bool read_only
 	first = spw_safety_distinct(paths, count);
 	if (first != 0)
 		(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	hold = spw_vfio_hold(paths, count);
 	for (unsigned i = 0; i < count; i++) {
 		int rc;
 
@@ -406,6 +409,7 @@ static int examine_all(const char *const paths[], unsigned count, bool read_only
 			(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 		}
 	}
+	spw_vfio_let_go(hold);
 	return first != 0 ? spw_error(first, "%s", words) : verify_set(candidates, count);
 }
 

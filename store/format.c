@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "engine/device.h"
+#include "engine/vfio.h"
 #include "store/assemble.h"
 #include "store/safety.h"
 #include "util/util.h"
@@ -51,6 +52,7 @@ struct target {
 struct format_run {
 	struct target *targets;
 	unsigned count;
+	struct spw_vfio_hold *hold;
 	const struct spw_log *log;
 	const struct spw_format_io *io;
 };
@@ -312,6 +314,7 @@ static int open_targets(struct format_run *run, const char *const paths[], unsig
 	run->count = count;
 	for (unsigned i = 0; i < count; i++)
 		run->targets[i].path = paths[i];
+	run->hold = spw_vfio_hold(paths, count);
 	return 0;
 }
 
@@ -320,6 +323,8 @@ static void close_targets(struct format_run *run)
 {
 	for (unsigned i = 0; i < run->count; i++)
 		spw_device_close(run->targets[i].device);
+	spw_vfio_let_go(run->hold);
+	run->hold = NULL;
 	free(run->targets);
 	run->targets = NULL;
 	run->count = 0;
