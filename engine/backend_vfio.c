@@ -3,8 +3,9 @@
  * engine/backend_vfio.c - parts as NVMe commands in rings of this process: no system call on the way
  *
  * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's slot is its
- * command's. Memory of the arena is mapped for the controller once and named by its pages; other memory, and a
- * vector with gaps between its pages, is copied through memory that is mapped, and counted.
+ * command's. Memory of the arena is mapped for the controller once and named by its pages, or, where that takes
+ * less, by a scatter gather list; other memory, and a vector with gaps between its pages for a controller that takes
+ * no such list, is copied through memory that is mapped, and counted.
  *
  * There is no kernel below that would end what a drive does not: now and then the clock and the controllers'
  * registers are looked at. When a command is past its deadline, or a controller does not work any more, the
@@ -23,6 +24,7 @@
 #include "engine/backend.h"
 #include "engine/vfio_namespace.h"
 #include "engine/vfio_prp.h"
+#include "engine/vfio_sgl.h"
 #include "util/util.h"
 
 #define likely(x)   __builtin_expect(!!(x), 1)
@@ -43,6 +45,12 @@
  * deadlines.
  */
 #define LOOKS_PER_CLOCK 64u
+
+/*
+ * And so many per pause: a look costs a read from the cache, but a pause takes an emulated machine's core to its
+ * monitor, which has the drives to see to.
+ */
+#define LOOKS_PER_RELAX 16u
 #define CHECK_MS        100u
 
 /* Of a slot that is free, or whose part was issued by vfio_prepare(): bytes 0 and copy -1. */
@@ -60,6 +68,7 @@ struct vfio_device {
 	struct spw_nvme_namespace nvme;
 	int32_t placement;
 	bool read_only;
+	bool takes_sgl;
 	bool dead;   /* the controller is stopped, and its parts have ended */
 	char *lists; /* a page per slot */
 	uint64_t lists_iova;
@@ -183,6 +192,7 @@ static int open_device(struct spw_queue *q, unsigned index, struct vfio_device *
 	d->ns = device->vfio;
 	d->nvme = d->ns->nvme;
 	d->read_only = device->read_only;
+	d->takes_sgl = d->ns->controller->takes_sgl;
 	if (d->nvme.block_shift > 16)
 		return spw_error(-EOPNOTSUPP, "%s: blocks of %u bytes are too large", device->path,
 				 1u << d->nvme.block_shift);
@@ -223,19 +233,28 @@ static void vfio_close(struct spw_queue *q)
 
 static int vfio_prepare(struct spw_queue *q, struct spw_io *io);
 
+static bool all_take_sgl(const struct spw_queue *q, const struct vfio *v)
+{
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].ns && !v->devices[i].takes_sgl)
+			return false;
+	return true;
+}
+
 static void describe(struct spw_queue *q, const struct vfio *v)
 {
 	const char *memory = q->arena_len_bytes > 0 ? "mapped memory" : "no mapped memory, all is copied";
+	const char *lists = all_take_sgl(q, v) ? ", scatter gather lists" : "";
 
 	if (v->other) {
-		spw_queue_describe(q, "; vfio poll, %s", memory);
+		spw_queue_describe(q, "; vfio poll, %s%s", memory, lists);
 		return;
 	}
-	spw_queue_describe(q, " poll, %s", memory);
+	spw_queue_describe(q, " poll, %s%s", memory, lists);
 	if (q->wait_mode != SPW_WAIT_POLL)
 		spw_log(&q->log, SPW_LOG_INFO, "vfio: completions are polled, whatever way to wait was asked for");
 	/* Vectors are cut where a command cannot name them, as for a polled block device. */
-	q->polls = true;
+	q->polls = !all_take_sgl(q, v);
 	q->pieces = q->arena_len_bytes > 0 ? 1 : 0;
 	q->piece_shift = WHOLE_SHIFT;
 	q->registered_bytes = q->arena_len_bytes;
@@ -294,9 +313,29 @@ static inline struct spw_vfio_prp_list list_of(const struct vfio_device *d, uint
 					  .iova = d->lists_iova + offset};
 }
 
+/* Where a command's memory is. */
+struct pointer {
+	uint64_t words[2]; /* two pages' addresses, or a descriptor */
+	uint32_t flags;    /* which: of the command */
+};
+
+/* One run of memory; PRPs are shorter up to two pages. */
+static inline void name_run(const struct vfio_device *d, const struct spw_vfio_prp_list *list, uint64_t iova,
+			    uint32_t len_bytes, struct pointer *pointer)
+{
+	if (d->takes_sgl && (iova & (SPW_NVME_PAGE_BYTES - 1)) + len_bytes > 2 * SPW_NVME_PAGE_BYTES) {
+		spw_vfio_sgl(iova, len_bytes, pointer->words);
+		pointer->flags = SPW_VFIO_SGL_FLAG;
+	} else {
+		spw_vfio_prp(list, iova, len_bytes, pointer->words);
+		pointer->flags = 0;
+	}
+}
+
 /* All words of an entry, which may hold an older command. */
 static inline void write_transfer(union spw_vfio_command *entry, const struct vfio_device *d, uint16_t cid,
-				  bool is_read, const uint64_t prp[2], uint64_t offset_bytes, uint32_t len_bytes)
+				  bool is_read, const struct pointer *pointer, uint64_t offset_bytes,
+				  uint32_t len_bytes)
 {
 	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
 	uint64_t placement = 0;
@@ -305,11 +344,12 @@ static inline void write_transfer(union spw_vfio_command *entry, const struct vf
 		blocks |= 2u << 20; /* DTYPE: data placement */
 		placement = (uint64_t)(uint32_t)d->placement << 48;
 	}
-	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
+	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 | (uint32_t)cid << 16 |
+			  (uint64_t)d->nvme.id << 32;
 	entry->words[1] = 0;
 	entry->words[2] = 0;
-	entry->words[3] = prp[0];
-	entry->words[4] = prp[1];
+	entry->words[3] = pointer->words[0];
+	entry->words[4] = pointer->words[1];
 	entry->words[5] = offset_bytes >> d->nvme.block_shift;
 	entry->words[6] = blocks | placement;
 	entry->words[7] = 0;
@@ -320,11 +360,12 @@ static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct vfio *v = q->front_state;
 	struct spw_queue_device *dev;
-	uint64_t piece, prp[2];
+	uint64_t piece;
 	struct spw_part *part = spw_whole_slot(q, io, WHOLE_SHIFT, &dev, &piece);
 	struct spw_vfio_prp_list list;
 	union spw_vfio_command *entry;
 	struct vfio_device *d;
+	struct pointer pointer;
 	uint32_t slot;
 	uint16_t cid;
 
@@ -335,9 +376,9 @@ static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 		return spw_queue_prepare_any(q, io);
 	slot = (uint32_t)(part - dev->parts);
 	list = list_of(d, slot);
-	spw_vfio_prp(&list, (uintptr_t)io->buf + d->arena_iova, io->len_bytes, prp);
+	name_run(d, &list, (uintptr_t)io->buf + d->arena_iova, io->len_bytes, &pointer);
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
-	write_transfer(entry, d, cid, io->op == SPW_READ, prp, io->offset_bytes, io->len_bytes);
+	write_transfer(entry, d, cid, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes);
 	spw_whole_issued(q, dev, part, io);
 	v->pending |= UINT64_C(1) << io->device;
 	return 0;
@@ -350,24 +391,54 @@ static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len
 	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
 }
 
-/*
- * What of a part's vector the next @bytes are, beginning with its first element. Return: whether a command can name
- * them.
- */
-static bool name_vector(const struct spw_queue *q, const struct vfio_device *d, const struct spw_part *part,
-			const struct spw_vfio_prp_list *list, bool *foreign, uint64_t prp[2])
+static bool add_pages(const struct vfio_device *d, const struct spw_part *part, const struct spw_vfio_prp_list *list,
+		      struct spw_vfio_prp_builder *pages)
 {
-	struct spw_vfio_prp_builder builder;
-
-	spw_vfio_prp_begin(&builder, list);
-	for (uint32_t i = 0; i < part->iov_count; i++) {
-		const struct iovec *iov = &part->iov[i];
-
-		*foreign = !in_arena(q, iov->iov_base, iov->iov_len);
-		if (*foreign || !spw_vfio_prp_add(&builder, (uintptr_t)iov->iov_base + d->arena_iova, iov->iov_len))
+	spw_vfio_prp_begin(pages, list);
+	for (uint32_t i = 0; i < part->iov_count; i++)
+		if (!spw_vfio_prp_add(pages, (uintptr_t)part->iov[i].iov_base + d->arena_iova, part->iov[i].iov_len))
 			return false;
+	return true;
+}
+
+static bool add_runs(const struct vfio_device *d, const struct spw_part *part, const struct spw_vfio_prp_list *list,
+		     struct spw_vfio_sgl_builder *runs)
+{
+	spw_vfio_sgl_begin(runs, list);
+	for (uint32_t i = 0; i < part->iov_count; i++)
+		if (!spw_vfio_sgl_add(runs, (uintptr_t)part->iov[i].iov_base + d->arena_iova,
+				      (uint32_t)part->iov[i].iov_len))
+			return false;
+	return true;
+}
+
+/* The elements of a part's vector. Return: whether a command can name them; else, whether for being @foreign. */
+static bool name_vector(const struct spw_queue *q, const struct vfio_device *d, const struct spw_part *part,
+			const struct spw_vfio_prp_list *list, bool *foreign, struct pointer *pointer)
+{
+	struct spw_vfio_prp_builder pages;
+	struct spw_vfio_sgl_builder runs;
+	bool in_pages;
+
+	*foreign = false;
+	for (uint32_t i = 0; i < part->iov_count && !*foreign; i++)
+		*foreign = !in_arena(q, part->iov[i].iov_base, part->iov[i].iov_len);
+	if (*foreign)
+		return false;
+	in_pages = add_pages(d, part, list, &pages);
+	/* A list of runs has two words for each, one of pages has one. Both are built in the same place. */
+	if (d->takes_sgl && (!in_pages || pages.count > 1)) {
+		if (add_runs(d, part, list, &runs) && (!in_pages || runs.count * SPW_VFIO_SGL_WORDS < pages.count)) {
+			spw_vfio_sgl_end(&runs, pointer->words);
+			pointer->flags = SPW_VFIO_SGL_FLAG;
+			return true;
+		}
+		in_pages = in_pages && add_pages(d, part, list, &pages);
 	}
-	spw_vfio_prp_end(&builder, prp);
+	if (!in_pages)
+		return false;
+	spw_vfio_prp_end(&pages, pointer->words);
+	pointer->flags = 0;
 	return true;
 }
 
@@ -426,36 +497,36 @@ static void give_back(struct vfio_device *d, struct command *command)
 
 /* Where the part's memory is, for the controller. Return: false: all copies are in use. */
 static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_part *part, uint32_t slot,
-			uint64_t prp[2])
+			struct pointer *pointer)
 {
 	struct command *command = &d->commands[slot];
 	struct spw_vfio_prp_list list = list_of(d, slot);
 	bool foreign = true;
 	uint64_t iova;
 
-	if (part->iov_count > 0 && name_vector(q, d, part, &list, &foreign, prp))
+	if (part->iov_count > 0 && name_vector(q, d, part, &list, &foreign, pointer))
 		return true;
 	if (part->iov_count == 0 && in_arena(q, part->buf, part->len_bytes)) {
-		spw_vfio_prp(&list, (uintptr_t)part->buf + d->arena_iova, part->len_bytes, prp);
+		name_run(d, &list, (uintptr_t)part->buf + d->arena_iova, part->len_bytes, pointer);
 		return true;
 	}
 	if (!take_copy(q, d, part, foreign, command, &iova))
 		return false;
 	part->piece = -1;
-	spw_vfio_prp(&list, iova, command->bytes, prp);
+	name_run(d, &list, iova, command->bytes, pointer);
 	return true;
 }
 
 static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw_part *part, uint32_t slot)
 {
 	union spw_vfio_command *entry;
-	uint64_t prp[2];
+	struct pointer pointer;
 	uint16_t cid;
 
-	if (!name_memory(q, d, part, slot, prp))
+	if (!name_memory(q, d, part, slot, &pointer))
 		return -EAGAIN;
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
-	write_transfer(entry, d, cid, part->op == SPW_READ, prp, part->offset_bytes,
+	write_transfer(entry, d, cid, part->op == SPW_READ, &pointer, part->offset_bytes,
 		       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes);
 	return 0;
 }
@@ -765,6 +836,7 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	struct vfio *v = q->front_state;
 	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
+	unsigned vain = 0;
 	int ret;
 
 	if (want > 0 && rings_are_empty(q, v))
@@ -780,7 +852,7 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 			return 0;
 		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
 			return -ETIME;
-		if (taken == 0)
+		if (taken == 0 && vain++ % LOOKS_PER_RELAX == 0)
 			relax(q, v);
 	}
 }

@@ -514,6 +514,8 @@ static int identify(struct spw_vfio_controller *c)
 		c->command_bytes_max = SPW_VFIO_PRP_BYTES_MAX;
 	c->namespaces = le32(data + 516);
 	c->writes_zeroes = (data[520] & 1u << 3) != 0;
+	/* 3 is reserved. */
+	c->takes_sgl = (data[536] & 3u) == 1 || (data[536] & 3u) == 2;
 	return 0;
 }
 

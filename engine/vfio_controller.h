@@ -45,6 +45,7 @@ struct spw_vfio_controller {
 	uint64_t command_bytes_max; /* MDTS, and what one list of pages holds */
 	uint32_t namespaces;
 	bool writes_zeroes;
+	bool takes_sgl; /* with I/O commands; aligned to 4 bytes, as all memory here is */
 
 	pthread_mutex_t admin_lock; /* all below */
 	struct spw_vfio_pair admin;

@@ -12,10 +12,10 @@
 
 uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
 {
-	uint32_t entries = 2;
+	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
 
-	/* A ring with all entries in use looks like an empty one. */
-	while (entries < slots + 1)
+	/* A ring with all entries in use looks like an empty one: more than the slots, in any case. */
+	while (entries < 2 * slots)
 		entries *= 2;
 	while (entries > entries_max && entries > 2)
 		entries /= 2;
@@ -50,6 +50,7 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 		return spw_error(-EPROTO, "pci:%s: queue %u has its doorbells beyond the %llu bytes of registers",
 				 link->address, id, (unsigned long long)link->registers_bytes);
 	pair->mask = spw_vfio_pair_entries(slots, entries_max) - 1;
+	pair->head_lag_max = slots < pair->mask ? pair->mask - slots : 0;
 	pair->sq_doorbell = (volatile uint32_t *)(registers + doorbells);
 	pair->cq_doorbell = (volatile uint32_t *)(registers + doorbells + doorbell_bytes);
 	pair->slots = calloc(slots, sizeof(*pair->slots));

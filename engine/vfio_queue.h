@@ -7,8 +7,8 @@
  * nothing, is told from a right one.
  *
  * Invariants
- *   INV-1  Slots in use are fewer than the entries of a ring, so neither ring overflows, and the entry at the tail
- *          is free.
+ *   INV-1  Slots in use, and completions that were taken but whose entries were not given back, are together fewer
+ *          than the entries of a ring, so neither ring overflows, and the entry at the tail is free.
  *   INV-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
  *   INV-3  The controller is told of no command before all of it is in memory, and reads no entry that is not told
  *          of.
@@ -74,6 +74,7 @@ struct spw_vfio_pair {
 	uint32_t tail_told; /* what the controller knows */
 	uint32_t head;      /* of completions, free running */
 	uint32_t head_told;
+	uint32_t head_lag_max; /* so many taken completions need not be told: INV-1 holds with all slots in use */
 	uint32_t in_flight;
 	uint32_t slot_count;
 	uint16_t id;
@@ -81,7 +82,10 @@ struct spw_vfio_pair {
 	struct spw_vfio_memory memory;
 };
 
-/* Entries of a ring for so many slots, at most @entries_max (CAP.MQES + 1): a power of two, 2 or more. */
+/*
+ * Entries of a ring for so many slots, at most @entries_max (CAP.MQES + 1): a power of two, 2 or more. Where the
+ * controller allows it a page full, and twice the slots, so that most completions can be given back together.
+ */
 uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max);
 
 /*
@@ -170,10 +174,13 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 	return 1;
 }
 
-/* Give the entries of the completions taken back to the controller. */
+/*
+ * Give the entries of the completions taken back to the controller, once there are enough of them: until it runs out
+ * of entries it does not care, and every doorbell is a write across the bus (an exit, in a virtual machine).
+ */
 static inline void spw_vfio_pair_release(struct spw_vfio_pair *pair)
 {
-	if (pair->head == pair->head_told)
+	if (pair->head - pair->head_told <= pair->head_lag_max)
 		return;
 	/* The entries have been read before the controller may write over them. */
 	spw_vfio_acquire();

@@ -1,155 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: all that it can do wrong, and
- * what becomes of buffers
+ * tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: transfers of all kinds, and who
+ * shares what
  */
 /* wrap: spw_vfio_link_open */
-#include "tests/unit/vfio_fake.h"
+#include "tests/unit/vfio_rig.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/random.h>
-
-#include <spillway/engine.h>
-
-#include "engine/arena.h"
-#include "engine/device.h"
-
-#define PATH         "pci:" FAKE_ADDRESS "/1"
-#define ARENA_BYTES  (4u << 20)
-#define COMMAND_MAX  (4096u << FAKE_MDTS)
-#define FOREIGN_SIZE (2u << 20)
-
-static struct spw_device *device;
-static struct spw_arena *arena;
-static struct spw_queue *queue;
-static char *memory, *foreign;
-static char said[8192];
-static unsigned ended, failed;
-
-static void collect(void *context, enum spw_log_level level, const char *message)
-{
-	size_t used = strlen(said);
-
-	(void)context;
-	(void)level;
-	(void)snprintf(said + used, sizeof(said) - used, "%s\n", message);
-}
-
-static void done(struct spw_io *io)
-{
-	ended++;
-	failed += io->res < 0;
-	*(int32_t *)io->context = io->res;
-}
-
-static int32_t results[2048];
-
-static struct spw_io ios[2048];
-
-static struct spw_io *make_io(unsigned i, enum spw_op op, char *buf, uint32_t len, uint64_t offset)
-{
-	results[i] = INT32_MAX;
-	ios[i] = (struct spw_io){
-		.op = op, .buf = buf, .len_bytes = len, .offset_bytes = offset, .done = done, .context = &results[i]};
-	return &ios[i];
-}
-
-static int32_t run(enum spw_op op, char *buf, uint32_t len, uint64_t offset)
-{
-	assert_int_equal(spw_queue_prepare(queue, make_io(0, op, buf, len, offset)), 0);
-	while (results[0] == INT32_MAX)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	return results[0];
-}
-
-static void open_device(void)
-{
-	struct spw_device_opts opts;
-
-	spw_device_opts_init(&opts, sizeof(opts));
-	opts.log.write = collect;
-	if (spw_device_open(PATH, &opts, &device))
-		fail_msg("%s", spw_last_error());
-}
-
-static void open_queue_of(uint32_t depth, bool with_arena, uint32_t timeout_ms)
-{
-	struct spw_queue_opts opts;
-
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.depth = depth;
-	opts.arena = with_arena ? arena : NULL;
-	opts.log.write = collect;
-	opts.wait = SPW_WAIT_POLL;
-	opts.timeout_ms = timeout_ms;
-	opts.tune_path = "";
-	if (spw_queue_open(&device, 1, &opts, &queue))
-		fail_msg("%s", spw_last_error());
-	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
-}
-
-static void begin_with(unsigned block_shift)
-{
-	struct spw_arena_opts opts;
-	void *at;
-
-	fake_begin(block_shift);
-	spw_vfio_timeout_ms = 200;
-	said[0] = '\0';
-	ended = failed = 0;
-	spw_arena_opts_init(&opts, sizeof(opts));
-	opts.bytes = ARENA_BYTES;
-	opts.no_hugetlb = true;
-	assert_int_equal(spw_arena_open(&opts, &arena), 0);
-	assert_int_equal(spw_arena_alloc(arena, ARENA_BYTES, &at), 0);
-	memory = at;
-	foreign = malloc(FOREIGN_SIZE + 64);
-	assert_non_null(foreign);
-	open_device();
-}
-
-static int begin(void **state)
-{
-	(void)state;
-	begin_with(9);
-	return 0;
-}
-
-static int begin_4k(void **state)
-{
-	(void)state;
-	begin_with(12);
-	return 0;
-}
-
-static int end(void **state)
-{
-	(void)state;
-	spw_queue_close(queue);
-	queue = NULL;
-	spw_device_close(device);
-	device = NULL;
-	spw_arena_close(arena);
-	free(foreign);
-	assert_true(fake.closed);
-	assert_int_equal(fake_mapped(), 0);
-	assert_int_equal(fake.faults, 0);
-	fake_end();
-	return 0;
-}
-
-static void expect_said(const char *words)
-{
-	if (!strstr(said, words))
-		fail_msg("not said: %s; but: %s", words, said);
-}
-
-static void expect_error(const char *words)
-{
-	if (!strstr(spw_last_error(), words))
-		fail_msg("not said: %s; but: %s", words, spw_last_error());
-}
 
 /* ---- A device without a queue ----------------------------------------------------------------------------------------------- */
 
@@ -364,6 +221,21 @@ static void test_every_size_and_place(void **state)
 			}
 }
 
+static int32_t run_vector(enum spw_op op, const struct iovec *iov, unsigned count, uint64_t offset)
+{
+	uint32_t len = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		len += (uint32_t)iov[i].iov_len;
+	make_io(0, op, NULL, len, offset);
+	ios[0].iov = iov;
+	ios[0].iov_count = count;
+	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
+	while (results[0] == INT32_MAX)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	return results[0];
+}
+
 static void test_copies_are_counted_with_their_reason(void **state)
 {
 	struct spw_queue_stats stats;
@@ -381,15 +253,61 @@ static void test_copies_are_counted_with_their_reason(void **state)
 	assert_int_equal(stats.parts_copied_foreign, 1);
 	assert_int_equal(stats.parts_copied_gaps, 0);
 	assert_int_equal(stats.parts_fixed, 1);
-	make_io(0, SPW_READ, NULL, 1536, 0);
-	ios[0].iov = gaps;
-	ios[0].iov_count = 3;
-	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
-	while (results[0] == INT32_MAX)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	assert_int_equal(results[0], 1536);
+	assert_int_equal(run_vector(SPW_READ, gaps, 3, 0), 1536);
 	for (unsigned i = 0; i < 3; i++)
 		assert_memory_equal(gaps[i].iov_base, fake.drives[0] + 512 * i, 512);
+}
+
+/* Lists of runs where they are shorter than what pages take, and for what pages cannot name. */
+static void test_lists_of_runs(void **state)
+{
+	struct iovec gaps[3] = {{memory, 512}, {memory + 8192, 1024}, {memory + 4096, 512}};
+	struct iovec next[2] = {{memory, 65536}, {memory + 65536, 4096}};
+	struct spw_queue_stats stats;
+	struct iovec scattered[8];
+
+	(void)state;
+	open_queue_of(8, true, 0);
+	assert_non_null(strstr(spw_queue_description(queue), "scatter gather"));
+	/* Two pages need no list. */
+	assert_int_equal(run(SPW_READ, memory + 512, 7680, 0), 7680);
+	assert_int_equal(fake.descriptors + fake.segments + fake.lists, 0);
+	assert_int_equal(run(SPW_READ, memory + 512, 8192, 0), 8192);
+	assert_int_equal(fake.descriptors, 1);
+	/* A copy is one run, too. */
+	assert_int_equal(run(SPW_READ, foreign, 65536, 0), 65536);
+	assert_int_equal(fake.descriptors, 2);
+	assert_int_equal(run_vector(SPW_READ, next, 2, 0), 69632);
+	assert_int_equal(fake.descriptors, 3);
+	assert_memory_equal(memory, fake.drives[0], 69632);
+	assert_int_equal(fake.segments + fake.lists, 0);
+	assert_int_equal(run_vector(SPW_READ, gaps, 3, 4096), 2048);
+	assert_int_equal(fake.segments, 1);
+	assert_memory_equal(memory + 8192, fake.drives[0] + 4608, 1024);
+	assert_int_equal(run_vector(SPW_WRITE, gaps, 3, 65536), 2048);
+	assert_memory_equal(fake.drives[0] + 65536, fake.drives[0] + 4096, 2048);
+	assert_int_equal(fake.segments, 2);
+	/* Pages far from each other: a word each, against two. */
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(scattered); i++)
+		scattered[i] = (struct iovec){memory + (size_t)(7 - i) * 16384, 4096};
+	assert_int_equal(run_vector(SPW_READ, scattered, 8, 8192), 32768);
+	assert_int_equal(fake.lists, 1);
+	assert_int_equal(fake.segments, 2);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(scattered); i++)
+		assert_memory_equal(scattered[i].iov_base, fake.drives[0] + 8192 + i * 4096, 4096);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.parts_copied_gaps, 0);
+	assert_int_equal(stats.parts_copied_foreign, 1);
+}
+
+static void test_no_lists_of_runs_for_a_controller_that_takes_none(void **state)
+{
+	(void)state;
+	open_queue_of(8, true, 0);
+	assert_null(strstr(spw_queue_description(queue), "scatter gather"));
+	assert_int_equal(run(SPW_READ, memory, 65536, 0), 65536);
+	assert_int_equal(fake.lists, 1);
+	assert_int_equal(fake.descriptors + fake.segments, 0);
 }
 
 /* A mixture of arena and other memory, with gaps and without, of any length. */
@@ -425,15 +343,9 @@ static void test_random_vectors(void **state)
 		for (unsigned write = 0; write < 2; write++) {
 			uint32_t sum = 0;
 
-			make_io(0, write ? SPW_WRITE : SPW_READ, NULL, len, 8192);
-			ios[0].iov = iov;
-			ios[0].iov_count = count;
 			for (unsigned i = 0; i < count; i++)
 				memset(iov[i].iov_base, (int)(round + i), iov[i].iov_len);
-			assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
-			while (results[0] == INT32_MAX)
-				assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-			assert_int_equal(results[0], len);
+			assert_int_equal(run_vector(write ? SPW_WRITE : SPW_READ, iov, count, 8192), len);
 			for (unsigned i = 0; i < count; sum += (uint32_t)iov[i++].iov_len)
 				assert_memory_equal(iov[i].iov_base, fake.drives[0] + 8192 + sum, iov[i].iov_len);
 		}
@@ -512,6 +424,22 @@ static void test_doorbells_are_rung_once_per_batch(void **state)
 	assert_int_equal(spw_queue_reap(queue, 16, -1), 16);
 }
 
+/* A drive that answers one command at a time is told of many completions at once. */
+static void test_heads_are_told_once_per_many(void **state)
+{
+	enum { COUNT = 310 };
+	unsigned before;
+
+	(void)state;
+	open_queue_of(31, true, 0);
+	before = fake.head_doorbells;
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(run(SPW_READ, memory, 4096, i * 4096), 4096);
+	fake_pump();
+	/* A ring of 64 entries, one of which is never used. */
+	assert_int_equal(fake.head_doorbells - before, COUNT / (64 - 31));
+}
+
 static void test_flush_and_discard(void **state)
 {
 	(void)state;
@@ -568,251 +496,6 @@ static void test_cancelled_in_flight(void **state)
 		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
 	for (unsigned i = 0; i < 40; i++)
 		assert_true(results[i] == 8192 || (i % 2 == 0 && results[i] == -ECANCELED));
-}
-
-/* ---- Controllers that go wrong ---------------------------------------------------------------------------------------------- */
-
-static unsigned bad_ends;
-
-/* A buffer is given back only when the controller cannot write to it any more. */
-static void done_safely(struct spw_io *io)
-{
-	if (io->res < 0 && !fake.cut)
-		bad_ends++;
-	done(io);
-}
-
-static void start_many(unsigned count)
-{
-	bad_ends = 0;
-	for (unsigned i = 0; i < count; i++) {
-		make_io(i, i % 2 ? SPW_WRITE : SPW_READ, (i % 3 ? memory : foreign) + (size_t)i * 4096, 4096, i * 4096);
-		ios[i].done = done_safely;
-		assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
-	}
-	assert_int_equal(spw_queue_submit(queue), 0);
-}
-
-static void finish_many(unsigned count)
-{
-	while (ended < count)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	assert_int_equal(ended, count);
-	assert_int_equal(bad_ends, 0);
-	assert_true(fake.cut);
-}
-
-/* After its death everything fails at once, and a fresh open works. */
-static void expect_dead_then_alive(void)
-{
-	struct spw_device *again;
-
-	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
-	assert_int_equal(run(SPW_WRITE, foreign, 1u << 20, 0), -ENODEV);
-	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), -ENODEV);
-	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
-	spw_queue_close(queue);
-	queue = NULL;
-	assert_int_equal(fake_mapped() > 0, 1); /* what the device itself has */
-	spw_device_close(device);
-	device = NULL;
-	assert_true(fake.closed);
-	memset(fake.registers, 0, FAKE_REGISTERS);
-	fake.never_after = FAKE_NEVER;
-	fake.wrong_cid = fake.twice = 0;
-	fake.wanted_back = false;
-	fake.never_stops = false;
-	assert_int_equal(spw_device_open(PATH, NULL, &again), 0);
-	assert_int_equal(spw_device_pread(again, foreign, 512, 0), 0);
-	spw_device_close(again);
-	open_device();
-}
-
-static void test_a_command_past_its_deadline(void **state)
-{
-	uint64_t start_ns;
-
-	(void)state;
-	open_queue_of(32, true, 60);
-	fake.never_after = 5;
-	start_ns = spw_clock_ns();
-	start_many(20);
-	finish_many(20);
-	assert_true(spw_clock_ns() - start_ns >= 60000000);
-	assert_int_equal(failed, 15);
-	assert_int_equal(results[19], -ETIMEDOUT);
-	expect_said("has not ended within 60 ms");
-	expect_dead_then_alive();
-}
-
-/* Others come and go meanwhile: the one that does not is found all the same, and no other one has its deadline. */
-static void test_one_stuck_among_many(void **state)
-{
-	unsigned rounds = 0;
-
-	(void)state;
-	open_queue_of(4, true, 50);
-	start_many(1);
-	fake.never_after = 0;
-	fake_pump();
-	fake.never_after = FAKE_NEVER;
-	/* What is pending stays so: the controller forgets about it. */
-	assert_int_equal(fake.pending_count, 1);
-	fake.pending_count = 0;
-	while (ended == 0 || results[0] == INT32_MAX) {
-		make_io(1, SPW_READ, memory + 65536, 4096, 0);
-		assert_int_equal(spw_queue_prepare(queue, &ios[1]), 0);
-		while (results[1] == INT32_MAX)
-			assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-		rounds++;
-	}
-	assert_int_equal(results[0], -ETIMEDOUT);
-	assert_true(fake.cut);
-	assert_true(rounds > 10);
-	expect_dead_then_alive();
-}
-
-static void test_a_controller_that_does_not_even_stop(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 40);
-	fake.never_after = 0;
-	fake.never_stops = true;
-	start_many(8);
-	finish_many(8);
-	assert_int_equal(failed, 8);
-	expect_dead_then_alive();
-}
-
-static void test_a_fatal_status(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 20000);
-	fake.never_after = 2;
-	start_many(8);
-	fake_pump();
-	fake.registers[0x1c / 4] |= 2;
-	finish_many(8);
-	assert_int_equal(failed, 6);
-	assert_int_equal(results[7], -EIO);
-	expect_said("CSTS.CFS");
-	expect_dead_then_alive();
-}
-
-static void test_registers_of_all_ones(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 20000);
-	fake.never_after = 0;
-	start_many(8);
-	memset(fake.registers, 0xff, FAKE_REGISTERS);
-	finish_many(8);
-	assert_int_equal(results[0], -ENODEV);
-	expect_said("all ones");
-	expect_dead_then_alive();
-}
-
-static void test_reset_behind_our_back(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 20000);
-	fake.never_after = 0;
-	start_many(8);
-	fake_reset();
-	fake.registers[0x1c / 4] = 0;
-	fake.registers[0x14 / 4] = 0;
-	finish_many(8);
-	assert_int_equal(results[0], -EIO);
-	expect_said("CSTS.RDY");
-	expect_dead_then_alive();
-}
-
-static void test_wanted_back_by_the_kernel(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 20000);
-	fake.never_after = 0;
-	start_many(8);
-	fake.wanted_back = true;
-	finish_many(8);
-	assert_int_equal(results[0], -ENODEV);
-	expect_said("the kernel wants the device back");
-	expect_dead_then_alive();
-}
-
-static void test_completions_for_other_commands(void **state)
-{
-	static const uint16_t flips[] = {0x3ff, 0x400, 0x7c00, 0x8000, 0xffff};
-
-	(void)state;
-	for (size_t i = 0; i < SPW_ARRAY_LEN(flips); i++) {
-		open_queue_of(32, true, 20000);
-		ended = failed = 0;
-		fake.never_after = 3;
-		fake.wrong_cid = 1;
-		fake.cid_flip = flips[i];
-		start_many(8);
-		finish_many(8);
-		assert_true(failed > 0);
-		expect_said("a completion for a command that");
-		expect_dead_then_alive();
-		said[0] = '\0';
-	}
-}
-
-static void test_completions_that_come_twice(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 20000);
-	fake.twice = 1;
-	fake.never_after = 4;
-	start_many(8);
-	finish_many(8);
-	expect_said("a second completion for one command");
-	expect_dead_then_alive();
-}
-
-static void test_death_while_a_call_waits(void **state)
-{
-	(void)state;
-	spw_vfio_timeout_ms = 40;
-	fake.never_after = 0;
-	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ETIMEDOUT);
-	expect_error("no answer to command 02h of queue 1 within 40 ms");
-	assert_true(fake.cut);
-	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
-	expect_error("no answer to command 02h");
-	fake.never_after = FAKE_NEVER;
-	spw_device_close(device);
-	open_device();
-	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
-}
-
-static void test_closing_with_commands_that_never_end(void **state)
-{
-	(void)state;
-	open_queue_of(32, true, 40);
-	fake.never_after = 0;
-	start_many(8);
-	spw_queue_close(queue);
-	queue = NULL;
-	assert_int_equal(ended, 8);
-	assert_int_equal(bad_ends, 0);
-}
-
-static void test_events_are_logged_and_asked_for_again(void **state)
-{
-	(void)state;
-	open_queue_of(4, true, 40);
-	for (unsigned i = 0; i < 2; i++) {
-		said[0] = '\0';
-		fake_pump();
-		fake_event(0x020101); /* health: temperature; its page: 2 */
-		while (!said[0])
-			assert_int_equal(run(SPW_READ, memory, 4096, 0), 4096);
-		expect_said("the temperature is over its limit");
-	}
-	assert_false(fake.cut);
 }
 
 /* ---- Several queues, namespaces, backends ----------------------------------------------------------------------------------- */
@@ -877,6 +560,59 @@ static void test_two_namespaces_in_one_queue(void **state)
 	spw_queue_close(queue);
 	queue = NULL;
 	spw_device_close(both[1]);
+}
+
+static void test_several_opened_at_once(void **state)
+{
+	static const char *const paths[] = {PATH, "/dev/null", "pci:" FAKE_ADDRESS "/2", "pci:0000:3e:00.0"};
+	struct spw_vfio_hold *hold;
+
+	(void)state;
+	spw_device_close(device);
+	device = NULL;
+	assert_true(fake.closed);
+	/* Nothing to be gained. */
+	assert_null(spw_vfio_hold(paths, 2));
+	assert_true(fake.closed);
+	hold = spw_vfio_hold(paths, 4);
+	assert_non_null(hold);
+	assert_int_equal(fake.opens, 2);
+	assert_false(fake.closed);
+	open_device();
+	assert_int_equal(fake.opens, 2);
+	/* What is open goes on. */
+	spw_vfio_let_go(hold);
+	spw_vfio_let_go(NULL);
+	assert_false(fake.closed);
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+}
+
+static void *open_and_close(void *context)
+{
+	for (unsigned i = 0; i < 50; i++) {
+		struct spw_device *one;
+
+		assert_int_equal(spw_device_open(context, NULL, &one), 0);
+		spw_device_close(one);
+	}
+	return NULL;
+}
+
+/* Whoever comes while the controller is opened or closed waits until that is done. */
+static void test_opened_and_closed_by_many(void **state)
+{
+	char *paths[] = {PATH, "pci:" FAKE_ADDRESS "/2", PATH};
+	pthread_t threads[SPW_ARRAY_LEN(paths)];
+
+	(void)state;
+	spw_device_close(device);
+	device = NULL;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(paths); i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, open_and_close, paths[i]), 0);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(paths); i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	assert_true(fake.closed);
+	open_device();
 }
 
 static void test_mixed_with_a_file(void **state)
@@ -981,7 +717,7 @@ static void test_wakes_and_timeouts(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	/* While polling. */
 	fake.never_after = 0;
-	start_many(1);
+	assert_int_equal(spw_queue_prepare(queue, make_io(0, SPW_READ, memory, 4096, 0)), 0);
 	start_ns = spw_clock_ns();
 	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
 	assert_true(spw_clock_ns() - start_ns >= 10000000);
@@ -994,9 +730,6 @@ static void test_wakes_and_timeouts(void **state)
 	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
 	assert_true(spw_clock_ns() - start_ns >= 10000000);
 }
-
-#define TEST(function)    cmocka_unit_test_setup_teardown(function, begin, end)
-#define TEST_4K(function) cmocka_unit_test_setup_teardown(function, begin_4k, end)
 
 int main(void)
 {
@@ -1013,31 +746,28 @@ int main(void)
 		TEST(test_controllers_that_do_not_start),
 		TEST(test_every_size_and_place),
 		TEST_4K(test_every_size_and_place),
+		TEST_SGL(test_every_size_and_place),
+		TEST_SGL_4K(test_every_size_and_place),
 		TEST(test_copies_are_counted_with_their_reason),
+		TEST_SGL(test_lists_of_runs),
+		TEST(test_no_lists_of_runs_for_a_controller_that_takes_none),
 		TEST(test_random_vectors),
 		TEST_4K(test_random_vectors),
+		TEST_SGL(test_random_vectors),
+		TEST_SGL_4K(test_random_vectors),
 		TEST(test_many_in_order),
 		TEST(test_many_out_of_order),
 		TEST(test_many_backwards_at_depth_1024),
 		TEST(test_many_at_depth_1),
 		TEST(test_doorbells_are_rung_once_per_batch),
+		TEST(test_heads_are_told_once_per_many),
 		TEST(test_flush_and_discard),
 		TEST(test_failures_of_the_drive),
 		TEST(test_cancelled_in_flight),
-		TEST(test_a_command_past_its_deadline),
-		TEST(test_one_stuck_among_many),
-		TEST(test_a_controller_that_does_not_even_stop),
-		TEST(test_a_fatal_status),
-		TEST(test_registers_of_all_ones),
-		TEST(test_reset_behind_our_back),
-		TEST(test_wanted_back_by_the_kernel),
-		TEST(test_completions_for_other_commands),
-		TEST(test_completions_that_come_twice),
-		TEST(test_death_while_a_call_waits),
-		TEST(test_closing_with_commands_that_never_end),
-		TEST(test_events_are_logged_and_asked_for_again),
 		TEST(test_queues_share_a_controller),
 		TEST(test_two_namespaces_in_one_queue),
+		TEST(test_several_opened_at_once),
+		TEST(test_opened_and_closed_by_many),
 		TEST(test_mixed_with_a_file),
 		TEST(test_refused_backends),
 		TEST(test_wakes_and_timeouts),

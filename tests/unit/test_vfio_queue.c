@@ -5,6 +5,7 @@
 
 #include "engine/vfio_container.h"
 #include "engine/vfio_prp.h"
+#include "engine/vfio_sgl.h"
 
 #define PAGE 4096u
 
@@ -150,6 +151,44 @@ static void test_gaps_are_refused(void **state)
 	assert_false(spw_vfio_prp_add(&builder, 0x1000, 4));
 }
 
+/* Runs that touch are one, others are not; the list has room for just so many. */
+static void test_runs(void **state)
+{
+	struct spw_vfio_sgl_builder builder;
+	uint64_t words[2];
+
+	(void)state;
+	spw_vfio_sgl(0x1234567890, 8192, words);
+	assert_int_equal(words[0], 0x1234567890);
+	assert_int_equal(words[1], 8192);
+	spw_vfio_sgl_begin(&builder, &list);
+	assert_true(spw_vfio_sgl_add(&builder, 0x1004, 4));
+	assert_true(spw_vfio_sgl_add(&builder, 0x1008, 0));
+	assert_true(spw_vfio_sgl_add(&builder, 0x1008, 0x3000));
+	spw_vfio_sgl_end(&builder, words);
+	assert_int_equal(words[0], 0x1004);
+	assert_int_equal(words[1], 0x3004);
+	assert_true(spw_vfio_sgl_add(&builder, 0x1000, 4));
+	spw_vfio_sgl_end(&builder, words);
+	assert_int_equal(words[0], list.iova);
+	assert_true(words[1] == (32 | UINT64_C(3) << 60));
+	assert_int_equal(list_page[2], 0x1000);
+	assert_int_equal(list_page[3], 4);
+	/* A length has 32 bits. */
+	spw_vfio_sgl_begin(&builder, &list);
+	assert_true(spw_vfio_sgl_add(&builder, 0x1000, UINT32_MAX - 3));
+	assert_true(spw_vfio_sgl_add(&builder, 0x1000 + (UINT64_C(1) << 32) - 4, 4));
+	assert_int_equal(builder.count, 2);
+	list_page[SPW_VFIO_PRP_ENTRIES] = 0x600d;
+	spw_vfio_sgl_begin(&builder, &list);
+	for (uint32_t i = 0; i < SPW_VFIO_SGL_RUNS_MAX; i++)
+		assert_true(spw_vfio_sgl_add(&builder, 0x100000 + i * 8192, 4096));
+	assert_true(spw_vfio_sgl_add(&builder, builder.end, 4)); /* of the last run */
+	assert_false(spw_vfio_sgl_add(&builder, 0x1000, 4));
+	assert_int_equal(list_page[SPW_VFIO_PRP_ENTRIES], 0x600d);
+	assert_int_equal(list_page[2 * SPW_VFIO_SGL_RUNS_MAX - 1], 4100);
+}
+
 /* ---- Addresses -------------------------------------------------------------------------------------------------------------- */
 
 #define MAPPINGS 200u
@@ -216,13 +255,17 @@ static void test_addresses_at_the_limits(void **state)
 static void test_entries(void **state)
 {
 	(void)state;
-	assert_int_equal(spw_vfio_pair_entries(1, 1024), 2);
-	assert_int_equal(spw_vfio_pair_entries(2, 1024), 4);
-	assert_int_equal(spw_vfio_pair_entries(3, 1024), 4);
+	/* A page of commands, and twice as many entries as slots; */
+	assert_int_equal(spw_vfio_pair_entries(1, 1024), 64);
 	assert_int_equal(spw_vfio_pair_entries(32, 1024), 64);
+	assert_int_equal(spw_vfio_pair_entries(33, 1024), 128);
+	assert_int_equal(spw_vfio_pair_entries(63, 1024), 128);
+	assert_int_equal(spw_vfio_pair_entries(64, 1024), 128);
 	assert_int_equal(spw_vfio_pair_entries(1024, 65536), 2048);
+	/* less where the controller takes less, down to fewer than the slots. */
 	assert_int_equal(spw_vfio_pair_entries(1024, 1024), 1024);
 	assert_int_equal(spw_vfio_pair_entries(1024, 100), 64);
+	assert_int_equal(spw_vfio_pair_entries(1, 33), 32);
 	assert_int_equal(spw_vfio_pair_entries(1024, 2), 2);
 }
 
@@ -282,6 +325,42 @@ static void test_rings_go_round(void **state)
 	assert_int_equal(pair.in_flight, count);
 	spw_vfio_pair_free(&pair, &fake.link);
 	assert_int_equal(fake_mapped(), 0);
+}
+
+/* Entries are given back together, and early enough for all slots to be in use at any time. */
+static void test_heads_are_told_late(void **state)
+{
+	static const struct {
+		uint32_t slots, entries_max, lag;
+	} cases[] = {{1, 1024, 62}, {32, 1024, 31}, {63, 1024, 64}, {4, 8, 3}, {7, 8, 0}, {16, 8, 0}, {1, 2, 0}};
+	uint32_t slot, status, result;
+
+	(void)state;
+	fake_begin(9);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		struct spw_vfio_pair pair;
+		uint32_t told = 0;
+
+		assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 1, cases[i].slots, cases[i].entries_max, 4, 0),
+				 0);
+		assert_int_equal(pair.head_lag_max, cases[i].lag);
+		fake.registers[0x100c / 4] = 0;
+		for (uint32_t n = 0; n < 1000; n++) {
+			uint16_t cid;
+
+			(void)spw_vfio_pair_begin(&pair, 0, &cid);
+			answer(&pair, n, cid, 0);
+			assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 1);
+			spw_vfio_pair_release(&pair);
+			if (pair.head - told > cases[i].lag)
+				told = pair.head;
+			assert_int_equal(fake.registers[0x100c / 4], told & pair.mask);
+			/* INV-1 */
+			assert_true(pair.head - told + (cases[i].slots < pair.mask ? cases[i].slots : pair.mask) <=
+				    pair.mask);
+		}
+		spw_vfio_pair_free(&pair, &fake.link);
+	}
 }
 
 static void test_completions_that_cannot_be(void **state)
@@ -346,10 +425,12 @@ int main(void)
 		cmocka_unit_test(test_every_alignment_around_the_ends_of_pages),
 		cmocka_unit_test(test_elements_that_fill_pages_are_one_run),
 		cmocka_unit_test(test_gaps_are_refused),
+		cmocka_unit_test(test_runs),
 		cmocka_unit_test(test_addresses_never_overlap),
 		cmocka_unit_test(test_addresses_at_the_limits),
 		cmocka_unit_test(test_entries),
 		cmocka_unit_test_teardown(test_rings_go_round, end_fake),
+		cmocka_unit_test_teardown(test_heads_are_told_late, end_fake),
 		cmocka_unit_test_teardown(test_completions_that_cannot_be, end_fake),
 		cmocka_unit_test_teardown(test_doorbells_beyond_the_registers, end_fake),
 	};

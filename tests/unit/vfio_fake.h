@@ -68,6 +68,7 @@ struct fake {
 	unsigned block_shift;
 	unsigned metadata_bytes;
 	uint32_t mdts;
+	uint32_t sgls; /* of Identify Controller: 0: takes no scatter gather lists */
 
 	struct fake_mapping mappings[FAKE_MAPPINGS];
 	uint64_t next_iova;
@@ -98,7 +99,11 @@ struct fake {
 	unsigned faults;
 	unsigned opens;
 	unsigned reads, writes, flushes, deallocations, zeroes, shutdowns;
-	unsigned doorbells; /* rung, as far as pumps saw */
+	unsigned doorbells;      /* of submissions, rung, as far as pumps saw */
+	unsigned head_doorbells; /* of completions, the same */
+	uint32_t heads_seen[FAKE_QUEUES];
+	unsigned lists;                 /* of pages, that I/O commands had; */
+	unsigned descriptors, segments; /* I/O commands with one descriptor, and with a segment of them */
 	uint32_t last_cdw13, last_cdw12;
 	uint32_t event_cid; /* of the Asynchronous Event Request that waits, + 1; 0: none */
 };
@@ -186,12 +191,60 @@ static inline unsigned fake_mapped(void)
 	return count;
 }
 
+/* One descriptor of memory. Return: how much of @len_bytes is left. */
+static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, uint64_t len_bytes, bool to_host)
+{
+	uint64_t now = what & UINT32_MAX;
+	char *memory;
+
+	if (what >> 32 != 0)
+		fake_fault("a descriptor that is no memory", what);
+	if ((address | now) & 3)
+		fake_fault("a descriptor that is no multiple of 4", address);
+	if (now > len_bytes) {
+		fake_fault("more memory than data", now);
+		now = len_bytes;
+	}
+	memory = fake_reach(address, now);
+	if (memory && to_host)
+		memcpy(memory, *data, now);
+	else if (memory)
+		memcpy(*data, memory, now);
+	*data += now;
+	return len_bytes - now;
+}
+
+static inline void fake_transfer_sgl(const union spw_vfio_command *command, char *data, uint64_t len_bytes,
+				     bool to_host)
+{
+	uint64_t bytes = command->prp[1] & UINT32_MAX;
+	const uint64_t *segment;
+
+	if (command->prp[1] >> 60 == 0) {
+		fake.descriptors++;
+		len_bytes = fake_run(command->prp[0], command->prp[1], &data, len_bytes, to_host);
+	} else {
+		fake.segments++;
+		if (command->prp[1] >> 32 != 0x30000000u || bytes == 0 || bytes % 16 || (command->prp[0] & 7))
+			fake_fault("a descriptor that is no last segment", command->prp[1]);
+		segment = (const uint64_t *)(const void *)fake_reach(command->prp[0], bytes);
+		for (uint64_t i = 0; segment && i < bytes / 16; i++)
+			len_bytes = fake_run(segment[2 * i], segment[2 * i + 1], &data, len_bytes, to_host);
+	}
+	if (len_bytes > 0)
+		fake_fault("more data than memory", len_bytes);
+}
+
 /* The memory of a command, piece by piece, in the order of the specification. */
 static inline void fake_transfer(const union spw_vfio_command *command, char *data, uint64_t len_bytes, bool to_host)
 {
 	uint64_t first = 4096 - (command->prp[0] & 4095), pages;
 	const uint64_t *list = NULL;
 
+	if (command->flags) {
+		fake_transfer_sgl(command, data, len_bytes, to_host);
+		return;
+	}
 	if (command->prp[0] & 3)
 		fake_fault("a first address that is no multiple of 4", command->prp[0]);
 	if (first > len_bytes)
@@ -203,6 +256,7 @@ static inline void fake_transfer(const union spw_vfio_command *command, char *da
 		if ((command->prp[1] & 4095) + pages * 8 > 4096)
 			fake_fault("a list that leaves its page", command->prp[1]);
 		list = (const uint64_t *)(const void *)fake_reach(command->prp[1], pages * 8);
+		fake.lists++;
 	}
 	for (uint64_t i = 0, at = 0; i <= pages; i++) {
 		uint64_t address = i == 0 ? command->prp[0] : pages == 1 ? command->prp[1] : list ? list[i - 1] : 0;
@@ -242,6 +296,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		fake_put(data + 516, FAKE_NAMESPACES, 4);
 		fake_put(data + 520, 1u << 2 | 1u << 3, 2);
 		data[525] = 1;
+		fake_put(data + 536, fake.sgls, 4);
 	} else if (command->nsid >= 1 && command->nsid <= FAKE_NAMESPACES) {
 		fake_put(data, FAKE_DRIVE_BYTES >> fake.block_shift, 8);
 		fake_put(data + 128, fake.metadata_bytes, 2);
@@ -273,6 +328,9 @@ static inline uint16_t fake_admin(const union spw_vfio_command *command, uint32_
 {
 	uint8_t health[512] = {0, 0x2c, 0x01, 100, 10, 3};
 
+	/* Lists of admin commands are of pages. */
+	if (command->flags)
+		fake_fault("flags of an admin command", command->flags);
 	switch (command->opcode) {
 	case 0x00: fake.sqs[command->cdw10 & 0xf].entries = 0; return 0;
 	case 0x04:
@@ -295,8 +353,12 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 	uint64_t len = ((uint64_t)(command->cdw12 & 0xffff) + 1) << fake.block_shift;
 	char *drive;
 
-	if (command->nsid < 1 || command->nsid > FAKE_NAMESPACES || command->flags)
+	if (command->nsid < 1 || command->nsid > FAKE_NAMESPACES)
 		return 0x400b;
+	if (command->flags && (command->flags != 0x40 || !fake.sgls)) {
+		fake_fault("flags", command->flags);
+		return 0x4002;
+	}
 	drive = fake.drives[command->nsid - 1];
 	fake.last_cdw12 = command->cdw12;
 	fake.last_cdw13 = command->cdw13;
@@ -397,6 +459,8 @@ static inline void fake_fetch(uint16_t id)
 		return;
 	}
 	fake.doorbells += sq->at != tail;
+	fake.head_doorbells += fake.heads_seen[id] != fake.registers[0x1000 / 4 + 2 * id + 1];
+	fake.heads_seen[id] = fake.registers[0x1000 / 4 + 2 * id + 1];
 	while (sq->at != tail && fake.pending_count < FAKE_PENDING) {
 		const union spw_vfio_command *at =
 			(const void *)fake_reach(sq->iova + sq->at * sizeof(*at), sizeof(*at));

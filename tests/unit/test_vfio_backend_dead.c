@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong: all that it can do, and what
+ * becomes of buffers
+ */
+/* wrap: spw_vfio_link_open */
+#include "tests/unit/vfio_rig.h"
+
+static unsigned bad_ends;
+
+/* A buffer is given back only when the controller cannot write to it any more. */
+static void done_safely(struct spw_io *io)
+{
+	if (io->res < 0 && !fake.cut)
+		bad_ends++;
+	done(io);
+}
+
+static void start_many(unsigned count)
+{
+	bad_ends = 0;
+	for (unsigned i = 0; i < count; i++) {
+		make_io(i, i % 2 ? SPW_WRITE : SPW_READ, (i % 3 ? memory : foreign) + (size_t)i * 4096, 4096, i * 4096);
+		ios[i].done = done_safely;
+		assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
+	}
+	assert_int_equal(spw_queue_submit(queue), 0);
+}
+
+static void finish_many(unsigned count)
+{
+	while (ended < count)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	assert_int_equal(ended, count);
+	assert_int_equal(bad_ends, 0);
+	assert_true(fake.cut);
+}
+
+/* After its death everything fails at once, and a fresh open works. */
+static void expect_dead_then_alive(void)
+{
+	struct spw_device *again;
+
+	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
+	assert_int_equal(run(SPW_WRITE, foreign, 1u << 20, 0), -ENODEV);
+	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), -ENODEV);
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
+	spw_queue_close(queue);
+	queue = NULL;
+	assert_int_equal(fake_mapped() > 0, 1); /* what the device itself has */
+	spw_device_close(device);
+	device = NULL;
+	assert_true(fake.closed);
+	memset(fake.registers, 0, FAKE_REGISTERS);
+	fake.never_after = FAKE_NEVER;
+	fake.wrong_cid = fake.twice = 0;
+	fake.wanted_back = false;
+	fake.never_stops = false;
+	assert_int_equal(spw_device_open(PATH, NULL, &again), 0);
+	assert_int_equal(spw_device_pread(again, foreign, 512, 0), 0);
+	spw_device_close(again);
+	open_device();
+}
+
+static void test_a_command_past_its_deadline(void **state)
+{
+	uint64_t start_ns;
+
+	(void)state;
+	open_queue_of(32, true, 60);
+	fake.never_after = 5;
+	start_ns = spw_clock_ns();
+	start_many(20);
+	finish_many(20);
+	assert_true(spw_clock_ns() - start_ns >= 60000000);
+	assert_int_equal(failed, 15);
+	assert_int_equal(results[19], -ETIMEDOUT);
+	expect_said("has not ended within 60 ms");
+	expect_dead_then_alive();
+}
+
+/* Others come and go meanwhile: the one that does not is found all the same, and no other one has its deadline. */
+static void test_one_stuck_among_many(void **state)
+{
+	unsigned rounds = 0;
+
+	(void)state;
+	open_queue_of(4, true, 50);
+	start_many(1);
+	fake.never_after = 0;
+	fake_pump();
+	fake.never_after = FAKE_NEVER;
+	/* What is pending stays so: the controller forgets about it. */
+	assert_int_equal(fake.pending_count, 1);
+	fake.pending_count = 0;
+	while (ended == 0 || results[0] == INT32_MAX) {
+		make_io(1, SPW_READ, memory + 65536, 4096, 0);
+		assert_int_equal(spw_queue_prepare(queue, &ios[1]), 0);
+		while (results[1] == INT32_MAX)
+			assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+		rounds++;
+	}
+	assert_int_equal(results[0], -ETIMEDOUT);
+	assert_true(fake.cut);
+	assert_true(rounds > 10);
+	expect_dead_then_alive();
+}
+
+static void test_a_controller_that_does_not_even_stop(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 40);
+	fake.never_after = 0;
+	fake.never_stops = true;
+	start_many(8);
+	finish_many(8);
+	assert_int_equal(failed, 8);
+	expect_dead_then_alive();
+}
+
+static void test_a_fatal_status(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 2;
+	start_many(8);
+	fake_pump();
+	fake.registers[0x1c / 4] |= 2;
+	finish_many(8);
+	assert_int_equal(failed, 6);
+	assert_int_equal(results[7], -EIO);
+	expect_said("CSTS.CFS");
+	expect_dead_then_alive();
+}
+
+static void test_registers_of_all_ones(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 0;
+	start_many(8);
+	memset(fake.registers, 0xff, FAKE_REGISTERS);
+	finish_many(8);
+	assert_int_equal(results[0], -ENODEV);
+	expect_said("all ones");
+	expect_dead_then_alive();
+}
+
+static void test_reset_behind_our_back(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 0;
+	start_many(8);
+	fake_reset();
+	fake.registers[0x1c / 4] = 0;
+	fake.registers[0x14 / 4] = 0;
+	finish_many(8);
+	assert_int_equal(results[0], -EIO);
+	expect_said("CSTS.RDY");
+	expect_dead_then_alive();
+}
+
+static void test_wanted_back_by_the_kernel(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.never_after = 0;
+	start_many(8);
+	fake.wanted_back = true;
+	finish_many(8);
+	assert_int_equal(results[0], -ENODEV);
+	expect_said("the kernel wants the device back");
+	expect_dead_then_alive();
+}
+
+static void test_completions_for_other_commands(void **state)
+{
+	static const uint16_t flips[] = {0x3ff, 0x400, 0x7c00, 0x8000, 0xffff};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(flips); i++) {
+		open_queue_of(32, true, 20000);
+		ended = failed = 0;
+		fake.never_after = 3;
+		fake.wrong_cid = 1;
+		fake.cid_flip = flips[i];
+		start_many(8);
+		finish_many(8);
+		assert_true(failed > 0);
+		expect_said("a completion for a command that");
+		expect_dead_then_alive();
+		said[0] = '\0';
+	}
+}
+
+static void test_completions_that_come_twice(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.twice = 1;
+	fake.never_after = 4;
+	start_many(8);
+	finish_many(8);
+	expect_said("a second completion for one command");
+	expect_dead_then_alive();
+}
+
+static void test_death_while_a_call_waits(void **state)
+{
+	(void)state;
+	spw_vfio_timeout_ms = 40;
+	fake.never_after = 0;
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ETIMEDOUT);
+	expect_error("no answer to command 02h of queue 1 within 40 ms");
+	assert_true(fake.cut);
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
+	expect_error("no answer to command 02h");
+	fake.never_after = FAKE_NEVER;
+	spw_device_close(device);
+	open_device();
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+}
+
+static void test_closing_with_commands_that_never_end(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 40);
+	fake.never_after = 0;
+	start_many(8);
+	spw_queue_close(queue);
+	queue = NULL;
+	assert_int_equal(ended, 8);
+	assert_int_equal(bad_ends, 0);
+}
+
+static void test_events_are_logged_and_asked_for_again(void **state)
+{
+	(void)state;
+	open_queue_of(4, true, 40);
+	for (unsigned i = 0; i < 2; i++) {
+		said[0] = '\0';
+		fake_pump();
+		fake_event(0x020101); /* health: temperature; its page: 2 */
+		while (!said[0])
+			assert_int_equal(run(SPW_READ, memory, 4096, 0), 4096);
+		expect_said("the temperature is over its limit");
+	}
+	assert_false(fake.cut);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_a_command_past_its_deadline),
+		TEST(test_one_stuck_among_many),
+		TEST(test_a_controller_that_does_not_even_stop),
+		TEST(test_a_fatal_status),
+		TEST(test_registers_of_all_ones),
+		TEST(test_reset_behind_our_back),
+		TEST(test_wanted_back_by_the_kernel),
+		TEST(test_completions_for_other_commands),
+		TEST(test_completions_that_come_twice),
+		TEST(test_death_while_a_call_waits),
+		TEST(test_closing_with_commands_that_never_end),
+		TEST(test_events_are_logged_and_asked_for_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
