@@ -5,14 +5,7 @@
  * After a kill the store opens at once, empty and good for use, and its neighbour's partition holds every byte. After a kill in the
  * middle of a format the drives are the old store, the new one, or are refused in words; never anything else.
  */
-#include "tests/integration/test_store.h"
-
-#include <signal.h>
-#include <stdbool.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "tests/integration/test_child.h"
 
 #define KILLS         8
 #define FORMAT_KILLS  12
@@ -21,70 +14,6 @@
 #define OBJECT_BYTES  (MIB / 2)
 
 static uint64_t seed;
-static pid_t child;
-
-/* In the child, where cmocka's asserts would return into the parent's test. */
-#define child_check(condition)                                                                                \
-	do {                                                                                                  \
-		if (!(condition)) {                                                                           \
-			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, spw_last_error()); \
-			_exit(1);                                                                             \
-		}                                                                                             \
-	} while (0)
-
-/* Begin @work in a process of its own, and return when it says that it has begun. */
-static void start(void (*work)(int said, uint64_t random))
-{
-	int said[2];
-	char word;
-
-	assert_int_equal(pipe(said), 0);
-	(void)fflush(NULL);
-	child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		(void)close(said[0]);
-		work(said[1], random_next(&seed));
-		_exit(0);
-	}
-	(void)close(said[1]);
-	if (read(said[0], &word, 1) != 1)
-		fail_msg("the child has ended instead of beginning");
-	(void)close(said[0]);
-}
-
-static void say(int said)
-{
-	char word = 's';
-
-	child_check(write(said, &word, 1) == 1);
-	(void)signal(SIGPIPE, SIG_IGN);
-}
-
-/* The moment itself is what is random here. */
-static void kill_within(uint64_t us)
-{
-	struct timespec delay = {.tv_nsec = (long)(random_below(&seed, us) * 1000)};
-	int status;
-
-	(void)nanosleep(&delay, NULL);
-	assert_int_equal(kill(child, SIGKILL), 0);
-	assert_int_equal(waitpid(child, &status, 0), child);
-	child = 0;
-	if (!WIFSIGNALED(status))
-		fail_msg("the child ended by itself with status %d", WEXITSTATUS(status));
-}
-
-static int end_all(void **state)
-{
-	if (child > 0) {
-		(void)kill(child, SIGKILL);
-		(void)waitpid(child, NULL, 0);
-		child = 0;
-	}
-	return close_stores(state);
-}
 
 static int open_partition(uint32_t partition, struct spw_store **store)
 {
@@ -108,7 +37,7 @@ static void traffic(int said, uint64_t random)
 
 	child_check(from && back && open_partition(0, &store) == 0);
 	content_fill(from, SLOTS * (size_t)OBJECT_BYTES, random);
-	say(said);
+	child_says(said);
 	for (;;) {
 		unsigned slot = (unsigned)random_below(&random, SLOTS);
 
@@ -137,8 +66,8 @@ static void test_traffic_killed(void **state)
 	content_fill(bytes, 4 * MIB, 77);
 	kept = put_wait(neighbour, bytes, 4 * MIB);
 	for (unsigned round = 0; round < KILLS; round++) {
-		start(traffic);
-		kill_within(30000);
+		start_child(traffic, random_next(&seed));
+		kill_child_within(&seed, 30000);
 		assert_ok(open_partition(0, &store));
 		assert_int_equal(stats_of(store).used_bytes, 0);
 		content_fill(bytes, 4 * MIB, round);
@@ -169,7 +98,7 @@ static int format_with(uint32_t partitions)
 static void formats(int said, uint64_t random)
 {
 	(void)random;
-	say(said);
+	child_says(said);
 	for (unsigned i = 0;; i++)
 		child_check(format_with(3 + i % 2) == 0);
 }
@@ -186,8 +115,8 @@ static void test_format_killed(void **state)
 		struct spw_store_opts opts = default_opts();
 		int rc;
 
-		start(formats);
-		kill_within(60000);
+		start_child(formats, random_next(&seed));
+		kill_child_within(&seed, 60000);
 		rc = spw_check(drive_paths, FORMAT_DRIVES, &info, NULL);
 		if (rc == 0)
 			assert_true(info.drives == FORMAT_DRIVES && (info.partitions == 3 || info.partitions == 4));
@@ -213,8 +142,8 @@ static int setup(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_traffic_killed, end_all),
-		cmocka_unit_test_teardown(test_format_killed, end_all),
+		cmocka_unit_test_teardown(test_traffic_killed, end_child),
+		cmocka_unit_test_teardown(test_format_killed, end_child),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/integration/test_store_processes.c - several processes on the same drives: one per partition, none in another's, none for ever */
-#include "tests/integration/test_store.h"
+#include "tests/integration/test_child.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -29,15 +29,6 @@ static void say_and_wait(void)
 	if (write(child_said, &word, 1) != 1 || read(child_told, &word, 1) != 1)
 		_exit(3);
 }
-
-/* In the child, where cmocka's asserts would return into the parent's test. */
-#define child_check(condition)                                                                                \
-	do {                                                                                                  \
-		if (!(condition)) {                                                                           \
-			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, spw_last_error()); \
-			_exit(1);                                                                             \
-		}                                                                                             \
-	} while (0)
 
 static struct child *start(unsigned which, void (*work)(unsigned which))
 {

@@ -7,14 +7,9 @@
  * must find them good for use at once, the store intact, and not one byte changed where the killed one did not
  * write: the second partition.
  */
-#include "tests/integration/test_store.h"
+#include "tests/integration/test_child.h"
 
-#include <signal.h>
 #include <stdbool.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define DRIVES       2
 #define KILLS_MAX    100
@@ -25,18 +20,8 @@
 #define DELAY_US_MAX 30000
 
 static uint64_t seed;
-static pid_t child;
 static uint64_t kept_offset_bytes[DRIVES];
 static uint8_t *memory; /* SLOTS objects */
-
-/* In the child, where cmocka's asserts would return into the parent's test. */
-#define child_check(condition)                                                                                \
-	do {                                                                                                  \
-		if (!(condition)) {                                                                           \
-			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, spw_last_error()); \
-			_exit(1);                                                                             \
-		}                                                                                             \
-	} while (0)
 
 static uint8_t *slot(unsigned i)
 {
@@ -52,18 +37,19 @@ static int try_open_store(struct spw_store **store)
 }
 
 /* Puts and gets, all slots at a time, without end. */
-static void work(int said)
+static void work(int said, uint64_t random)
 {
 	struct spw_request *requests[SLOTS];
 	spw_object objects[SLOTS];
 	struct spw_store *store;
 
+	(void)random;
 	child_check(try_open_store(&store) == 0);
 	for (unsigned round = 0;; round++) {
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_store_put(store, slot(i), OBJECT_BYTES, NULL, &objects[i], &requests[i]) == 0);
 		if (round == 0)
-			child_check(write(said, "s", 1) == 1);
+			child_says(said);
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_request_wait(requests[i]) == 0);
 		for (unsigned i = 0; i < SLOTS; i++)
@@ -74,41 +60,6 @@ static void work(int said)
 			child_check(spw_store_free(store, objects[i]) == 0);
 		}
 	}
-}
-
-/* Return when the child has its first requests in flight. */
-static void start(void)
-{
-	int said[2];
-	char word;
-
-	assert_int_equal(pipe(said), 0);
-	(void)fflush(NULL);
-	child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		(void)close(said[0]);
-		work(said[1]);
-	}
-	(void)close(said[1]);
-	if (read(said[0], &word, 1) != 1)
-		fail_msg("the child has ended instead of beginning");
-	(void)close(said[0]);
-}
-
-/* The moment itself is what is random here. */
-static void kill_it(void)
-{
-	struct timespec delay = {.tv_nsec = (long)(random_below(&seed, DELAY_US_MAX) * 1000)};
-	int status;
-
-	(void)nanosleep(&delay, NULL);
-	assert_int_equal(kill(child, SIGKILL), 0);
-	assert_int_equal(waitpid(child, &status, 0), child);
-	child = 0;
-	if (!WIFSIGNALED(status))
-		fail_msg("the child ended by itself with status %d", WEXITSTATUS(status));
 }
 
 static void move_kept(bool write_it)
@@ -172,8 +123,8 @@ static void test_killed_in_mid_io(void **state)
 	assert_non_null(memory);
 	content_fill(memory, SLOTS * (size_t)OBJECT_BYTES, 1);
 	for (unsigned round = 1; round <= kills; round++) {
-		start();
-		kill_it();
+		start_child(work, 0);
+		kill_child_within(&seed, DELAY_US_MAX);
 		verify(round);
 	}
 	assert_ok(spw_check(drive_paths, DRIVES, NULL, NULL));
@@ -190,19 +141,9 @@ static int set_up(void **state)
 	return rc;
 }
 
-static int end_all(void **state)
-{
-	if (child > 0) {
-		(void)kill(child, SIGKILL);
-		(void)waitpid(child, NULL, 0);
-		child = 0;
-	}
-	return close_stores(state);
-}
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed_in_mid_io, end_all)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed_in_mid_io, end_child)};
 
 	return cmocka_run_group_tests(tests, set_up, NULL);
 }
