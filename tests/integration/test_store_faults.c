@@ -2,10 +2,7 @@
 /* tests/integration/test_store_faults.c - bytes that change on the drive behind the store's back are found, named, and never handed out */
 #include "tests/integration/test_store.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define BLOCK_BYTES  4096u
 #define SEARCH_BYTES (4 * MIB)
@@ -36,35 +33,40 @@ struct found {
 	off_t offset_bytes;
 };
 
+static struct spw_device *open_raw(unsigned drive)
+{
+	struct spw_device *device;
+
+	assert_ok(spw_device_open(drive_paths[drive], NULL, &device));
+	return device;
+}
+
 static void raw_transfer(const struct found *place, void *block, bool write)
 {
-	int fd = open(drive_paths[place->drive], O_RDWR | O_DIRECT | O_CLOEXEC);
-	ssize_t moved;
+	struct spw_device *device = open_raw(place->drive);
 
-	assert_true(fd >= 0);
-	moved = write ? pwrite(fd, block, BLOCK_BYTES, place->offset_bytes)
-		      : pread(fd, block, BLOCK_BYTES, place->offset_bytes);
-	assert_int_equal(close(fd), 0);
-	assert_int_equal(moved, BLOCK_BYTES);
+	assert_ok(write ? spw_device_pwrite(device, block, BLOCK_BYTES, (uint64_t)place->offset_bytes)
+			: spw_device_pread(device, block, BLOCK_BYTES, (uint64_t)place->offset_bytes));
+	spw_device_close(device);
 }
 
 static bool find_on(unsigned drive, const uint8_t *block, struct found *found)
 {
-	int fd = open(drive_paths[drive], O_RDONLY | O_DIRECT | O_CLOEXEC);
+	struct spw_device *device = open_raw(drive);
+	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
 	bool is_found = false;
-	off_t at = 0;
-	ssize_t got;
+	size_t len;
 
-	assert_true(fd >= 0);
-	while (!is_found && (got = pread(fd, raw, SEARCH_BYTES, at)) > 0) {
-		for (ssize_t i = 0; !is_found && i + BLOCK_BYTES <= got; i += BLOCK_BYTES)
+	for (uint64_t at = 0; !is_found && at < size_bytes; at += len) {
+		len = size_bytes - at < SEARCH_BYTES ? (size_t)(size_bytes - at) : SEARCH_BYTES;
+		assert_ok(spw_device_pread(device, raw, len, at));
+		for (size_t i = 0; !is_found && i + BLOCK_BYTES <= len; i += BLOCK_BYTES)
 			if (memcmp(raw + i, block, BLOCK_BYTES) == 0) {
-				*found = (struct found){.drive = drive, .offset_bytes = at + i};
+				*found = (struct found){.drive = drive, .offset_bytes = (off_t)(at + i)};
 				is_found = true;
 			}
-		at += got;
 	}
-	assert_int_equal(close(fd), 0);
+	spw_device_close(device);
 	return is_found;
 }
 

@@ -76,6 +76,7 @@ static pid_t open_in_child(int *told)
 	pid_t pid;
 
 	assert_int_equal(pipe(ends), 0);
+	release_controllers();
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {

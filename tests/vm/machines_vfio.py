@@ -30,7 +30,8 @@ def stores(Case, Kind):
 
     return [
         Kind("vfio-store", "4 drives behind an IOMMU, and stores on them",
-             [Case("bind and unbind", "tests/vm/test_vfio_bind.sh"), *integration("store", "store_requests", "store_space", "store_threads"),
+             [Case("bind and unbind", "tests/vm/test_vfio_bind.sh"), Case("from the block layer to vfio and back", "tests/vm/test_vfio_rebind.sh"),
+              *integration("store", "store_requests", "store_space", "store_threads", "store_faults", "store_status"),
               *integration("store", "store_space", where=" on a mix", drives="0 2"),
               case("opened", "tests/vm/test_vfio_open.c"),
               Case("vfio a controller that stops answering", "tests/vm/test_faulty.c", "test_a_drive_that_fails",

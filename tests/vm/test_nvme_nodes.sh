@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: MIT
 # tests/vm/test_nvme_nodes.sh - a namespace has two nodes: what holds by one name holds by the other
 . "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/store.sh"
 
 read -r first second _ <<<"$SPW_VM_DRIVES"
 [ -b "$first" ] || skip "no NVMe drives"
 ng_first=/dev/ng${first#/dev/nvme}
 ng_second=/dev/ng${second#/dev/nvme}
-# Whatever ran before on these drives.
-dd if=/dev/zero of="$first" bs=1M count=2 oflag=direct status=none
-dd if=/dev/zero of="$second" bs=1M count=2 oflag=direct status=none
+clear_drives "$first" "$second"
 
 begin "a mounted file system is seen by the character node"
 modprobe ext4
@@ -36,18 +35,11 @@ expect_exit 0 "$SPILLWAY" bench --level=store --filename="$ng_first:$ng_second" 
 expect_exit 0 "$SPILLWAY" bench --level=store --filename="$first:$ng_second" --backend=nvme --rw=write --object-size=1m --size=16m
 
 begin "an open store locks both nodes"
-"$SPILLWAY" bench --level=store --filename="$ng_first:$ng_second" --rw=write --object-size=1m --size=16m --time_based --runtime=60 \
-    >"$TEST_TMP/holder" 2>&1 &
-holder=$!
-until "$SPILLWAY" info --devices "$first,$second" --json | grep -q '"partitions_in_use": 1'; do
-    kill -0 "$holder" || break
-    sleep 0.2
-done
+hold_store "$ng_first" "$ng_second"
 expect_exit 3 "$SPILLWAY" format --force --devices "$first"
 expect_output "a process has the store"
 expect_exit 1 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1m
-kill "$holder"
-wait "$holder" || true
+let_go
 
 begin "blocks written past the block layer are read through it, and the other way round"
 expect_exit 0 "$SPILLWAY" wipe --yes --devices "$ng_first,$ng_second"

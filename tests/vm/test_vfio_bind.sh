@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/vm/test_vfio_bind.sh - NVMe controllers taken from the kernel and given back: what is refused, what comes back, what probe says
 . "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/store.sh"
 
 read -r first second third _ <<<"$SPW_VM_DRIVES"
 [ -b "$first" ] || skip "no NVMe drives"
@@ -21,9 +22,7 @@ await_block_device() {
 one=$(address_of "$first")
 two=$(address_of "$second")
 three=$(address_of "$third")
-for drive in "$first" "$second" "$third"; do
-    dd if=/dev/zero of="$drive" bs=1M count=2 oflag=direct status=none
-done
+clear_drives "$first" "$second" "$third"
 
 begin "without the module, probe says so"
 rmmod vfio_pci 2>/dev/null || true
@@ -67,17 +66,10 @@ expect_exit 3 "$SPILLWAY" bind --force "$two"
 expect_output "held by"
 dmsetup remove --noudevsync held
 expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
-"$SPILLWAY" bench --level=store --filename="$second:$third" --rw=write --object-size=1m --size=16m --time_based --runtime=60 \
-    >"$TEST_TMP/holder" 2>&1 &
-holder=$!
-until "$SPILLWAY" info --devices "$second,$third" --json | grep -q '"partitions_in_use": 1'; do
-    kill -0 "$holder" || break
-    sleep 0.2
-done
+hold_store "$second" "$third"
 expect_exit 3 "$SPILLWAY" bind --force "$two"
 expect_output "a process has the store on it open"
-kill "$holder"
-wait "$holder" || true
+let_go
 expect_equal nvme "$(driver_of "$two")" driver
 
 begin "a store is no obstacle, a file system one that --force overcomes; both are there afterwards"
@@ -112,8 +104,10 @@ expect_exit 1 "$SPILLWAY" bind 0000:00:00.0
 expect_output "is no NVMe controller"
 expect_exit 1 "$SPILLWAY" bind 0000:7f:00.0
 expect_output "no such PCI device"
-expect_exit 1 "$SPILLWAY" bind nonsense
-expect_exit 2 "$SPILLWAY" bind
+# Neither is one touched when another is none.
+expect_exit 2 "$SPILLWAY" bind --force "$one" nonsense
+expect_exit 1 "$SPILLWAY" bind --force "$one" 0000:00:00.0
+expect_equal nvme "$(driver_of "$one")" driver
 
 begin "one that a process has open stays bound"
 expect_exit 0 "$SPILLWAY" bind --force "$one" --user nobody

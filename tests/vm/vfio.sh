@@ -4,6 +4,7 @@
 #
 #   . tests/vm/vfio.sh; vfio_take 0 1 2 3      these drives, by their place in SPW_VM_DRIVES; SPW_TEST_DEVICES then names them so
 #
+# All drives are made empty before, those that are not taken too: tests search them for what they have written.
 # The kernel's driver gets them back when the shell ends, for what runs next in the same machine.
 
 vfio_taken=()
@@ -18,6 +19,9 @@ vfio_take() {
     read -ra drives <<<"$SPW_VM_DRIVES"
     read -ra devices <<<"$SPW_VM_DRIVES"
     trap vfio_give_back EXIT
+    for place in "${!drives[@]}"; do
+        blkdiscard -z "${drives[place]}" || return
+    done
     for place in "$@"; do
         address=$(vfio_address "${drives[place]}")
         echo vfio-pci >"/sys/bus/pci/devices/$address/driver_override" || return
