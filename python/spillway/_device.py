@@ -12,8 +12,9 @@ Use:    the slot is read from the drives, ahead of its use where it can be guess
 Nothing here waits for a stream, least of all for the one that computes: the process waits only for drives, and at the end
 for its own copies. What is asked for while the device still has it is taken from there.
 
-Rule: all but small tensors goes to the drives. Without a free slot a tensor stays on the device; what the drives do not
-take stays in its slot.
+What stays on the device is chosen by a plan (_device_plan.py). Without one, in the first step and in one that is unlike it, all
+but small tensors goes to the drives. Without a free slot a tensor stays on the device; what the drives do not take stays in its
+slot.
 """
 from __future__ import annotations
 
@@ -33,6 +34,7 @@ from torch import Tensor
 
 from . import _library
 from ._library import SpillwayError, blocking, check, fast
+from ._device_plan import Busy, DevicePlan, Row
 from ._torch_compat import storage_of
 from .report import DeviceStats
 from .store import Store
@@ -145,14 +147,16 @@ class _User(weakref.ref):
 class Entry:
     """Bytes [begin, begin + length) of one content of one storage.
 
-    In memory of the device while ``tensor`` is set; in ``slot`` from when that is not; on the drives as ``thing`` from
+    In memory of the device while ``tensor`` is set, for good if ``kept``; in ``slot`` from when that is not; on the drives as ``thing`` from
     when ``request`` of the put has ended. ``request`` is a put while it is in DevicePath's list of writes, else a get.
     """
 
     __slots__ = ("key", "version", "begin", "length", "device", "tensor", "produced", "copied", "slot", "thing", "request",
-                 "reading", "users", "base", "arrived", "index", "__weakref__")
+                 "reading", "users", "base", "arrived", "index", "kept", "row", "__weakref__")
 
-    def __init__(self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor, slot: _Slot) -> None:
+    def __init__(
+        self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor, slot: Optional[_Slot]
+    ) -> None:
         self.key = key
         self.version = version
         self.begin = begin
@@ -160,6 +164,8 @@ class Entry:
         self.device = tensor.device
         self.tensor: Optional[Tensor] = tensor
         self.slot: Optional[_Slot] = slot
+        self.kept = slot is None
+        self.row: Optional[Row] = None  # of the plan's measurement
         self.produced: Any = None  # the event after what computed it
         self.copied: Any = None
         self.thing: Optional[int] = None
@@ -186,12 +192,19 @@ class DevicePath:
     :param table: the CUDA calls, as _cuda.Table has them
     :param transfers: as StoreTransfers
     :param pinned_bytes: most host memory for slots; half of it is the most that is read ahead
+    :param plan: says what stays on the device; None: the rule
     :raises SpillwayError: the arena has not so much memory
     :raises RuntimeError: the memory cannot be pinned
     """
 
-    def __init__(self, table: Any, transfers: Any, pinned_bytes: int, min_bytes: int) -> None:
+    def __init__(
+        self, table: Any, transfers: Any, pinned_bytes: int, min_bytes: int, plan: Optional[DevicePlan] = None
+    ) -> None:
         self.table = table
+        self._plan = plan
+        self._plan_device: Optional[torch.device] = None  # the first; tensors of others go by the rule
+        self._writes, self._reads = Busy(), Busy()
+        self._stall_before_ns = 0
         self.min_bytes = min_bytes
         self._transfers: Any = transfers
         length = pinned_bytes // _SLOT_ALIGN * _SLOT_ALIGN
@@ -245,12 +258,10 @@ class DevicePath:
                     self._add_user(entry, user)
                     return entry
             begin, length = self._part(tensor, begin, length)
-            slot = None if self.table.capturing() else self._take_slot(length)
-            if slot is None:
+            if self.table.capturing():
                 stats.bytes_kept_no_slot += length
                 return None
-            entry = Entry(key, version, begin, length, tensor, slot)
-            self._copy_out(entry, slot)
+            entry = self._begin_entry(key, version, begin, length, tensor)
             self._entries.setdefault(key, []).append(entry)
             if len(self._order) >= self._prune_at:
                 self._prune()
@@ -270,10 +281,15 @@ class DevicePath:
             self._progress()
             table = self.table
             consumer = table.current_stream(entry.device)
+            if entry.row is not None and self._plan is not None:
+                self._plan.used(entry.row, table.record_timed(consumer))
             if entry.tensor is not None:
                 table.wait(consumer, entry.produced)
                 table.keep(entry.tensor, consumer)
-                self._stats.bytes_forwarded += entry.length
+                if entry.tensor._version != entry.version.number:
+                    entry.version.modified = True
+                if not entry.kept:
+                    self._stats.bytes_forwarded += entry.length
                 return entry.tensor, 0
             if entry.base is None:
                 base, arrived = self._copy_in(entry)
@@ -293,11 +309,13 @@ class DevicePath:
                 self._progress()
 
     def step(self) -> None:
-        """What is left of the last step is read ahead no more than by chance."""
+        """A step begins. What is left of the last one is read ahead no more than by chance."""
         with self._lock:
             if not self._closed:
                 self._progress()
                 self._prune()
+                if self._plan is not None:
+                    self._plan_step(self._plan)
 
     def stats(self) -> DeviceStats:
         with self._lock:
@@ -347,6 +365,34 @@ class DevicePath:
         reference = _User(user, self._ended.append)
         reference.entry = entry
         entry.users.add(reference)
+
+    def _begin_entry(self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor) -> Entry:
+        plan = self._plan if self._plan_device in (None, tensor.device) else None
+        self._plan_device = self._plan_device or tensor.device
+        planned = plan is not None and plan.keeps(length)
+        slot = None if planned else self._take_slot(length)
+        entry = Entry(key, version, begin, length, tensor, slot)
+        if slot is not None:
+            self._copy_out(entry, slot)
+        else:
+            entry.produced = self.table.record(self.table.current_stream(entry.device))
+            if planned:
+                self._stats.bytes_kept_planned += length
+            else:
+                self._stats.bytes_kept_no_slot += length
+        if plan is not None and plan.measures():
+            entry.row = plan.saved(length, self.table.record_timed(self.table.current_stream(entry.device)))
+        return entry
+
+    def _plan_step(self, plan: DevicePlan) -> None:
+        stats = self._stats
+        stall_ns, self._stall_before_ns = stats.stall_ns - self._stall_before_ns, stats.stall_ns
+        before = plan.result
+        plan.begin_step(self._writes.bytes_per_second(), self._reads.bytes_per_second(), stall_ns)
+        if plan.result is not None and plan.result is not before:
+            stats.plans += 1
+            stats.plan_peak_bytes = plan.result.peak_bytes
+            stats.plan_keep_all_bytes = plan.result.peak_keep_all_bytes
 
     def _prune(self) -> None:
         """What nobody needs is not read ahead."""
@@ -431,12 +477,14 @@ class DevicePath:
         except SpillwayError:
             self._retire(slot)
             raise
+        self._reads.began(time.perf_counter_ns())
         entry.slot, entry.reading, slot.ahead = slot, True, True
         self._ahead_bytes += slot.length
         self._reading.append(entry)
 
     def _end_read(self, entry: Entry, result: int) -> None:
         entry.request, entry.reading = None, False
+        self._reads.ended(time.perf_counter_ns(), entry.length if result >= 0 else 0)
         if result < 0:
             self._stats.reads_failed += 1
             self._leave_slot(entry)
@@ -515,10 +563,12 @@ class DevicePath:
         except SpillwayError as error:
             self._not_stored(entry, error.errno)
         else:
+            self._writes.began(time.perf_counter_ns())
             self._writing.append(entry)
 
     def _end_write(self, entry: Entry, result: int) -> None:
         entry.request = None
+        self._writes.ended(time.perf_counter_ns(), entry.length if result >= 0 else 0)
         if result < 0:
             self._transfers.free(entry.thing)
             entry.thing = None
@@ -539,6 +589,8 @@ class DevicePath:
 
     def _drop(self, entry: Entry) -> None:
         """Nobody needs it. What is under way ends first, and then comes here again."""
+        if entry.kept:
+            entry.tensor = None
         if entry.tensor is not None or entry.request is not None:
             return
         entries = self._entries.get(entry.key)

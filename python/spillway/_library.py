@@ -142,6 +142,61 @@ class Taken(Structure):
     ]
 
 
+class PlanTensor(Structure):
+    _fields_ = [
+        ("bytes", c_uint64),
+        ("pack_ns", c_uint64),
+        ("use_ns", c_uint64),
+        ("release_ns", c_uint64),
+        ("users", c_uint32),
+        ("scope", c_uint32),
+        ("must_keep", c_bool),
+    ]
+
+
+class PlanStep(Structure):
+    _fields_ = [
+        ("tensors", POINTER(PlanTensor)),
+        ("count", c_uint32),
+        ("forward_ns", c_uint64),
+        ("backward_ns", c_uint64),
+        ("calls_ns", POINTER(c_uint64)),
+        ("calls", c_uint32),
+    ]
+
+
+class PlanDrives(Structure):
+    _fields_ = [
+        ("write_bytes_per_second", c_uint64),
+        ("read_bytes_per_second", c_uint64),
+        ("mixed_bytes_per_second", c_uint64),
+        ("latency_ns", c_uint64),
+        ("chunk_bytes", c_uint64),
+        ("staging_bytes", c_uint64),
+    ]
+
+
+class PlanOpts(Structure):
+    _fields_ = [("size", c_size_t), ("mode", c_int), ("memory_bytes", c_uint64)]
+
+
+class PlanResult(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("feasible", c_bool),
+        ("peak_bytes", c_uint64),
+        ("peak_keep_all_bytes", c_uint64),
+        ("memory_bytes", c_uint64),
+        ("stall_ns", c_uint64),
+        ("wall_ns", c_uint64),
+        ("bytes_written", c_uint64),
+        ("bytes_read", c_uint64),
+        ("bytes_forwarded", c_uint64),
+        ("tensors_spilled", c_uint32),
+        ("points", c_uint32),
+    ]
+
+
 # By their names in C; counters() adds to it.
 STRUCTS: Dict[str, Type[Structure]] = {
     "spw_log": Log,
@@ -153,6 +208,11 @@ STRUCTS: Dict[str, Type[Structure]] = {
     "spw_cache_opts": CacheOpts,
     "spw_offer": Offer,
     "spw_taken": Taken,
+    "spw_plan_tensor": PlanTensor,
+    "spw_plan_step": PlanStep,
+    "spw_plan_drives": PlanDrives,
+    "spw_plan_opts": PlanOpts,
+    "spw_plan_result": PlanResult,
 }
 
 
@@ -208,6 +268,10 @@ _PROTOTYPES = {
     "spw_store_chunk_bytes": (c_uint64, [c_void_p]),
     "spw_trace_create": (c_int, [c_char_p, c_char_p, POINTER(c_void_p)]),
     "spw_trace_finish": (c_int, [c_void_p]),
+    "spw_plan": (
+        c_int,
+        [POINTER(PlanStep), POINTER(PlanDrives), POINTER(PlanOpts), POINTER(c_int), POINTER(PlanResult)],
+    ),
     "spw_cache_opts_init": (None, [POINTER(CacheOpts), c_size_t]),
     "spw_cache_open": (c_int, [c_void_p, POINTER(CacheOpts), POINTER(c_void_p)]),
     "spw_cache_close": (None, [c_void_p]),

@@ -14,7 +14,8 @@ Row = Tuple[str, str]
 
 @dataclasses.dataclass
 class DeviceStats:
-    """What became of tensors on devices since offload() was called; ``pinned_bytes_used`` is of now."""
+    """What became of tensors on devices since offload() was called; ``pinned_bytes_used`` is of now, ``plan_*`` of the last
+    plan."""
 
     bytes_offered: int = 0
     bytes_spilled: int = 0
@@ -22,6 +23,7 @@ class DeviceStats:
     bytes_forwarded: int = 0
     bytes_deduplicated: int = 0
     bytes_kept_small: int = 0
+    bytes_kept_planned: int = 0
     bytes_kept_no_slot: int = 0
     bytes_kept_no_space: int = 0
     bytes_kept_error: int = 0
@@ -35,6 +37,9 @@ class DeviceStats:
     pinned_bytes: int = 0
     pinned_bytes_used: int = 0
     pinned_bytes_used_max: int = 0
+    plans: int = 0
+    plan_peak_bytes: int = 0
+    plan_keep_all_bytes: int = 0
 
 
 def bytes_text(count: float) -> str:
@@ -89,10 +94,12 @@ def _device_rows(stats: DeviceStats) -> Iterable[Row]:
     yield "  written to drives", f"{bytes_text(stats.bytes_spilled)} in {stats.tensors_spilled} tensors"
     yield "  handed over out of memory", bytes_text(stats.bytes_forwarded)
     yield "  the same bytes as another", bytes_text(stats.bytes_deduplicated)
-    for name, words in (("small", "too small"), ("no_slot", "no pinned memory free"), ("no_space", "store full"),
+    for name, words in (("small", "too small"), ("planned", "by the plan"), ("no_slot", "no pinned memory free"), ("no_space", "store full"),
                         ("error", "drives failed")):
         if getattr(stats, "bytes_kept_" + name):
             yield f"  kept: {words}", bytes_text(getattr(stats, "bytes_kept_" + name))
+    if stats.plans:
+        yield "  peak predicted", f"{bytes_text(stats.plan_peak_bytes)} of {bytes_text(stats.plan_keep_all_bytes)}"
     yield "  read back", f"{bytes_text(stats.bytes_read)}, waited {stats.stall_ns / 1e6:.1f} ms"
     yield "  pinned memory, peak", f"{bytes_text(stats.pinned_bytes_used_max)} of {bytes_text(stats.pinned_bytes)}"
 

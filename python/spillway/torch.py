@@ -26,9 +26,11 @@ on as a RuntimeError that has its text. Wrong bytes are never handed to autograd
 """
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import os
+import struct
 import sys
 import threading
 import time
@@ -54,6 +56,8 @@ __all__ = ["Offload", "offload"]
 
 _log = logging.getLogger("spillway")
 _DRAIN_MAX = 64
+_DRAIN_CALLS = 4  # saving and using short tensors drains once in so many
+_DRAIN_BYTES = 256 << 10  # what is short in this sense: draining costs a call into the library
 _MIN_BYTES = 64 << 10  # smaller tensors of a GPU are kept; the cache has its own default, the same
 
 Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
@@ -246,8 +250,10 @@ class _Session:
         self._storages: Dict[int, _StorageRecord] = {}
         self._prune_at = 1024
         self._serial = itertools.count(1)
-        self._offers: List[Tuple[Any, Any]] = []  # structs ready for use; a list is a thread-safe stack
-        self._takes: List[Any] = []
+        # Structs ready for use, and pointers to them; a list is a thread-safe stack.
+        self._offers: List[Tuple[Any, Any, Any, Any]] = []
+        self._takes: List[Tuple[Any, Any]] = []
+        self._undrained = 0  # tensors saved since the last drain
         self._drain_lock = threading.Lock()
         self._drained = (c_uint64 * _DRAIN_MAX)()
         self._ends: Set[_End] = set()  # of saved tensors and leases that are alive
@@ -269,7 +275,7 @@ class _Session:
             return _Kept(tensor)
         began = time.perf_counter_ns() if self.tracer is not None else 0
         saved = self._offer_on_device(tensor, storage) if on_device else self._offer(tensor, storage)
-        self.drain()
+        self._drain_after(_DRAIN_BYTES + 1 if saved is None else saved.length)
         if began:
             self._trace("save", began, storage.nbytes() if saved is None else saved.length, saved)
         return _Kept(tensor) if saved is None else saved
@@ -302,20 +308,18 @@ class _Session:
         if saved.length == 0 or saved.offset + saved.length > storage_length:
             return None
         token = next(self._serial)
-        offer, number = self._offers.pop() if self._offers else (_library.Offer(), c_uint64())
-        offer.storage_key = record.key
-        offer.storage_version = version.epoch
-        offer.storage_bytes = storage.data_ptr()
-        offer.storage_len_bytes = storage_length
-        offer.offset_bytes = saved.offset
-        offer.len_bytes = saved.length
-        offer.owner = token
+        structs = self._offers.pop() if self._offers else _offer_structs()
+        bytes_, to_offer, number, to_number = structs
+        _pack_offer(
+            bytes_, 0, record.key, version.epoch, storage.data_ptr(), storage_length, saved.offset, saved.length, token
+        )
         # Before the call: another thread may drain the token before this one goes on.
         self._owners[token] = _Owner(held, version)
+        handle = self.cache._handle or self.cache.handle
         if self.excluding:
-            result = fast.spw_cache_offer_hint(self.cache.handle, byref(offer), HINT_PIN, byref(number))
+            result = fast.spw_cache_offer_hint(handle, to_offer, HINT_PIN, to_number)
         else:
-            result = fast.spw_cache_offer(self.cache.handle, byref(offer), byref(number))
+            result = fast.spw_cache_offer(handle, to_offer, to_number)
         if result < 0:
             del self._owners[token]
             return None
@@ -323,7 +327,7 @@ class _Session:
             del self._owners[token]
         saved.id = number.value
         self._note_end(saved, self._ended, saved.id)
-        self._offers.append((offer, number))
+        self._offers.append(structs)
         return saved
 
     def _offer_on_device(self, tensor: Tensor, storage: Any) -> Optional[_Saved]:
@@ -353,25 +357,27 @@ class _Session:
     def unpack(self, saved: _Saved) -> Tensor:
         self.unpacked = True
         began = time.perf_counter_ns() if self.tracer is not None else 0
-        taken = self._takes.pop() if self._takes else _library.Taken()
         tensor = None
         while tensor is None:
-            self._take(saved, taken)
-            tensor = self._from_owner(saved, taken.owner) if taken.bytes is None else self._from_lease(saved, taken)
-        self._takes.append(taken)
-        # The token of memory that was modified during its write may only now come back.
-        self.drain()
+            address, token, lease, before, total = self._take(saved)
+            if address:
+                tensor = self._from_lease(saved, address - before, lease, before, total)
+            else:
+                tensor = self._from_owner(saved, token)
+        self._drain_after(saved.length)
         saved.version.check()
         if began:
             self._trace("use", began, saved.length, saved)
         return tensor
 
-    def _take(self, saved: _Saved, taken: Any) -> None:
-        """Begins a use of the cache, which ends here unless the bytes are lent."""
+    def _take(self, saved: _Saved) -> Tuple[int, int, int, int, int]:
+        """The members of spw_taken. Begins a use of the cache, which ends here unless the bytes are lent."""
         cache = self.cache
-        handle = cache.handle
+        handle = cache._handle or cache.handle
+        structs = self._takes.pop() if self._takes else _taken_structs()
+        bytes_, to_taken = structs
         cache.begin_use()
-        result = blocking.spw_cache_take(handle, saved.id, saved.offset, saved.length, byref(taken))
+        result = blocking.spw_cache_take(handle, saved.id, saved.offset, saved.length, to_taken)
         if result < 0:
             error = _library.error_of(result)
             cache.end_use()
@@ -379,8 +385,11 @@ class _Session:
             self.drain()
             saved.version.check()
             raise error
-        if taken.bytes is None:
+        taken = _unpack_taken(bytes_)
+        self._takes.append(structs)
+        if not taken[0]:
             cache.end_use()
+        return taken  # type: ignore[return-value]
 
     def _from_owner(self, saved: _Saved, token: int) -> Optional[Tensor]:
         """None: another thread drained the token since; the next take reads the bytes."""
@@ -391,15 +400,18 @@ class _Session:
             saved.version.modified = True
         return saved.on(owner.tensor, 0)
 
-    def _from_lease(self, saved: _Saved, taken: Any) -> Tensor:
-        """The use begun by _take() ends with the last tensor on the lease's memory."""
-        lease = _Lease.from_address(taken.bytes - taken.storage_bytes_before)
+    def _from_lease(self, saved: _Saved, address: int, number: int, before: int, total: int) -> Tensor:
+        """The use begun by _take() ends with the last tensor on the lease's memory, which begins at ``address``."""
+        lease = _Lease.from_address(address)
         lease.session = self
-        self._note_end(lease, self._returned, taken.lease)
-        before = taken.storage_bytes_before
-        if before % saved.itemsize:
+        self._note_end(lease, self._returned, number)
+        itemsize = saved.itemsize
+        if before % itemsize:
             return saved.on_bytes(lease, before)
-        base = torch.frombuffer(lease, dtype=torch.uint8, count=taken.storage_bytes_total)
+        if total % itemsize:
+            base = torch.frombuffer(lease, dtype=torch.uint8, count=total)
+        else:
+            base = torch.frombuffer(lease, dtype=saved.dtype, count=total // itemsize)
         return saved.on(base, saved.offset - before)
 
     def _note_end(self, thing: Any, ended: List[_End], number: int) -> None:
@@ -407,9 +419,22 @@ class _Session:
         end.number = number
         self._ends.add(end)
 
+    def _drain_after(self, length: int) -> None:
+        """After short tensors were saved or used it is time for a drain now and then only.
+
+        Returns when no thread is about to note that memory was modified during its write, with whose token it came.
+        """
+        self._undrained += 1
+        if length > _DRAIN_BYTES or self._undrained >= _DRAIN_CALLS:
+            self.drain()
+        else:
+            with self._drain_lock:
+                pass
+
     def drain(self) -> None:
         """Tell the cache what is used no longer, and let go of the memory that it needs no longer."""
         handle = self.cache._handle
+        self._undrained = 0
         if handle is not None:
             with self._drain_lock:
                 self._tell_ends(handle)
@@ -458,6 +483,23 @@ class _Session:
 
     def __del__(self) -> None:
         self.close()
+
+
+# Structs as bytes: setting and reading their members one by one takes longer than the call.
+_pack_offer = struct.Struct("=QQQQQQQ").pack_into
+_unpack_taken = struct.Struct("=QQQQQ").unpack
+
+
+def _offer_structs() -> Tuple[Any, Any, Any, Any]:
+    """A spw_offer, as bytes and as a pointer; an id and a pointer to it."""
+    held, number = bytearray(ctypes.sizeof(_library.Offer)), c_uint64()
+    return held, byref(_library.Offer.from_buffer(held)), number, byref(number)
+
+
+def _taken_structs() -> Tuple[Any, Any]:
+    """A spw_taken, as bytes and as a pointer."""
+    held = bytearray(ctypes.sizeof(_library.Taken))
+    return held, byref(_library.Taken.from_buffer(held))
 
 
 def _plain(tensor: Tensor) -> Tuple[Tensor, bool, bool]:
@@ -878,7 +920,9 @@ def _device_table(devices: Set[str]) -> Any:
     return Table()
 
 
-def _device_path(model: nn.Module, store: Optional[Store], mode: str, min_bytes: int) -> Optional["DevicePath"]:
+def _device_path(
+    model: nn.Module, store: Optional[Store], mode: str, min_bytes: int, budget_bytes: Optional[int]
+) -> Optional["DevicePath"]:
     """The way for tensors of a GPU, if the model has any. Without it they are kept: training goes on as without
     spillway."""
     devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
@@ -892,9 +936,13 @@ def _device_path(model: nn.Module, store: Optional[Store], mode: str, min_bytes:
     if table is None or store is None or mode == "observe":
         return None
     from ._device import DevicePath, StoreTransfers
+    from ._device_plan import DevicePlan
 
+    plan, pinned_bytes = None, store.arena_bytes // 2
+    if mode in ("fastest", "budget"):
+        plan = DevicePlan(table, mode, budget_bytes or 0, pinned_bytes, store.chunk_bytes * len(store.drive_stats()))
     try:
-        return DevicePath(table, StoreTransfers(store), store.arena_bytes // 2, min_bytes)
+        return DevicePath(table, StoreTransfers(store), pinned_bytes, min_bytes, plan)
     except (SpillwayError, RuntimeError) as error:
         _log.warning("no pinned memory: tensors on the GPU are kept there (%s)", error)
         return None
@@ -955,7 +1003,7 @@ def offload(
             record=record,
             record_model=type(model).__name__,
         )
-        device = _device_path(model, opened, mode, _MIN_BYTES if min_bytes is None else min_bytes)
+        device = _device_path(model, opened, mode, _MIN_BYTES if min_bytes is None else min_bytes, budget_bytes)
     except BaseException:
         if own is not None:
             own.close()

@@ -20,7 +20,7 @@ import spillway
 import spillway.torch
 from conftest import ROOT, make_drives
 from offloading import Nothing, Save, same_bits
-from spillway import _cuda, _device
+from spillway import _cuda, _device, _device_plan
 
 
 class Stream:
@@ -35,8 +35,8 @@ class Stream:
 
 
 class Event:
-    def __init__(self, stream):
-        self.stream, self.after, self.polls = stream, len(stream.given), 0
+    def __init__(self, stream, at=0):
+        self.stream, self.after, self.polls, self.at = stream, len(stream.given), 0, at
 
 
 class Table:
@@ -45,6 +45,7 @@ class Table:
     def __init__(self, polls=0, log=None):
         self.polls, self.log = polls, [] if log is None else log
         self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
+        self.now_ns, self.timed = 0, 0
 
     def is_device(self, tensor):
         return True
@@ -62,6 +63,15 @@ class Table:
     def record(self, stream):
         self.log.append(("record", stream.name))
         return Event(stream)
+
+    def record_timed(self, stream):
+        """A tensor is computed in a millisecond."""
+        self.now_ns += 1_000_000
+        self.timed += 1
+        return Event(stream, self.now_ns)
+
+    def nanoseconds(self, begin, end):
+        return end.at - begin.at
 
     def wait(self, stream, event):
         self.log.append(("wait", stream.name, event.stream.name))
@@ -225,12 +235,11 @@ def test_a_slot_is_not_used_again_before_its_put_has_ended(rig):
     first, user = rig.save(torch.zeros(2048))
     rig.path.progress()
     assert first.tensor is None and ("put",) in rig.names()
-    assert rig.save(torch.ones(2048))[0] is None  # it stays on the device
+    assert rig.save(torch.ones(2048))[0].kept  # it stays on the device
     assert rig.path.stats().bytes_kept_no_slot == 8192
     rig.transfers.hold = False
     rig.until(first.stored)
     second, other = rig.save(torch.ones(2048))
-    assert second is not None
     rig.until(second.stored)
     assert torch.equal(value(rig.path.load(first), torch.zeros(2048)), torch.zeros(2048))
 
@@ -243,10 +252,10 @@ def test_a_slot_is_not_used_again_before_the_copy_out_of_it_has_ended(rig):
     rig.table.wait = lambda stream, event: None  # a device that computes for long before it comes to wait
     base, _ = rig.path.load(entry)
     rig.path.progress()
-    assert rig.save(torch.ones(2048))[0] is None
+    assert rig.save(torch.ones(2048))[0].kept
     rig.table.polls = 0
     rig.path.progress()
-    assert rig.save(torch.ones(2048))[0] is not None
+    assert not rig.save(torch.ones(2048))[0].kept
     assert torch.equal(base, torch.zeros(8192, dtype=torch.uint8))
 
 
@@ -262,7 +271,7 @@ def test_a_write_that_nobody_needs_any_more_ends_first(rig, store):
     rig.transfers.hold = False
     rig.until(lambda: rig.path.stats().pinned_bytes_used == 0)
     del entry
-    assert rig.save(torch.ones(2048))[0] is not None
+    assert not rig.save(torch.ones(2048))[0].kept
 
 
 def test_dropped_during_the_copy_it_is_not_put(rig):
@@ -354,12 +363,28 @@ def test_ranges():
 @pytest.fixture
 def offload(monkeypatch):
     """As spillway.torch.offload, where every tensor is one of a device."""
-    def make(model, store, *, polls=0, **options):
+    def make(model, store, *, polls=0, waits=False, **options):
         table = Table(polls)
         monkeypatch.setattr(spillway.torch, "_device_table", lambda devices: table)
-        return spillway.torch.offload(model, store, min_bytes=1, **options)
+        off = spillway.torch.offload(model, store, min_bytes=1, **options)
+        if waits:
+            wait_before_backward(off)
+        return off
 
     return make
+
+
+def wait_before_backward(off):
+    """Drives have done what they were given when the first tensor is used: so that both speeds are known."""
+    path = off._session.device
+    load = path.load
+
+    def wait_and_load(entry):
+        while path._copying or path._writing:
+            path.progress()
+        return load(entry)
+
+    path.load = wait_and_load
 
 
 class Layers(nn.Module):
@@ -392,6 +417,141 @@ def left(store, off):
         if not any(kept) or time.monotonic() > deadline:
             return kept
         time.sleep(0.001)
+
+
+class Bench:
+    """A plan over steps of tensors of 1000 bytes, one saved per millisecond and used in the reverse order."""
+
+    def __init__(self, mode="fastest", memory_bytes=0, polls=0):
+        self.table = Table(polls)
+        self.plan = _device_plan.DevicePlan(self.table, mode, memory_bytes, 1 << 20, 1)
+
+    def step(self, count=20, *, write=1_000_000, read=1_000_000, stall_ns=0, length=1000):
+        """What stays, of the tensors of a step; the speeds and the wait are of the step before."""
+        plan, table = self.plan, self.table
+        plan.begin_step(write, read, stall_ns)
+        kept, rows = [], []
+        for _ in range(count):
+            kept.append(plan.keeps(length))
+            event = table.record_timed(table.main)
+            if plan.measures():
+                rows.append(plan.saved(length, event))
+        for row in reversed(rows):
+            plan.used(row, table.record_timed(table.main))
+        return kept
+
+
+def test_what_is_used_first_stays_by_the_plan():
+    """A tensor is written in a millisecond and read in another: those saved last would only be waited for."""
+    bench = Bench()
+    assert not any(bench.step())
+    kept = bench.step()
+    assert bench.plan.result.feasible and bench.plan.result.stall_ns == 0
+    assert kept[-1] and not all(kept) and bench.plan.result.peak_bytes < bench.plan.result.peak_keep_all_bytes == 20_000
+    timed = bench.table.timed
+    assert bench.step() == kept
+    assert bench.table.timed - timed == 20  # the stand-in's own: what is planned for is not measured again
+
+
+def test_a_budget_writes_as_little_as_it_needs():
+    spilled = {}
+    for budget in (30_000, 15_000, 8_000):
+        bench = Bench("budget", budget)
+        bench.step()
+        spilled[budget] = bench.step().count(False)
+        assert bench.plan.result.peak_bytes <= budget
+    assert spilled[30_000] == 0 < spilled[15_000] < spilled[8_000] < 20
+
+
+def test_without_known_speeds_nothing_is_planned():
+    bench = Bench()
+    bench.step(write=0, read=0)
+    assert not any(bench.step(write=0)) and bench.plan.result is None
+    assert any(bench.step(write=1_000_000, read=0))  # that of before counts
+
+
+def test_a_step_is_planned_when_its_events_have_come():
+    bench = Bench(polls=None)
+    bench.table.main.given.append(lambda: None)  # is under way
+    bench.step()
+    assert not any(bench.step()) and bench.plan.result is None
+    bench.table.polls = 0
+    assert any(bench.step())
+
+
+def test_another_step_goes_by_the_rule_and_is_planned_anew():
+    bench = Bench()
+    bench.step()
+    assert any(bench.step())
+    first = bench.plan.result
+    assert not any(bench.step(length=2000))
+    assert bench.plan.result is first
+    bench.step(length=2000)  # measured: the one before did not go by the plan
+    assert any(bench.step(length=2000)) and bench.plan.result is not first
+
+
+def test_waiting_for_drives_asks_for_another_plan():
+    bench = Bench()
+    bench.step()
+    kept = bench.step()
+    bench.step()
+    first = bench.plan.result
+    assert bench.step(stall_ns=10_000_000) == kept  # is measured again
+    slower = bench.step(write=250_000, read=250_000)
+    assert bench.plan.result is not first and slower.count(True) > kept.count(True)
+
+
+def test_a_step_that_the_planner_refuses_goes_by_the_rule(monkeypatch, caplog):
+    bench = Bench()
+    monkeypatch.setattr(bench.table, "nanoseconds", lambda begin, end: 1 << 63)
+    bench.step()
+    with caplog.at_level(logging.WARNING, "spillway"):
+        assert not any(bench.step())
+    assert "no plan for tensors on the device" in caplog.text
+
+
+def test_busy_time_is_counted_once():
+    busy = _device_plan.Busy()
+    assert busy.bytes_per_second() == 0
+    for began, ended in ((0, 2_000), (1_000, 3_000)):
+        busy.began(began)
+    busy.ended(2_000, 600)
+    busy.ended(3_000, 0)  # it failed
+    busy.began(10_000)
+    busy.ended(13_000, 600)
+    assert busy.bytes_per_second() == 1200 * 1_000_000_000 // 6_000
+    assert busy.bytes_per_second() == 0
+
+
+@pytest.mark.parametrize("mode", ["fastest", "budget"])
+def test_gradients_are_the_same_by_a_plan(store, offload, mode):
+    expected, _ = gradients(lambda model: None, steps=6)
+    options = {"budget_bytes": 100_000} if mode == "budget" else {}
+    got, off = gradients(lambda model: offload(model, store, mode=mode, waits=True, **options), steps=6)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+    assert left(store, off) == (0, 0)
+    stats = off.device_stats()
+    assert stats.plans > 0 and stats.bytes_kept_planned > 0
+    assert mode == "fastest" or stats.plan_peak_bytes <= 100_000
+    assert 0 < stats.plan_peak_bytes <= stats.plan_keep_all_bytes
+
+
+def test_what_a_plan_keeps_is_checked_for_changes(store, offload):
+    model, off = Layers(), None
+    off = offload(model, store, waits=True, mode="budget", budget_bytes=1 << 30)
+    for step in range(4):
+        with off:
+            loss = model(torch.randn(32, 64)).pow(2).sum()
+            if step < 3:
+                loss.backward()
+    assert off.device_stats().bytes_kept_planned > 0
+    for entries in off._session.device._entries.values():
+        for entry in entries:
+            assert entry.kept
+            entry.tensor.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    del loss
 
 
 @pytest.mark.parametrize("polls", [0, 3, None])
@@ -438,6 +598,19 @@ def test_any_tensor_comes_back(store, offload):
         assert same_bits(got.contiguous(), copy.contiguous()), tensor
     del y
     assert left(store, off) == (0, 0)
+
+
+def test_changed_in_place_while_it_is_on_the_device_and_then_gone(store, offload):
+    """The tensor that the path still has is the changed one."""
+    off = offload(Nothing(), store, polls=None)
+    with off:
+        y = torch.randn(300, 300, requires_grad=True).exp()
+        z = y.sum()
+        y.detach().zero_()
+        del y
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.backward()
+    del z
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -562,7 +735,7 @@ with spillway.Store(sys.argv[1:]) as store:
         model(torch.randn(300, 300)).sum().backward()
     off.report()
     assert off.stats().offers == 2 and off.device_stats() is None
-assert not {"spillway._cuda", "spillway._device"} & set(sys.modules)
+assert not {"spillway._cuda", "spillway._device", "spillway._device_plan"} & set(sys.modules)
 assert not torch.cuda.is_initialized()
 """
     done = subprocess.run([sys.executable, "-c", program, *drives], capture_output=True, text=True,
