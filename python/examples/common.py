@@ -219,7 +219,8 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: A
     result = {**result_of(args, off, store), **meter.result(), **losses_of(losses)}
     result["tokens_per_step"] *= args.micro_batches
     if args.gradients:
-        result["gradients_sha256"] = stepper.hexdigest()
+        result["gradients_sha256"] = stepper.hexdigests[-1]
+        result["step_gradients_sha256"] = stepper.hexdigests
     off.close()
     return result
 

@@ -32,7 +32,7 @@ def _when_complete(parameter: nn.Parameter, function: Callable[..., None]) -> An
 class Stepper:
     """AdamW. The policies freed and early give the same bits.
 
-    :param checksum: whether hexdigest() is wanted: of every gradient in every step
+    :param checksum: whether hexdigests are wanted
     :raises ValueError: the policy does not go with the model
     """
 
@@ -43,6 +43,7 @@ class Stepper:
         self._policy = policy
         self._checksum = checksum
         self._digest = hashlib.sha256()
+        self.hexdigests: List[str] = []  # after each step, of all gradients so far
         self._digests: List[bytes] = [b""] * len(self._parameters)
         self._checksum_seconds = 0.0
         self.last = True  # this backward pass is the last of its step: gradients are complete after it
@@ -75,6 +76,8 @@ class Stepper:
                 self._note(index)
         for digest in self._digests:
             self._digest.update(digest)
+        if self._checksum:
+            self.hexdigests.append(self._digest.hexdigest())
 
     def step(self) -> None:
         if self._policy != "early":
@@ -85,6 +88,3 @@ class Stepper:
         """How long checksums took since the last call: no training does that."""
         seconds, self._checksum_seconds = self._checksum_seconds, 0.0
         return seconds
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()

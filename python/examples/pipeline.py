@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, rank: int, world: int) -> Dict[str, Any]:
             seconds.append(time.perf_counter() - began)
         result = {**result_of(args, off, store), "step_seconds": seconds, **losses_of(losses)}
         off.close()
-    return {**result, "gradients_sha256": stepper.hexdigest()}
+    return {**result, "gradients_sha256": stepper.hexdigests[-1]}
 
 
 if __name__ == "__main__":

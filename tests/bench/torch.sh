@@ -37,5 +37,5 @@ drives=$("$rig" up --name "$name" --on "${BENCH_DIR:-/var/tmp}" --size 2G | past
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 export SPILLWAY_LIBRARY=$build/libspillway.so
 read -ra options <<<"${BENCH_OPTIONS:-}"
-"$python" -m spillway.bench --batches 4 --twice --throttle 0.5 --rounds "${BENCH_ROUNDS:-1}" --minutes "${BENCH_MINUTES:-25}" \
+"$python" -m spillway.bench --batches 4 --twice --early --throttle 0.5 --rounds "${BENCH_ROUNDS:-1}" --minutes "${BENCH_MINUTES:-25}" \
     --devices "$drives" --out "${BENCH_OUT:-$build/bench-torch}" "${options[@]}"

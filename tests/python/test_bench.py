@@ -34,12 +34,15 @@ moved = 0 if batch == 5 else 1 << 20
 assert "--gradients" in sys.argv
 open(args["--json"], "w").write(json.dumps(dict(
     activation_peak_bytes=peak, rss_peak_bytes=int((batch * share + 10) * 2**20), tokens_per_step=batch * 64,
-    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=steps * [1], losses=[1.5],
+    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=steps * [1], losses=steps * [1.5],
     step_forward_seconds=steps * [0.5], step_backward_seconds=steps * [0.25],
     steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25, bytes_spilled=moved, bytes_read=moved)] * steps,
     rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20), backward=9 * 2**20, optimizer=8 * 2**20),
-    losses_hex=["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
-    gradients_sha256="other" if batch == 11 and mode == "recompute" else "same")))
+    text=open(args["--text"], "rb").read(99).decode("latin-1"),
+    losses_hex=(steps - 1) * ["0x1p+0"] + ["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
+    step_gradients_sha256=(steps - 1) * ["same"] + ["other" if batch == 11 and mode == "recompute" else "same"])))
+if args.get("--grad-memory", "freed") not in ("freed", "early"):
+    sys.exit("what is that?")
 """
 
 
@@ -53,7 +56,8 @@ def matrix(folder):
 
     def run(*options):
         out = folder / "out"
-        status = bench.main([*TINY, "--work", str(folder), "--examples", str(examples), "--out", str(out), *options])
+        status = bench.main([*TINY, "--text", str(ROOT / "tensor"), "--work", str(folder), "--examples", str(examples),
+                             "--out", str(out), *options])
         found = json.loads((out / "results.json").read_text()) if out.exists() else None
         return status, found, (out / "report.md").read_text() if out.exists() else None
 
@@ -163,6 +167,30 @@ def test_twice_the_batch_is_only_spilled(matrix):
     assert "batch 8 spilled against batch 4 kept: peak RSS 11 of 14 MiB (fits)" in text
 
 
+def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
+    source = folder / "text"
+    source.mkdir()
+    (source / "a.md").write_text("first")
+    run_cell = bench.run_cell
+
+    def run_and_edit(*args):
+        found = run_cell(*args)
+        (source / "a.md").write_text("second")
+        return found
+
+    monkeypatch.setattr(bench, "run_cell", run_and_edit)
+    _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--text", str(source))
+    assert [run["text"] for run in found["runs"]] == 3 * ["first"]
+
+
+def test_gradients_let_go_early(matrix):
+    status, found, text = matrix("--models", "gpt", "--batches", "4", "--early", "--no-hooks", "--steps", "4")
+    assert status == 0
+    assert [(run["mode"], len(run["losses_hex"])) for run in found["runs"]] == [
+        ("keep", 4), ("recompute", 4), ("spillway", 4), ("early", 3)]
+    assert "batch 4, gradients let go early: peak RSS fell by 1.00 of it, that of the forward passes by 1.00" in text
+
+
 def test_no_run_begins_that_would_end_too_late(matrix, capfd):
     status, found, text = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes", "1e-12")
     assert status == 0 and found is None and text is None
@@ -181,8 +209,8 @@ def test_interrupted_it_reports_what_was_done(folder):
     examples.mkdir()
     (examples / "gpt.py").write_text(STAND_IN)
     process = subprocess.Popen(
-        [sys.executable, "-m", "spillway.bench", *TINY, "--models", "gpt", "--batches", "2,99", "--no-hooks", "--work", str(folder),
-         "--examples", str(examples), "--out", str(folder / "out")],
+        [sys.executable, "-m", "spillway.bench", *TINY, "--text", str(ROOT / "tensor"), "--models", "gpt", "--batches", "2,99",
+         "--no-hooks", "--work", str(folder), "--examples", str(examples), "--out", str(folder / "out")],
         stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
     try:
         for line in process.stderr:

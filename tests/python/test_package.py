@@ -32,10 +32,11 @@ def installed():
 
 
 def install(folder):
-    shutil.copytree(ROOT / "python", folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    shutil.copytree(ROOT / "python", folder / "source/python", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    clean = {name: value for name, value in os.environ.items() if name != "SPW_BUILD"}
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-index", "--no-deps",
-         "--no-compile", "--target", str(folder / "site"), str(folder / "source")], capture_output=True, text=True)
+         "--no-compile", "--target", str(folder / "site"), str(folder / "source/python")], capture_output=True, text=True, env=clean)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "site"
 
@@ -56,6 +57,15 @@ def test_what_is_installed(installed):
 def test_the_library_is_named(installed):
     done = run(installed, SPILLWAY_LIBRARY=os.environ["SPILLWAY_LIBRARY"])
     assert done.stdout.strip() == os.environ["SPILLWAY_LIBRARY"], done.stderr
+
+
+def test_a_library_that_is_built_is_taken_along(installed, folder):
+    """From a source tree after make: nothing has to be named."""
+    (folder / "source/build").mkdir(parents=True)
+    shutil.copy(os.environ["SPILLWAY_LIBRARY"], folder / "source/build/libspillway.so")
+    site = install(folder)
+    done = run(site, PATH="/nonexistent", PKG_CONFIG_PATH="/nonexistent")
+    assert done.stdout.strip() == str(site / "spillway/libspillway.so"), done.stderr
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")

@@ -6,7 +6,7 @@ to the last bit. Ctrl-C ends with a report of what was done.
 
   python -m spillway.bench --quick                          a few minutes, tiny models, on four files
   python -m spillway.bench --devices /dev/a,/dev/b          on a store made by `spillway format`
-  python -m spillway.bench --batches 4 --twice --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
+  python -m spillway.bench --batches 4 --twice --early --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
 """
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ import torch
 
 import spillway
 
-from .report import MODES, THROTTLED, differing, draw, markdown
+from ..demo.data import collect_text
+from .report import EARLY, MODES, THROTTLED, differing, draw, markdown
 from .throttle import Throttle
 
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
+SHORT = 3  # steps of a run that is there for its memory more than for its time
 FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
 # As make demo: all modes get blocks from 1 MiB on from the system, on huge pages, and give them back when they are freed.
 TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=2097152"
@@ -62,6 +64,7 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--modes", type=_list_of(str, MODES), default=list(MODES), metavar="M,M", help="of keep, recompute, spillway (all)")
     option("--batches", type=_list_of(int), metavar="N,N", help="batch sizes (4,8)")
     option("--twice", action="store_true", help="also spill at twice each batch size, three steps: does it fit where half was kept?")
+    option("--early", action="store_true", help="also spill, three steps, with each gradient used and let go in the backward pass")
     option("--throttle", type=float, metavar="SHARE", help="also spill with drives slowed down to this share of the bandwidth that "
            "the run before needed: its bytes over the times of its passes. As root, block devices in --devices")
     option("--minutes", type=float, help="begin no run that would not end in this time")
@@ -74,7 +77,7 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--arena-bytes", type=int, help="DMA memory of the store, resident (two of the largest tensors, 64 MiB at least)")
     option("--grad-memory", help="what becomes of gradients: as the examples' option of this name")
-    option("--text", metavar="PATH", help="file or folder to train on (the repository)")
+    option("--text", type=Path, metavar="PATH", help="file or folder to train on (the repository); what is there when it begins")
     option("--preload", metavar="LIBRARY", help="run all modes under this allocator: libspillway_malloc.so")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
     option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples", help="folder of the models")
@@ -129,9 +132,19 @@ class Screen:
         self._file.flush()
 
 
+@contextlib.contextmanager
+def text_of(args: argparse.Namespace) -> Iterator[Path]:
+    """A file that does not change between the runs, whoever edits the text meanwhile."""
+    source = args.text or args.examples.resolve().parents[1]
+    with tempfile.NamedTemporaryFile(prefix="spillway-bench-text.") as file:
+        file.write(collect_text(source) if source.is_dir() else source.read_bytes())
+        file.flush()
+        yield Path(file.name)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A run of the matrix. Its mode is one of the examples' or THROTTLED."""
+    """A run of the matrix. Its mode is one of the examples', or THROTTLED or EARLY, which are of spillway."""
 
     model: str
     mode: str
@@ -147,27 +160,28 @@ def cells_of(args: argparse.Namespace) -> List[Cell]:
     for number in range(args.rounds):
         for batch in args.batches:
             cells += [Cell(model, mode, batch, number, args.steps) for model in args.models for mode in modes]
+            if args.early:
+                cells += [Cell(model, EARLY, batch, number, SHORT) for model in args.models]
         if args.twice:
             twice = [2 * batch for batch in args.batches if 2 * batch not in args.batches]
-            cells += [Cell(model, "spillway", batch, number, 3) for batch in twice for model in args.models]
+            cells += [Cell(model, "spillway", batch, number, SHORT) for batch in twice for model in args.models]
     return cells
 
 
 def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: Path) -> List[str]:
-    mode = "spillway" if cell.mode == THROTTLED else cell.mode
+    mode = "spillway" if cell.mode in (THROTTLED, EARLY) else cell.mode
     command = [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch", str(cell.batch)]
-    command += ["--json", str(result), "--steps", str(cell.steps), "--gradients"]
+    command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text)]
     for name in ("layers", "hidden", "sequence", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
-    for name in ("text", "grad_memory"):
-        if getattr(args, name):
-            command += [f"--{name.replace('_', '-')}", getattr(args, name)]
+    policy = "early" if cell.mode == EARLY else args.grad_memory
+    command += ["--grad-memory", policy] if policy else []
     if mode == "spillway":
         attention = 4 * cell.batch * max(1, args.hidden // 64) * args.sequence**2
         arena = args.arena_bytes or max(64 << 20, 2 * attention)
         command += ["--devices", ",".join(drives), "--arena-bytes", str(arena)]
         command += ["--cache", args.cache] if args.cache else []
-    return command
+    return [*command, "--gradients"]
 
 
 def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
@@ -283,7 +297,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     torch.set_num_threads(args.threads)
     status = 0
     try:
-        with drives_of(args) as drives:
+        with drives_of(args) as drives, text_of(args) as args.text:
             run_matrix(args, drives, document, screen)
     except KeyboardInterrupt:
         screen.line("interrupted")

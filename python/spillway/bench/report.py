@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 MODES = ("keep", "recompute", "spillway")
-THROTTLED = "throttled"  # mode spillway on drives slowed down
-SHOWN = MODES + (THROTTLED,)
-COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c"}
+# Mode spillway on drives slowed down; and with each gradient used and let go in the backward pass.
+THROTTLED, EARLY = "throttled", "early"
+SHOWN = MODES + (THROTTLED, EARLY)
+COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c", EARLY: "#6b4c92"}
 MIB = 1 << 20
 Run = Dict[str, Any]
 Cell = Tuple[str, str, int]  # model, mode, batch
@@ -62,12 +63,13 @@ def _timed(run: Run) -> Dict[str, float]:
 
 
 def differing(runs: List[Run]) -> List[Tuple[str, int]]:
-    """The (model, batch) whose losses or gradients are not the same to the last bit in all modes and rounds."""
-    bits: Dict[Tuple[str, int], set] = {}
+    """The (model, batch) whose losses or gradients are not the same to the last bit in all modes and rounds, in any step that
+    several runs have."""
+    bits: Dict[Tuple[str, int, int], set] = {}
     for run in runs:
-        seen = (*run["losses_hex"], run["gradients_sha256"])
-        bits.setdefault((run["model"], run["batch"]), set()).add(seen)
-    return sorted(key for key, seen in bits.items() if len(seen) > 1)
+        for step, seen in enumerate(zip(run["losses_hex"], run["step_gradients_sha256"])):
+            bits.setdefault((run["model"], run["batch"], step), set()).add(seen)
+    return sorted({(model, batch) for (model, batch, _), seen in bits.items() if len(seen) > 1})
 
 
 def _of(value: float, base: Optional[Dict[str, Any]], key: str) -> str:
@@ -131,6 +133,12 @@ def _findings(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
             if saved > 0:
                 yield f"- batch {batch}: peak RSS fell by {rss / saved:.2f} of what the activation peak fell by{_where(keep, spill, saved)}"
             yield from _planned(f"batch {batch}, spilled", spill)
+        early = cells.get((model, EARLY, batch))
+        if keep and early:
+            saved = keep["activation_peak_bytes"] - early["activation_peak_bytes"]
+            rss = keep["rss_peak_bytes"] - early["rss_peak_bytes"]
+            if saved > 0:
+                yield f"- batch {batch}, gradients let go early: peak RSS fell by {rss / saved:.2f} of it{_where(keep, early, saved)}"
         if recompute and spill:
             yield f"- batch {batch}: step time of recompute's: {_step_ratio(spill, recompute):.2f}"
         throttled = cells.get((model, THROTTLED, batch))
