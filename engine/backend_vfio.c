@@ -46,12 +46,7 @@
  */
 #define LOOKS_PER_CLOCK 64u
 
-/*
- * And so many per pause: a look costs a read from the cache, but a pause takes an emulated machine's core to its
- * monitor, which has the drives to see to.
- */
-#define LOOKS_PER_RELAX 16u
-#define CHECK_MS        100u
+#define CHECK_MS 100u
 
 /* Of a slot that is free, or whose part was issued by vfio_prepare(): bytes 0 and copy -1. */
 struct command {
@@ -852,7 +847,7 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 			return 0;
 		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
 			return -ETIME;
-		if (taken == 0 && vain++ % LOOKS_PER_RELAX == 0)
+		if (taken == 0 && vain++ % SPW_VFIO_LOOKS_PER_RELAX == 0)
 			relax(q, v);
 	}
 }

@@ -209,7 +209,8 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 			spw_vfio_pair_forget(pair, slot);
 			return spw_error(c->error, "%s", c->reason);
 		}
-		relax(c);
+		if (looks % SPW_VFIO_LOOKS_PER_RELAX == 1)
+			relax(c);
 	}
 	return (int)status;
 }

@@ -16,6 +16,12 @@
 
 struct spw_vfio_link;
 
+/*
+ * So many looks at a ring in vain per pause: a look costs a read from the cache, but a pause takes an emulated machine's
+ * core to its monitor, which has the drives to see to.
+ */
+#define SPW_VFIO_LOOKS_PER_RELAX 16u
+
 struct spw_vfio_link_ops {
 	/*
 	 * Let the controller reach whole pages of memory, at the same distance from each other, from *@iova on. The
