@@ -221,16 +221,16 @@ static struct holding *present_holding(const char *address)
 	struct holding *h = holdings;
 
 	while (h) {
-		if (strcmp(h->address, address) != 0) {
-			h = h->next;
-		} else if (h->changing) {
+		bool is_it = strcmp(h->address, address) == 0;
+
+		if (is_it && h->changing) {
 			/* Afterwards the list may be another. */
 			(void)pthread_cond_wait(&changed, &lock);
 			h = holdings;
-		} else if (spw_vfio_controller_error(h->controller)) {
-			h = h->next;
-		} else {
+		} else if (is_it && !spw_vfio_controller_error(h->controller)) {
 			return h;
+		} else {
+			h = h->next;
 		}
 	}
 	return NULL;
