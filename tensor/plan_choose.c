@@ -157,44 +157,97 @@ static void order_by_size(struct plan_work *work)
 
 /* ---- The memory over time as a tree: the highest point of a range, and adding to all points of one ---- */
 
-/* work->tree[1] is the root; a node's value counts what was added to it, not what was added above it. */
+/*
+ * A leaf is a block of points: their bytes in the forecast do not count what was added to the block as a whole, which
+ * is in tree_added. work->tree[1] is the root; a node's value counts what was added to it, not what was added above it.
+ */
+#define BLOCK_POINTS 16u
+
+static uint32_t leaves_of(const struct plan_work *work)
+{
+	return (work->forecast.points + BLOCK_POINTS - 1) / BLOCK_POINTS;
+}
+
+static double highest_of(const struct plan_work *work, uint32_t from, uint32_t to)
+{
+	const double *bytes = work->forecast.point_bytes;
+	double one = -PLAN_NEVER_NS, other = one;
+
+	for (; from + 1 < to; from += 2) {
+		one = larger(one, bytes[from]);
+		other = larger(other, bytes[from + 1]);
+	}
+	return larger(other, from < to ? larger(one, bytes[from]) : one);
+}
+
+static double highest_of_block(const struct plan_work *work, uint32_t block)
+{
+	uint32_t from = block * BLOCK_POINTS, left = work->forecast.points - from;
+
+	return highest_of(work, from, from + (left < BLOCK_POINTS ? left : BLOCK_POINTS));
+}
+
 static void tree_build(struct plan_work *work)
 {
-	uint32_t leaves = work->forecast.points;
+	uint32_t leaves = leaves_of(work);
 
 	for (uint32_t k = 0; k < leaves; k++)
-		work->tree[leaves + k] = work->forecast.point_bytes[k];
+		work->tree[leaves + k] = highest_of_block(work, k);
 	for (uint32_t k = leaves; k-- > 1;)
 		work->tree[k] = larger(work->tree[2 * k], work->tree[2 * k + 1]);
-	memset(work->tree_added, 0, leaves * sizeof(*work->tree_added));
+	memset(work->tree_added, 0, 2 * (size_t)leaves * sizeof(*work->tree_added));
 }
 
-static void tree_add_to(struct plan_work *work, uint32_t node, double bytes)
+static void tree_update(struct plan_work *work, uint32_t node)
 {
-	work->tree[node] += bytes;
-	if (node < work->forecast.points)
-		work->tree_added[node] += bytes;
+	work->tree[node] = larger(work->tree[2 * node], work->tree[2 * node + 1]) + work->tree_added[node];
 }
 
-static void tree_update_above(struct plan_work *work, uint32_t node)
+/* What is above either of two leaves; the larger number is never above the other. */
+static void tree_update_above(struct plan_work *work, uint32_t one, uint32_t other)
 {
-	for (node /= 2; node >= 1; node /= 2)
-		work->tree[node] = larger(work->tree[2 * node], work->tree[2 * node + 1]) + work->tree_added[node];
+	one /= 2;
+	other /= 2;
+	while (one != other) {
+		uint32_t *lower = one > other ? &one : &other;
+
+		tree_update(work, *lower);
+		*lower /= 2;
+	}
+	for (; one >= 1; one /= 2)
+		tree_update(work, one);
 }
 
-/* Points [from, to). */
+/* Points [from, to) of one block. */
+static void add_in_block(struct plan_work *work, uint32_t leaves, uint32_t from, uint32_t to, double bytes)
+{
+	uint32_t block = from / BLOCK_POINTS;
+
+	for (uint32_t k = from; k < to; k++)
+		work->forecast.point_bytes[k] += bytes;
+	work->tree[leaves + block] = highest_of_block(work, block) + work->tree_added[leaves + block];
+}
+
+/* Points [from, to), of which there is at least one. */
 static void tree_add(struct plan_work *work, uint32_t from, uint32_t to, double bytes)
 {
-	uint32_t left = from + work->forecast.points, right = to + work->forecast.points;
+	uint32_t leaves = leaves_of(work), first = from / BLOCK_POINTS, last = (to - 1) / BLOCK_POINTS;
+	const double added[2] = {0, bytes}; /* without a branch that no processor can predict */
 
-	for (uint32_t l = left, r = right; l < r; l /= 2, r /= 2) {
-		if (l & 1)
-			tree_add_to(work, l++, bytes);
-		if (r & 1)
-			tree_add_to(work, --r, bytes);
+	if (first == last) {
+		add_in_block(work, leaves, from, to, bytes);
+		tree_update_above(work, leaves + first, leaves + first);
+		return;
 	}
-	tree_update_above(work, left);
-	tree_update_above(work, right - 1);
+	add_in_block(work, leaves, from, (first + 1) * BLOCK_POINTS, bytes);
+	add_in_block(work, leaves, last * BLOCK_POINTS, to, bytes);
+	for (uint32_t l = leaves + first + 1, r = leaves + last; l < r; l = (l + 1) / 2, r /= 2) {
+		work->tree[l] += added[l & 1];
+		work->tree_added[l] += added[l & 1];
+		work->tree[r & ~1u] += added[r & 1];
+		work->tree_added[r & ~1u] += added[r & 1];
+	}
+	tree_update_above(work, leaves + first, leaves + last);
 }
 
 /* What was added to @node and above it. */
@@ -213,15 +266,19 @@ static double tree_added_from(const struct plan_work *work, uint32_t node)
  */
 static double tree_highest(const struct plan_work *work, uint32_t from, uint32_t to)
 {
-	uint32_t l = from + work->forecast.points, r = to + work->forecast.points;
-	double left = -PLAN_NEVER_NS, right = -PLAN_NEVER_NS;
+	static const double skipped[2] = {-PLAN_NEVER_NS, 0};
+	uint32_t leaves = leaves_of(work), first = from / BLOCK_POINTS, last = (to - 1) / BLOCK_POINTS;
+	uint32_t l = leaves + first + 1, r = leaves + last;
+	double left, right;
 
+	if (first == last)
+		return highest_of(work, from, to) + tree_added_from(work, leaves + first);
+	left = highest_of(work, from, (first + 1) * BLOCK_POINTS) + work->tree_added[leaves + first];
+	right = highest_of(work, last * BLOCK_POINTS, to) + work->tree_added[leaves + last];
 	while (l < r) {
-		if (l & 1)
-			left = larger(left, work->tree[l++]);
-		if (r & 1)
-			right = larger(right, work->tree[--r]);
-		l /= 2;
+		left = larger(left, work->tree[l] + skipped[l & 1]);
+		right = larger(right, work->tree[r & ~1u] + skipped[r & 1]);
+		l = (l + 1) / 2;
 		r /= 2;
 		left += work->tree_added[l - 1];
 		right += work->tree_added[r];
@@ -337,6 +394,7 @@ static bool greedy(struct search *search, uint32_t start_number, bool by_size)
 	struct plan_rates rates = rates_of(search, start.shared);
 	enum plan_reads reads = search->goal == GOAL_BUDGET ? PLAN_READS_ON_DEMAND : PLAN_READS_IN_TIME;
 	struct plan_work *work = search->work;
+	struct plan_bounds bounds = bounds_of(search);
 	double limit;
 
 	start_from(search, &start);
@@ -344,11 +402,17 @@ static bool greedy(struct search *search, uint32_t start_number, bool by_size)
 	limit = work->forecast.peak;
 	if (search->goal == GOAL_BUDGET && limit < search->memory)
 		limit = search->memory;
+	/* Of many tensors none is large enough for what follows to lower the peak. */
+	if (work->count > MANY_TENSORS && limit > bounds.peak)
+		return false;
 	if (by_size)
 		order_by_size(work);
 	else
 		order_by_benefit(work, limit);
 	drop_all_needless(search, &rates, reads, limit);
+	/* Sharing the drives, and stalls, only let memory be given back later. */
+	if (search->goal == GOAL_FASTEST && work->forecast.peak > bounds.peak)
+		return false;
 	return consider(search, search->goal == GOAL_BUDGET ? search->memory : work->forecast.peak) &&
 	       search->best->feasible && search->best->outcome.peak <= limit;
 }
@@ -587,6 +651,9 @@ void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *
 	plan_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, scratch);
 	found->memory = work->forecast.peak;
 	found->feasible = true;
+	found->outcome.given_up = bounds && work->count > MANY_TENSORS && found->memory > bounds->peak;
+	if (found->outcome.given_up)
+		return;
 	plan_simulate(work, found->spill, found->memory, bounds, NULL, &found->outcome);
 	if (!stalls(&found->outcome) && !found->outcome.given_up)
 		return;

@@ -80,7 +80,7 @@ struct plan_work {
 	struct plan_forecast forecast;
 	uint32_t *order, *order_other; /* scratch of the choosers, count each */
 	uint64_t *keys, *keys_other;
-	double *tree, *tree_added; /* over the points of the forecast */
+	double *tree, *tree_added; /* over blocks of the points of the forecast: as many as points suffice */
 	void *simulation;          /* arrays of the simulator */
 	void *memory;
 };

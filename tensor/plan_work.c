@@ -245,7 +245,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&work->order_other, count * sizeof(uint32_t)},
 		{&work->keys, count * sizeof(uint64_t)},
 		{&work->keys_other, count * sizeof(uint64_t)},
-		{&work->tree, 2 * points * sizeof(double)},
+		{&work->tree, points * sizeof(double)},
 		{&work->tree_added, points * sizeof(double)},
 		{&work->simulation, plan_simulation_bytes(work->count)},
 		{&forecast->point_ns, points * sizeof(double)},
