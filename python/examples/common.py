@@ -110,6 +110,11 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
         parser.error("--mode spillway needs --devices")
     if args.hidden % args.heads:
         parser.error("--hidden must be a multiple of --heads")
+    if args.json not in (None, "-"):
+        try:
+            open(args.json, "a", encoding="ascii").close()  # now, not when all steps are done
+        except OSError as error:
+            parser.error(f"--json: {error}")
     return args
 
 
@@ -249,7 +254,7 @@ def main(name: str, description: str, model_of: Callable[..., nn.Module], batche
         batches = batches_of(args, text, torch.Generator().manual_seed(args.seed))
         with open_store(args) as store:
             result = train(args, model, batches, store)
-    except (spillway.SpillwayError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a SpillwayError is an OSError
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     write_result(args, name, result)

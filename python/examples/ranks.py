@@ -34,7 +34,7 @@ def _one(rank: int, world: int, meeting: str, name: str, run: Run, args: argpars
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     try:
         mine = run(args, rank, world)
-    except (spillway.SpillwayError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a SpillwayError is an OSError
         print(f"{name}: rank {rank}: {error}", file=sys.stderr)
         os._exit(1)  # the others wait for this one: whoever started them ends them
     results = [None] * world

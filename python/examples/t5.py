@@ -91,6 +91,8 @@ class T5(nn.Module):
 
 def batches(args: argparse.Namespace, text: Tensor, generator: torch.Generator) -> Batches:
     """The encoder reads the text with a sentinel for every span taken out; the decoder writes each sentinel and its span."""
+    if args.sequence < SPAN:
+        raise ValueError(f"--sequence must be at least {SPAN}: so many bytes are taken out at once")
     spans = min(SENTINELS, max(1, args.sequence // SPACING))
     room = args.sequence // spans
     for rows in cuts_of(text, args.batch, args.sequence, generator):

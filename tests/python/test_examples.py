@@ -109,12 +109,38 @@ def test_as_a_program(drives):
     (["--mode", "spillway"], "needs --devices"),
     (["--hidden", "65"], "multiple of --heads"),
     (["--layers", "0"], "at least 1"),
+    (["--grad-memory", "lost"], "invalid choice"),
 ])
 def test_wrong_use(run, capsys, options, words):
     with pytest.raises(SystemExit) as ended:
         run("gpt", *options)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_is_told_before_training(run, folder, capsys):
+    common = importlib.import_module("common")
+    with pytest.raises(SystemExit) as ended:
+        common.arguments("", ["--json", str(folder / "nowhere/out.json")])
+    assert ended.value.code == 2 and "--json: [Errno 2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model, options, words", [
+    ("gpt", ["--text", "/nonexistent"], "gpt: [Errno 2] No such file or directory: '/nonexistent'"),
+    ("t5", ["--sequence", "2"], "t5: --sequence must be at least 3"),
+    ("gpt", ["--dropout", "2"], "gpt: dropout probability"),
+])
+def test_what_cannot_be_trained_is_told_in_a_line(run, capsys, model, options, words):
+    with pytest.raises(AssertionError):
+        run(model, *options)
+    assert words in capsys.readouterr().err
+
+
+def test_gradients_of_data_parallel_training_cannot_go_early(run):
+    gradients = importlib.import_module("gradients")
+    parallel = gradients.DistributedDataParallel.__new__(gradients.DistributedDataParallel)
+    with pytest.raises(ValueError, match="averaged after the backward pass"):
+        gradients.Stepper(parallel, "early", False)
 
 
 def test_drives_without_a_store(run, drives, capsys):
