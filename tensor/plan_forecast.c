@@ -113,105 +113,96 @@ static void time_reads_on_demand(struct plan_work *work)
 
 /* ---- Memory over time ---- */
 
-/* The points so far, and who comes next of those that are given back, by pack, and of those that are read, by use. */
-struct merge {
-	const struct plan_work *work;
-	double *point_ns, *point_bytes;
-	double bytes, peak;
-	uint32_t points;
-	uint32_t pack_order, use_order; /* how far they have been gone through */
-	uint32_t given_back, read;
-	double give_back_ns, read_ns; /* PLAN_NEVER_NS: there is no further one */
-};
-
-static void add_point(struct merge *merge, double ns, double change)
+/* The first place from @k on, in the order of packing, of one that leaves memory. */
+static uint32_t next_out(const struct plan_work *work, uint32_t k)
 {
-	merge->bytes += change;
-	if (merge->bytes > merge->peak)
-		merge->peak = merge->bytes;
-	merge->point_ns[merge->points] = ns;
-	merge->point_bytes[merge->points++] = merge->bytes;
-}
-
-static void next_to_give_back(struct merge *merge)
-{
-	const struct plan_work *work = merge->work;
 	const uint8_t *out = work->forecast.out;
-	uint32_t k = merge->pack_order;
 
 	while (k < work->count && !out[work->by_pack[k]])
 		k++;
-	merge->give_back_ns = PLAN_NEVER_NS;
-	if (k < work->count) {
-		merge->given_back = work->by_pack[k++];
-		merge->give_back_ns = work->forecast.out_ns[merge->given_back];
-	}
-	merge->pack_order = k;
+	return k;
 }
 
-static void next_to_read(struct merge *merge)
+/* The same in the order of use, of one that is read. */
+static uint32_t next_read(const struct plan_work *work, uint32_t k)
 {
-	const struct plan_work *work = merge->work;
 	const uint8_t *out = work->forecast.out, *used = work->used;
-	uint32_t k = merge->use_order;
 
 	while (k < work->count && !(out[work->by_use[k]] && used[work->by_use[k]]))
 		k++;
-	merge->read_ns = PLAN_NEVER_NS;
-	if (k < work->count) {
-		merge->read = work->by_use[k++];
-		merge->read_ns = work->forecast.read_begin_ns[merge->read];
-	}
-	merge->use_order = k;
+	return k;
 }
 
-/* Reads that begin before @ns, or also those at @ns. */
-static void merge_reads(struct merge *merge, double ns, bool at_ns)
+static double out_ns(const struct plan_work *work, uint32_t k)
 {
-	while (merge->read_ns < ns || (at_ns && merge->read_ns <= ns)) {
-		merge->work->forecast.point_in[merge->read] = merge->points;
-		add_point(merge, merge->read_ns, merge->work->bytes[merge->read]);
-		next_to_read(merge);
-	}
+	return k < work->count ? work->forecast.out_ns[work->by_pack[k]] : PLAN_NEVER_NS;
 }
 
-/* What the event at @ns gives back. */
-static void merge_writes(struct merge *merge, double ns)
+static double read_ns(const struct plan_work *work, uint32_t k)
 {
-	while (merge->give_back_ns <= ns) {
-		merge->work->forecast.point_out[merge->given_back] = merge->points;
-		add_point(merge, ns, -merge->work->bytes[merge->given_back]);
-		next_to_give_back(merge);
-	}
+	return k < work->count ? work->forecast.read_begin_ns[work->by_use[k]] : PLAN_NEVER_NS;
+}
+
+struct points {
+	double *ns, *bytes;
+	uint32_t count;
+};
+
+static void add_point(struct points *points, double ns, double bytes)
+{
+	points->ns[points->count] = ns;
+	points->bytes[points->count++] = bytes;
+}
+
+static double highest(const struct points *points)
+{
+	double peak = 0;
+
+	for (uint32_t k = 0; k < points->count; k++)
+		peak = points->bytes[k] > peak ? points->bytes[k] : peak;
+	return peak;
 }
 
 /* At one time: reads that begin (before what is packed only if they begin earlier), the event, what it gives back. */
 static void merge_points(struct plan_work *work, bool with_reads)
 {
 	struct plan_forecast *forecast = &work->forecast;
-	struct merge merge = {.work = work,
-			      .point_ns = forecast->point_ns,
-			      .point_bytes = forecast->point_bytes,
-			      .read_ns = PLAN_NEVER_NS};
+	struct points points = {.ns = forecast->point_ns, .bytes = forecast->point_bytes};
+	uint32_t out = next_out(work, 0), read = with_reads ? next_read(work, 0) : work->count;
+	double next_out_ns = out_ns(work, out), next_read_ns = read_ns(work, read), bytes = 0;
 
-	next_to_give_back(&merge);
-	if (with_reads)
-		next_to_read(&merge);
 	for (uint32_t k = 0; k < work->event_count; k++) {
 		const struct plan_event *event = &work->events[k];
+		double ns = event->ns;
 		uint32_t i = event->tensor;
 
-		merge_reads(&merge, event->ns, event->kind != PLAN_PACK);
-		if (event->kind == PLAN_PACK)
-			add_point(&merge, event->ns, work->bytes[i]);
-		else if (event->kind == PLAN_RELEASE && forecast->out[i] && !work->used[i])
-			forecast->point_in[i] = merge.points;
-		else if (event->kind == PLAN_RELEASE)
-			add_point(&merge, event->ns, -work->bytes[i]);
-		merge_writes(&merge, event->ns);
+		while (next_read_ns < ns || (next_read_ns <= ns && event->kind != PLAN_PACK)) {
+			uint32_t reading = work->by_use[read];
+
+			forecast->point_in[reading] = points.count;
+			bytes += work->bytes[reading];
+			add_point(&points, next_read_ns, bytes);
+			read = next_read(work, read + 1);
+			next_read_ns = read_ns(work, read);
+		}
+		if (event->kind == PLAN_RELEASE && forecast->out[i] && !work->used[i]) {
+			forecast->point_in[i] = points.count;
+		} else if (event->kind == PLAN_PACK || event->kind == PLAN_RELEASE) {
+			bytes += event->kind == PLAN_PACK ? work->bytes[i] : -work->bytes[i];
+			add_point(&points, ns, bytes);
+		}
+		while (next_out_ns <= ns) {
+			uint32_t written = work->by_pack[out];
+
+			forecast->point_out[written] = points.count;
+			bytes -= work->bytes[written];
+			add_point(&points, ns, bytes);
+			out = next_out(work, out + 1);
+			next_out_ns = out_ns(work, out);
+		}
 	}
-	forecast->points = merge.points;
-	forecast->peak = merge.peak;
+	forecast->points = points.count;
+	forecast->peak = highest(&points);
 }
 
 /* ---- Forecasts ---- */
