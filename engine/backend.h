@@ -207,13 +207,15 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
 }
 
-/* The checks of spw_queue_prepare_any(), but those of the memory, in few instructions; and that one part is enough. */
-static inline bool spw_is_whole(const struct spw_queue *queue, const struct spw_queue_device *dev,
-				const struct spw_io *io, uint32_t bytes_max)
+/*
+ * The checks of spw_queue_prepare_any(), but those of the device, which must come first, and of the memory, in few
+ * instructions; and that one part is enough.
+ */
+static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct spw_io *io, uint32_t bytes_max)
 {
 	uint64_t end_bytes;
 
-	return io->device < queue->device_count && (unsigned)io->op <= SPW_WRITE && io->len_bytes - 1 < bytes_max &&
+	return (unsigned)io->op <= SPW_WRITE && io->len_bytes - 1 < bytes_max &&
 	       !__builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) && end_bytes <= dev->size_bytes &&
 	       ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) == 0;
 }
@@ -231,9 +233,9 @@ static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue, con
 
 	*device = dev;
 	*piece = first >> piece_shift;
-	if (!spw_is_whole(queue, dev, io, dev->whole_bytes) || first >= queue->registered_bytes ||
-	    (first + io->len_bytes - 1) >> piece_shift != *piece || SPW_IS_POISONED(io->buf, io->len_bytes) ||
-	    dev->head)
+	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->whole_bytes) ||
+	    first >= queue->registered_bytes || (first + io->len_bytes - 1) >> piece_shift != *piece ||
+	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
 		return NULL;
 	return dev->free;
 }
@@ -245,7 +247,7 @@ static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queu
 	struct spw_queue_device *dev = &queue->devices[io->device];
 
 	*device = dev;
-	if (!spw_is_whole(queue, dev, io, dev->uncut_bytes) || !io->buf ||
+	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->uncut_bytes) || !io->buf ||
 	    (uintptr_t)io->buf - queue->arena_base < queue->registered_bytes ||
 	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
 		return NULL;

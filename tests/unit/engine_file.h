@@ -185,7 +185,7 @@ static inline void check_cancelled_before_submission(char *bytes)
 static inline void check_refusals(char *memory)
 {
 	unsigned done = 0;
-	struct spw_io good, bad[10];
+	struct spw_io good, bad[11];
 
 	good = small_io(SPW_READ, memory, DRIVE_BYTES / 4096 - 1, &done);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
@@ -200,6 +200,7 @@ static inline void check_refusals(char *memory)
 	bad[7].op = (enum spw_op)9;
 	bad[8].device = 1;
 	bad[9].buf = NULL;
+	bad[10].device = UINT32_MAX; /* far from all memory that there is */
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(bad); i++)
 		assert_int_equal(spw_queue_prepare(drive_queue, &bad[i]), -EINVAL);
 	assert_int_equal(spw_queue_prepare(drive_queue, &good), 0);
