@@ -106,6 +106,19 @@ static void test_one_stuck_among_many(void **state)
 	expect_dead_then_alive();
 }
 
+/* A slot that is hardly ever free for longer than the deadline: each of its commands has a deadline of its own. */
+static void test_one_slot_for_many_in_turn(void **state)
+{
+	uint64_t until_ns = spw_clock_ns() + 800000000;
+
+	(void)state;
+	open_queue_of(1, true, 400);
+	fake.delay = 100;
+	while (spw_clock_ns() < until_ns)
+		assert_int_equal(run(SPW_READ, memory, 4096, 0), 4096);
+	assert_false(fake.cut);
+}
+
 static void test_a_controller_that_does_not_even_stop(void **state)
 {
 	(void)state;
@@ -254,6 +267,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_command_past_its_deadline),
 		TEST(test_one_stuck_among_many),
+		TEST(test_one_slot_for_many_in_turn),
 		TEST(test_a_controller_that_does_not_even_stop),
 		TEST(test_a_fatal_status),
 		TEST(test_registers_of_all_ones),
