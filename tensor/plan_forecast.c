@@ -47,33 +47,39 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 /* Writes in the order of packing. @wasted: those that end too late to give memory back take their time all the same. */
 static void time_writes(struct plan_work *work, const struct plan_rates *rates, const uint8_t *spill, bool wasted)
 {
-	struct plan_forecast *forecast = &work->forecast;
-	struct staged staged = {.work = work, .counted = forecast->written};
-	double free_ns = 0;
-	uint32_t event = 0;
+	/* Stores of bytes may change anything, as far as the compiler knows: what is in a variable it need not load again. */
+	uint8_t *out = work->forecast.out, *written = work->forecast.written;
+	double *written_ns = work->forecast.written_ns;
+	const double *pack_ns = work->pack_ns, *wanted_ns = work->wanted_ns, *bytes = work->bytes;
+	const uint32_t *by_pack = work->by_pack;
+	struct staged staged = {.work = work, .counted = written};
+	double free_ns = 0, rate = rates->write, delay_ns = rates->write_delay_ns;
+	bool bounded = work->staging < PLAN_NEVER_NS;
+	uint32_t event = 0, count = work->count;
 
-	for (uint32_t k = 0; k < work->count; k++) {
-		uint32_t i = work->by_pack[k];
-		double begin_ns = work->pack_ns[i] > free_ns ? work->pack_ns[i] : free_ns, end_ns;
+	for (uint32_t k = 0; k < count; k++) {
+		uint32_t i = by_pack[k];
+		double begin_ns = pack_ns[i] > free_ns ? pack_ns[i] : free_ns, end_ns;
 
-		forecast->out[i] = forecast->written[i] = 0;
-		if (!spill[i] || rates->write <= 0 || begin_ns >= work->wanted_ns[i])
+		out[i] = written[i] = 0;
+		if (!spill[i] || rate <= 0 || begin_ns >= wanted_ns[i])
 			continue;
-		staged_until(&staged, k, work->pack_ns[i]);
-		if (staged.bytes + work->bytes[i] > work->staging)
+		if (bounded)
+			staged_until(&staged, k, pack_ns[i]);
+		if (bounded && staged.bytes + bytes[i] > work->staging)
 			continue;
-		end_ns = begin_ns + work->bytes[i] / rates->write;
-		forecast->written_ns[i] = end_ns + rates->write_delay_ns;
-		if (forecast->written_ns[i] < work->wanted_ns[i]) {
-			event = event_from(work, event, forecast->written_ns[i]);
-			forecast->out_ns[i] = work->events[event].ns;
-			forecast->out[i] = forecast->out_ns[i] < work->wanted_ns[i];
+		end_ns = begin_ns + bytes[i] / rate;
+		written_ns[i] = end_ns + delay_ns;
+		if (written_ns[i] < wanted_ns[i]) {
+			event = event_from(work, event, written_ns[i]);
+			work->forecast.out_ns[i] = work->events[event].ns;
+			out[i] = work->events[event].ns < wanted_ns[i];
 		}
-		forecast->written[i] = forecast->out[i] || wasted;
-		if (!forecast->written[i])
+		written[i] = out[i] || wasted;
+		if (!written[i])
 			continue;
 		free_ns = end_ns;
-		staged.bytes += work->bytes[i];
+		staged.bytes += bytes[i];
 	}
 }
 
