@@ -29,6 +29,12 @@
 /* Kernels that map small pieces only look through all of them for each one that is registered: the time grows with the square. */
 #define SMALL_PIECES_MAX 1024u
 
+/*
+ * Such kernels also take all that is registered behind a command's first byte for segments of it, and make a list of so many: for a
+ * command much shorter than that it costs less to pin its pages.
+ */
+#define SMALL_PIECE_WASTE_MAX 4u
+
 /* What a kernel gives that does not say: PRP lists of one page, less one. */
 #define SEGMENTS_ASSUMED 127u
 
@@ -84,7 +90,7 @@ static int choose_placement(struct spw_queue *q, const struct spw_device *device
 	return 0;
 }
 
-static int open_device(struct spw_queue *q, struct nvme *n, unsigned index, struct spw_nvme_abilities *abilities)
+static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 {
 	const struct spw_device *device = q->devices[index].device;
 	struct nvme_device *d = &n->devices[index];
@@ -107,28 +113,31 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index, stru
 	if (d->command_bytes_max > bytes_max)
 		d->command_bytes_max = (uint32_t)bytes_max;
 	d->segments_max = device->geometry.segments_max ? device->geometry.segments_max : SEGMENTS_ASSUMED;
-	return spw_nvme_probe(n->fds[index], device->path, &d->ns, q->wait_mode == SPW_WAIT_POLL, d->segments_max,
-			      abilities);
+	return 0;
 }
 
 /* What all devices of the queue can do. */
 static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abilities *all, uint32_t *segments_max)
 {
-	*all = (struct spw_nvme_abilities){.polled = true, .fixed_large = true, .fixed_small = true};
+	struct spw_nvme_probed probed[SPW_QUEUE_DEVICES_MAX];
+
 	*segments_max = UINT32_MAX;
 	for (unsigned i = 0; i < q->device_count; i++) {
-		struct spw_nvme_abilities one;
-		int ret = open_device(q, n, i, &one);
+		const struct nvme_device *d = &n->devices[i];
+		int ret = open_device(q, n, i);
 
 		if (ret)
 			return ret;
-		all->polled &= one.polled;
-		all->fixed_large &= one.fixed_large;
-		all->fixed_small &= one.fixed_small;
-		if (*segments_max > n->devices[i].segments_max)
-			*segments_max = n->devices[i].segments_max;
+		if (*segments_max > d->segments_max)
+			*segments_max = d->segments_max;
+		probed[i] = (struct spw_nvme_probed){
+			.fd = n->fds[i],
+			.path = q->devices[i].device->path,
+			.ns = &d->ns,
+			.segments_max = d->segments_max,
+		};
 	}
-	return 0;
+	return spw_nvme_probe(probed, q->device_count, q->wait_mode == SPW_WAIT_POLL, all);
 }
 
 /* How to register memory so that commands can use it. Return: the most pieces. */
@@ -226,11 +235,22 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		q->arena_page_bytes = q->page_bytes;
 }
 
+/* Whether registered memory saves work. @offset_bytes: where the transfer begins, from the arena's base. */
+static inline bool fixed_pays(const struct spw_queue *q, uint64_t offset_bytes, uint32_t len_bytes)
+{
+	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
+
+	return q->piece_shift == SPW_PIECE_SHIFT ||
+	       piece_bytes - (offset_bytes & (piece_bytes - 1)) <= (uint64_t)len_bytes * SMALL_PIECE_WASTE_MAX;
+}
+
 /* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
 
-static void fill_transfer(struct nvme *n, const struct nvme_device *d, struct spw_part *part, struct io_uring_sqe *sqe,
-			  struct nvme_uring_cmd *cmd)
+static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d, struct spw_part *part,
+			  struct io_uring_sqe *sqe, struct nvme_uring_cmd *cmd)
 {
+	const struct nvme *n = q->state;
+
 	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes, part->len_bytes, d->placement);
 	if (part->iov_count) {
 		sqe->cmd_op = NVME_URING_CMD_IO_VEC;
@@ -240,7 +260,8 @@ static void fill_transfer(struct nvme *n, const struct nvme_device *d, struct sp
 	}
 	cmd->addr = (uintptr_t)part->buf;
 	cmd->data_len = part->len_bytes;
-	if (part->piece >= 0 && likely(n->fixed))
+	if (part->piece >= 0 && likely(n->fixed) &&
+	    fixed_pays(q, (uintptr_t)part->buf - q->arena_base, part->len_bytes))
 		spw_nvme_entry_use_registered(sqe, (uint16_t)part->piece);
 	else
 		part->piece = -1;
@@ -279,7 +300,7 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	cmd = spw_nvme_entry(sqe, fd, NVME_URING_CMD_IO, (uintptr_t)part);
 	sqe->flags = n->uring.fixed_files ? IOSQE_FIXED_FILE : 0;
 	if (likely(part->op <= SPW_WRITE))
-		fill_transfer(n, d, part, sqe, cmd);
+		fill_transfer(q, d, part, sqe, cmd);
 	else if (part->op == SPW_FLUSH)
 		spw_nvme_encode_flush(cmd, &d->ns);
 	else
@@ -295,12 +316,12 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	struct spw_queue_device *dev;
 	uint64_t piece;
 	struct spw_part *part = spw_whole_slot(q, io, q->piece_shift, &dev, &piece);
-	bool is_registered = part != NULL;
+	bool is_registered = part && fixed_pays(q, (uintptr_t)io->buf - q->arena_base, io->len_bytes);
 	const struct nvme_device *d;
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;
 
-	if (!is_registered)
+	if (!part)
 		part = spw_whole_unregistered_slot(q, io, &dev);
 	if (unlikely(!part))
 		return spw_queue_prepare_any(q, io);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme_probe.c - what the kernel's NVMe passthrough can do with a device, found out by reading its first block
+ * engine/nvme_probe.c - what the kernel's NVMe passthrough can do with devices, found out by reading their first blocks
  *
  * On a ring and in memory of its own, so that neither the queue's owner nor the arena's content matters. That a drive fails the read
- * says nothing against the way there.
+ * says nothing against the way there. All devices are tried on one ring, whose memory is registered once and goes with the ring: to
+ * make a ring, and to take registered memory back, keeps the kernel waiting for all its processors, tens of milliseconds each time.
  */
 #include "engine/nvme_probe.h"
 
@@ -16,17 +17,18 @@
 #include "engine/nvme_entry.h"
 #include "util/util.h"
 
+/* Registered pieces, both from the beginning of the memory. */
+enum piece { PIECE_LARGE, PIECE_SMALL, PIECES, PIECE_NONE = PIECES };
+
 struct probe {
 	struct io_uring ring;
-	int fd;
-	const struct spw_nvme_namespace *ns;
 	char *memory;
-	size_t len_bytes;
-	size_t page_bytes;
+	size_t large_bytes, small_bytes;
+	const struct spw_nvme_probed *failed; /* the device that passthrough does not work with */
 };
 
 /* Return: 0 the command got to the drive and back; a negative errno of the kernel. */
-static int read_block(struct probe *p, bool fixed)
+static int read_block(struct probe *p, const struct spw_nvme_probed *device, enum piece piece)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&p->ring);
 	struct nvme_uring_cmd *cmd;
@@ -35,12 +37,12 @@ static int read_block(struct probe *p, bool fixed)
 
 	if (!sqe)
 		return -EBUSY;
-	cmd = spw_nvme_entry(sqe, p->fd, NVME_URING_CMD_IO, 1);
-	spw_nvme_encode_transfer(cmd, p->ns, true, 0, 1u << p->ns->block_shift, SPW_NVME_PLACEMENT_NONE);
+	cmd = spw_nvme_entry(sqe, device->fd, NVME_URING_CMD_IO, 1);
+	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, SPW_NVME_PLACEMENT_NONE);
 	cmd->addr = (uintptr_t)p->memory;
-	cmd->data_len = 1u << p->ns->block_shift;
-	if (fixed)
-		spw_nvme_entry_use_registered(sqe, 0);
+	cmd->data_len = 1u << device->ns->block_shift;
+	if (piece != PIECE_NONE)
+		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
 	/* A wait that polls may end with nothing, and nothing may be left in flight on a ring that is given up. */
 	do {
 		ret = io_uring_submit_and_wait(&p->ring, 1);
@@ -54,34 +56,41 @@ static int read_block(struct probe *p, bool fixed)
 	return ret;
 }
 
-/* Whether a command can use the beginning of registered memory of @len_bytes. */
-static bool registered_works(struct probe *p, size_t len_bytes)
+/* Whether commands to every device can use the beginning of a registered piece. */
+static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[], unsigned count, enum piece piece)
 {
-	struct iovec piece = {.iov_base = p->memory, .iov_len = len_bytes};
-	bool works;
-
-	if (io_uring_register_buffers(&p->ring, &piece, 1))
-		return false;
-	works = read_block(p, true) == 0;
-	(void)io_uring_unregister_buffers(&p->ring);
-	return works;
+	for (unsigned i = 0; i < count; i++)
+		if (read_block(p, &devices[i], piece))
+			return false;
+	return true;
 }
 
-static int probe_ring(struct probe *p, bool polled, struct spw_nvme_abilities *abilities)
+static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], unsigned count, bool polled,
+		      struct spw_nvme_abilities *abilities)
 {
 	struct io_uring_params params = {
 		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32 | (polled ? IORING_SETUP_IOPOLL : 0),
 	};
+	const struct iovec pieces[PIECES] = {
+		[PIECE_LARGE] = {.iov_base = p->memory, .iov_len = p->large_bytes},
+		[PIECE_SMALL] = {.iov_base = p->memory, .iov_len = p->small_bytes},
+	};
 	int ret = io_uring_queue_init_params(4, &p->ring, &params);
 
+	p->failed = &devices[0];
 	if (ret)
 		return ret;
-	ret = read_block(p, false);
+	for (unsigned i = 0; i < count && ret == 0; i++) {
+		p->failed = &devices[i];
+		ret = read_block(p, &devices[i], PIECE_NONE);
+	}
 	if (ret == 0) {
+		bool registered = io_uring_register_buffers(&p->ring, pieces, PIECES) == 0;
+
 		abilities->polled = polled;
-		abilities->fixed_large = registered_works(p, p->len_bytes);
+		abilities->fixed_large = registered && registered_works(p, devices, count, PIECE_LARGE);
 		abilities->fixed_small =
-			abilities->fixed_large || registered_works(p, p->len_bytes - 3 * p->page_bytes);
+			abilities->fixed_large || (registered && registered_works(p, devices, count, PIECE_SMALL));
 	}
 	io_uring_queue_exit(&p->ring);
 	return ret;
@@ -99,24 +108,33 @@ static const char *remedy(int error)
 	}
 }
 
-int spw_nvme_probe(int fd, const char *path, const struct spw_nvme_namespace *ns, bool want_polled,
-		   uint32_t segments_max, struct spw_nvme_abilities *abilities)
+int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
+		   struct spw_nvme_abilities *abilities)
 {
-	struct probe p = {.fd = fd, .ns = ns, .page_bytes = (size_t)sysconf(_SC_PAGESIZE)};
+	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+	uint32_t most = 0, fewest = UINT32_MAX;
+	struct probe p = {.failed = devices};
 	int ret = -EOPNOTSUPP;
 
 	*abilities = (struct spw_nvme_abilities){0};
-	/* More pages than a command may have; with three less, just as many or one less. */
-	p.len_bytes = (segments_max + 2) * p.page_bytes;
-	p.memory = mmap(NULL, p.len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (unsigned i = 0; i < count; i++) {
+		most = devices[i].segments_max > most ? devices[i].segments_max : most;
+		fewest = devices[i].segments_max < fewest ? devices[i].segments_max : fewest;
+	}
+	/* More pages than a command to any may have, and just as many as one to each may have or one less. */
+	p.large_bytes = (most + 2) * page_bytes;
+	p.small_bytes = (fewest > 1 ? fewest - 1 : 1) * page_bytes;
+	p.memory = mmap(NULL, p.large_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p.memory == MAP_FAILED)
-		return spw_error(-ENOMEM, "nvme: no memory to try %s", path);
+		return spw_error(-ENOMEM, "nvme: no memory to try %s", devices[0].path);
 	/* Else a huge page would be one segment. */
-	(void)madvise(p.memory, p.len_bytes, MADV_NOHUGEPAGE);
+	(void)madvise(p.memory, p.large_bytes, MADV_NOHUGEPAGE);
 	if (want_polled)
-		ret = probe_ring(&p, true, abilities);
+		ret = probe_ring(&p, devices, count, true, abilities);
 	if (!abilities->polled)
-		ret = probe_ring(&p, false, abilities);
-	(void)munmap(p.memory, p.len_bytes);
-	return ret ? spw_error(ret, "nvme refused: passthrough to %s: %s%s", path, spw_strerror(ret), remedy(ret)) : 0;
+		ret = probe_ring(&p, devices, count, false, abilities);
+	(void)munmap(p.memory, p.large_bytes);
+	return ret ? spw_error(ret, "nvme refused: passthrough to %s: %s%s", p.failed->path, spw_strerror(ret),
+			       remedy(ret))
+		   : 0;
 }

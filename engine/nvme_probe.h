@@ -1,23 +1,29 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme_probe.h - what the kernel's NVMe passthrough can do with a device, found out by reading its first block */
+/* engine/nvme_probe.h - what the kernel's NVMe passthrough can do with devices, found out by reading their first blocks */
 #ifndef SPW_ENGINE_NVME_PROBE_H
 #define SPW_ENGINE_NVME_PROBE_H
 
 #include "engine/nvme_command.h"
 
+/* Of all devices that were tried. */
 struct spw_nvme_abilities {
 	bool polled;      /* completions can be polled */
 	bool fixed_large; /* registered memory of any size */
 	bool fixed_small; /* registered memory of no more pages than one command may have; true with fixed_large */
 };
 
+struct spw_nvme_probed {
+	int fd; /* a character node */
+	const char *path;
+	const struct spw_nvme_namespace *ns;
+	uint32_t segments_max; /* memory pages per command */
+};
+
 /*
- * @fd:            a character node
  * @want_polled:   try to poll
- * @segments_max:  memory pages per command
- * Return: 0; a negative errno, with the reason: passthrough does not work at all.
+ * Return: 0; a negative errno, with the reason: passthrough does not work at all with one of @devices.
  */
-int spw_nvme_probe(int fd, const char *path, const struct spw_nvme_namespace *ns, bool want_polled,
-		   uint32_t segments_max, struct spw_nvme_abilities *abilities);
+int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
+		   struct spw_nvme_abilities *abilities);
 
 #endif
