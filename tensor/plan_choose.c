@@ -161,7 +161,7 @@ static void order_by_size(struct plan_work *work)
  * A leaf is a block of points: their bytes in the forecast do not count what was added to the block as a whole, which
  * is in tree_added. work->tree[1] is the root; a node's value counts what was added to it, not what was added above it.
  */
-#define BLOCK_POINTS 16u
+#define BLOCK_POINTS 8u
 
 static uint32_t leaves_of(const struct plan_work *work)
 {
