@@ -22,7 +22,7 @@ def load(name):
     return module
 
 
-judge, report = load("judge"), load("report")
+judge, programs, report = load("judge"), load("programs"), load("report")
 
 
 def noisy(of, count=400, noise=3 * MIB):
@@ -47,6 +47,15 @@ def test_what_does_not_grow(memory):
 def test_what_grows(memory):
     words, figures = judge.growth_of(memory, [10] * len(memory))
     assert words.startswith("memory grew") and figures["memory_late"] > figures["memory_early"] + figures["memory_growth_allowed"]
+
+
+def test_huge_pages_are_memory():
+    """Whether an arena lies in them depends on what other programs of the machine reserve."""
+    lines = ["Name:\tpython3: soak\n", "VmRSS:\t   61440 kB\n", "HugetlbPages:\t   32768 kB\n", "Threads:\t2\n"]
+    assert programs.memory_of(lines) == 92 * MIB
+    memory, files = programs.usage(os.getpid())
+    assert memory > MIB and files > 2
+    assert programs.usage(2 ** 22 + 1) is None  # no process has such a number
 
 
 def test_descriptors():

@@ -10,7 +10,6 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PAGE = os.sysconf("SC_PAGE_SIZE")
 SILENCE_S = 90  # a deadline of the library is 30 s; a request may meet two
 DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
@@ -18,10 +17,16 @@ DIE_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else
 def usage(pid):
     """(resident bytes, descriptors) of a process, or None if it is gone."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * PAGE, len(os.listdir(f"/proc/{pid}/fd"))
-    except (OSError, IndexError):
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            return memory_of(status), len(os.listdir(f"/proc/{pid}/fd"))
+    except (OSError, KeyError):
         return None
+
+
+def memory_of(status):
+    """Bytes, by the lines of /proc/PID/status. Huge pages are none of the resident ones, and whether a store gets any may change."""
+    lines = dict(line.split(":", 1) for line in status if ":" in line)
+    return sum(int(lines[name].split()[0]) << 10 for name in ("VmRSS", "HugetlbPages"))
 
 
 class Program:
