@@ -181,9 +181,10 @@ class Machine:
         return arguments
 
     def command_line(self, ends):
-        # On a busy host an emulated core stands still for longer than RCU waits before it shows stacks, which would count as a complaint.
+        # On a busy host an emulated core stands still for longer than RCU waits before it shows stacks, which would count as a complaint,
+        # and than the kernel waits for a first interrupt of the timer before it panics.
         append = (f"console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable clocksource=tsc "
-                  f"hung_task_panic=0 rcupdate.rcu_cpu_stall_suppress=1 spw_state={self.state} spw_nonce={self.nonce} "
+                  f"hung_task_panic=0 rcupdate.rcu_cpu_stall_suppress=1 no_timer_check spw_state={self.state} spw_nonce={self.nonce} "
                   f"spw_poll_queues={self.options.poll_queues} spw_drives={self.options.drives} "
                   f"{'intel_iommu=on iommu=pt ' if self.options.iommu else ''}{self.options.append}")
         # The IOMMU before all devices that are behind it.
