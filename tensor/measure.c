@@ -220,7 +220,11 @@ static void smooth_latency(struct measure *measure)
 		ns += late_ns;
 		count += first->count;
 	}
-	if (count > 0)
+	if (count == 0)
+		return;
+	if (measure->drives.latency_ns == 0)
+		measure->drives.latency_ns = (uint64_t)(ns / count);
+	else
 		measure->drives.latency_ns = (measure->drives.latency_ns + (uint64_t)(ns / count)) / 2;
 }
 

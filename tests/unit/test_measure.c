@@ -141,6 +141,19 @@ static void test_noise_is_smoothed(void **state)
 	assert_true(measured(&measure, 1.1));
 }
 
+/* The first plan counts on the first step's figure, not on half of it; later ones are smoothed. */
+static void test_the_first_latency_is_taken_as_it_is(void **state)
+{
+	struct measure measure = {0};
+
+	(void)state;
+	steps(&measure, 1, 1);
+	assert_in_range(measure.drives.latency_ns, TAIL_NS * 7 / 8, TAIL_NS * 9 / 8);
+	measure.drives.latency_ns = 3 * TAIL_NS;
+	steps(&measure, 1, 1);
+	assert_in_range(measure.drives.latency_ns, TAIL_NS * 15 / 8, TAIL_NS * 17 / 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -148,6 +161,7 @@ int main(void)
 		cmocka_unit_test(test_a_burst_is_not_believed_at_once),
 		cmocka_unit_test(test_bursts_are_believed_less_and_less),
 		cmocka_unit_test(test_noise_is_smoothed),
+		cmocka_unit_test(test_the_first_latency_is_taken_as_it_is),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
