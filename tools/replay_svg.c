@@ -95,8 +95,8 @@ static void draw_time_axis(const struct picture *picture)
 	double distance_ns = mark_distance(picture->step_ns);
 	char text[32];
 
-	for (double ns = 0; ns <= picture->step_ns; ns += distance_ns) {
-		double x = x_of(picture, (uint64_t)ns);
+	for (unsigned k = 0; k * distance_ns <= picture->step_ns; k++) {
+		double ns = k * distance_ns, x = x_of(picture, (uint64_t)ns);
 
 		draw_line(picture, x, LANES_TOP, x, HEIGHT - BOTTOM + 4, "stroke=\"" COLOUR_GRID "\"");
 		(void)snprintf(text, sizeof(text), "%.6g", ns / 1e6);
@@ -111,8 +111,8 @@ static void draw_memory_axis(const struct picture *picture)
 	double distance = exp2(ceil(log2(picture->bytes_max / 6)));
 	char text[32];
 
-	for (double bytes = 0; bytes <= picture->bytes_max; bytes += distance) {
-		double y = y_of(picture, bytes);
+	for (unsigned k = 0; k * distance <= picture->bytes_max; k++) {
+		double bytes = k * distance, y = y_of(picture, bytes);
 
 		draw_line(picture, LEFT, y, WIDTH - RIGHT, y, "stroke=\"" COLOUR_GRID "\"");
 		draw_text(picture, LEFT - 8, y + 4, "text-anchor=\"end\"",
