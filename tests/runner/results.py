@@ -88,6 +88,12 @@ class Tally:
         self.failures.append((what, "", why))
         print(f"  FAIL          {what}: {why}", flush=True)
 
+    def merge(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.failures += other.failures
+
     def skip_program(self, label, why):
         self.skipped += 1
         print(f"  skip          {label}: {why}", flush=True)
