@@ -25,17 +25,20 @@ def draw(path, result):
     memory, files, stored, errors = axes
     for name, program in result["programs"].items():
         samples = [sample for sample in program["samples"] if sample["files"]]
+        if not samples:
+            continue
         seconds = [sample["seconds"] for sample in samples]
         memory.plot(seconds, [sample["memory_bytes"] / 1048576 for sample in samples], label=name)
         files.plot(seconds, [sample["files"] for sample in samples], label=name)
         stored.plot(seconds, [sample["used_bytes"] / 1048576 for sample in samples], label=name)
         errors.step(seconds, [sample["errors"] for sample in samples], where="post", label=name)
-    for axis, title in ((memory, "resident memory, MiB"), (files, "open descriptors"), (stored, "extents in the store after a round, MiB"),
+    for axis, title in ((memory, "memory, MiB"), (files, "open descriptors"), (stored, "extents in the store after a round, MiB"),
                         (errors, "errors that faults caused, so far")):
         axis.set_ylabel(title)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        axis.legend(loc="upper left", fontsize="small")
+        axis.set_xlim(left=0)
+        axis.legend(loc="center left", fontsize="small")
     for kind, colour in COLOURS.items():
         times = [fault["seconds"] for fault in result["faults"] if fault["kind"] == kind]
         errors.plot(times, [0] * len(times), "|", color=colour, markersize=14, label=f"{kind} ({len(times)})")
