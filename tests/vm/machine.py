@@ -19,6 +19,7 @@ from kernel import Unavailable, tool
 STATE_PREFIX = "spillway-vm."
 STATE_NAME = re.compile(r"spillway-vm\.([0-9]+)\.[a-z0-9_]{8}")
 BOOT_SECONDS = 120
+PULLED = re.compile(r"device_del n(\d+)")
 # What a command in the machine gets of the host's environment.
 ENVIRONMENT = re.compile(r"(SPW_.*|SPILLWAY_.*|CMOCKA_.*|PYTHON.*|[ATU]?[BS]AN_OPTIONS|V|LANG|LC_.*|TERM)")
 COMPLAINT = re.compile(r"\b(BUG|WARNING|INFO: task|general protection|KASAN|UBSAN|Oops|Call Trace|soft lockup|DMAR|Kernel panic)\b.*")
@@ -98,6 +99,7 @@ class Machine:
         self.channels = {}
         self.pending = bytearray()  # of the output
         self.requests = bytearray()  # of the port "monitor"
+        self.pulled = set()  # drives, since they were last brought back
         self.jobs = 0
 
     # ---- Starting ---------------------------------------------------------------------------------------------------------------
@@ -273,10 +275,13 @@ class Machine:
 
     def restore_drives(self):
         """Bring back the drives that were pulled out, as new and empty as at the start."""
-        there = {device["qdev_id"] for bus in self.qmp("query-pci") for device in self.devices_below(bus)}
-        for number in range(self.options.drives):
-            if f"n{number}" in there:
-                continue
+        for number in sorted(self.pulled):
+            # It goes when the machine's kernel lets it, which may be after the program that asked has ended.
+            deadline = time.monotonic() + BOOT_SECONDS
+            while f"n{number}" in self.devices():
+                if time.monotonic() > deadline:
+                    raise MachineError(f"drive {number} was pulled and is still there")
+                time.sleep(0.2)
             deadline = time.monotonic() + BOOT_SECONDS
             while True:
                 try:
@@ -288,6 +293,10 @@ class Machine:
                         raise MachineError(f"drive {number} cannot be brought back: {error}") from error
                     time.sleep(0.2)
             self.wait_for_drive(number)
+        self.pulled.clear()
+
+    def devices(self):
+        return {device["qdev_id"] for bus in self.qmp("query-pci") for device in self.devices_below(bus)}
 
     def devices_below(self, bus):
         for device in bus["devices"]:
@@ -326,6 +335,9 @@ done; do sleep 0.1; done; blkdiscard -z "/dev/${{path##*/}}n1" """, timeout=BOOT
         while b"\n" in self.requests:
             line, _, rest = bytes(self.requests).partition(b"\n")
             self.requests = bytearray(rest)
+            pulled = PULLED.fullmatch(line.decode())
+            if pulled:
+                self.pulled.add(int(pulled.group(1)))
             try:
                 answer = self.monitor(line.decode())
             except MachineError as error:
