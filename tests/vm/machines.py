@@ -143,6 +143,14 @@ SPW_VM_BREAK="echo 2 >/sys/bus/pseudo/drivers/scsi_debug/opts"
     faulty("nvme-tcp", "fails", NVMET + 'SPW_VM_BREAK="echo 0 >$nvmet/subsystems/spw/namespaces/1/enable"\n'),
 ]
 
+def with_drive(number):
+    """Before a case: three drives that are well, and this one."""
+    return f'set -- $SPW_VM_DRIVES; export SPW_TEST_DEVICES="$1 $2 $3 ${number + 1}"'
+
+
+BLKDEBUG = [Case(f"blkdebug {backend}", FAULTY, "test_a_drive_that_fails", with_drive(number), SPW_TEST_BACKEND=backend)
+            for number, backend in ((4, "io_uring"), (5, "libaio"))]
+
 # ---- All ---------------------------------------------------------------------------------------------------------------------------------
 
 ALL = [
@@ -156,12 +164,10 @@ ALL = [
          integration("store", "store_space"), block_bytes=4096, nodes=1, poll_queues=2),
     Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), iommu=True),
     Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], block_bytes=4096, nodes=1, iommu=True),
-    Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP", BAD, nodes=1),
-    Kind("blkdebug", "QEMU fails writes to a sector of drive 3", [Case("blkdebug io_uring", FAULTY, "test_a_drive_that_fails")], nodes=1,
-         errors={3: [{"event": "none", "iotype": "write", "errno": 5, "sector": 16384, "once": False}]}),
-    Kind("blkdebug-read", "QEMU fails reads of a sector of drive 3", [Case("blkdebug libaio", FAULTY, "test_a_drive_that_fails",
-                                                                           SPW_TEST_BACKEND="libaio")], nodes=1,
-         errors={3: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
+    Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
+         BAD + BLKDEBUG, nodes=1, drives=6,
+         errors={4: [{"event": "none", "iotype": "write", "errno": 5, "sector": 16384, "once": False}],
+                 5: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
 ]
 ALL += machines_vfio.stores(Case, Kind)
 
