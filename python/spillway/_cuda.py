@@ -4,10 +4,13 @@
 of the same methods that runs without a GPU. Imported only for a model that has tensors on one."""
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_log = logging.getLogger("spillway")
 
 _HOST_REGISTER_PORTABLE = 1  # pinned for all devices of the process
 
@@ -72,7 +75,20 @@ class Table:
         torch.cuda.init()  # what torch.cuda.cudart() needs
         result = torch.cuda.cudart().cudaHostRegister(address, length, _HOST_REGISTER_PORTABLE)
         if int(result) != 0:
+            _forget_error()
             raise RuntimeError(f"cudaHostRegister() of {length} bytes failed: {result}")
 
     def unpin(self, address: int) -> None:
-        torch.cuda.cudart().cudaHostUnregister(address)
+        result = torch.cuda.cudart().cudaHostUnregister(address)
+        if int(result) != 0:
+            _forget_error()
+            _log.warning("cudaHostUnregister() failed, the arena's memory stays pinned: %s", result)
+
+
+def _forget_error() -> None:
+    """The runtime keeps the error of a call for whoever asks next in this thread: that is PyTorch after its next kernel, which
+    would raise in the model. No binding asks for it, so a kernel of our own does."""
+    try:
+        torch.ones(1, device="cuda")
+    except RuntimeError:
+        pass

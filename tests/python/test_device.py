@@ -711,16 +711,48 @@ def test_a_store_closed_inside_the_context(drives, offload):
         pass
 
 
-def test_memory_that_cannot_be_pinned_is_told(store, monkeypatch, caplog):
+@pytest.fixture
+def runtime(monkeypatch):
+    """A CUDA runtime that pins nothing, and keeps the error until the next kernel asks for it."""
+    class Runtime:
+        kept = 0
+
+        def fail(self, *_):
+            self.kept = 2
+            return 2
+
+        cudaHostRegister = cudaHostUnregister = fail
+
+        def kernel(self, *args, **options):
+            error, self.kept = self.kept, 0
+            if error:
+                raise RuntimeError("CUDA error: out of memory")
+
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    on_cpu = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *args, **options: (runtime.kernel if options.get("device") == "cuda" else on_cpu)(
+        *args, **options))
+    return runtime
+
+
+def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplog):
     table = Table()
     table.pin = _cuda.Table().pin
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: type("Runtime", (), {"cudaHostRegister": lambda *_: 2}))
     monkeypatch.setattr(spillway.torch, "_device_table", lambda devices: table)
     with caplog.at_level(logging.WARNING, "spillway"):
         off = spillway.torch.offload(Layers(), store)
     assert "tensors on the GPU are kept there (cudaHostRegister() of" in caplog.text
     assert off.device_stats() is None
+    runtime.kernel()  # the model's next does not raise
+
+
+def test_memory_that_cannot_be_unpinned_is_told(runtime, caplog):
+    with caplog.at_level(logging.WARNING, "spillway"):
+        _cuda.Table().unpin(4096)
+    assert "cudaHostUnregister() failed" in caplog.text
+    runtime.kernel()
 
 
 def test_the_report_says_what_became_of_the_devices_tensors(store, offload, capsys):
