@@ -395,8 +395,8 @@ class DevicePath:
             stats.plan_keep_all_bytes = plan.result.peak_keep_all_bytes
 
     def _prune(self) -> None:
-        """What nobody needs is not read ahead."""
-        self._order = [entry for entry in self._order if entry.users]
+        """What nobody needs is not read ahead. What is under way can be needed again, by a save of the same content."""
+        self._order = [e for e in self._order if e.users or e.tensor is not None or e.request is not None]
         for index, entry in enumerate(self._order):
             entry.index = index
         self._prune_at = max(1024, 2 * len(self._order))

@@ -315,6 +315,24 @@ def test_reading_ahead_in_the_reverse_order(rig):
     assert rig.path._ahead_bytes == 0
 
 
+def test_what_is_saved_again_during_its_write_is_read_ahead(rig):
+    """Nobody needed it when a step began, and then somebody did."""
+    rig = rig()
+    tensor, users = torch.zeros(2048), [User(), User()]
+    rig.transfers.hold = True
+    first = rig.path.save(tensor, (7, 0), Version(), 0, 8192, users[1])
+    rig.path.progress()
+    users.pop()
+    rig.path.step()
+    assert not first.users and first.request is not None
+    assert rig.path.save(tensor, (7, 0), Version(), 0, 8192, users[0]) is first
+    last, user = rig.save(torch.ones(2048))
+    rig.transfers.hold = False
+    rig.until(lambda: first.stored() and last.stored())
+    rig.path.load(last)
+    assert rig.path.stats().prefetches == 1 and first.reading
+
+
 def test_without_a_slot_it_reads_into_other_memory(rig):
     rig = rig(pinned_bytes=8192)
     first, user = rig.save(torch.zeros(2048))
