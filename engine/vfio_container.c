@@ -432,7 +432,7 @@ static bool real_is_wanted_back(struct spw_vfio_link *link)
 	return event.fd >= 0 && poll(&event, 1, 0) == 1;
 }
 
-/* The kernel opens a device with bus master off: the first command would end in a fatal error. */
+/* The kernel opens a device with both off. */
 static int set_bus_master(struct real_link *r, bool on)
 {
 	struct vfio_region_info info = {.argsz = sizeof(info), .index = VFIO_PCI_CONFIG_REGION_INDEX};
@@ -450,6 +450,11 @@ static int set_bus_master(struct real_link *r, bool on)
 	if (pwrite(r->fd, &command, sizeof(command), at) != sizeof(command))
 		return spw_error(-EIO, "pci:%s: its configuration cannot be written", r->link.address);
 	return 0;
+}
+
+static int real_let_transfer(struct spw_vfio_link *link)
+{
+	return set_bus_master((struct real_link *)link, true);
 }
 
 static void real_cut(struct spw_vfio_link *link)
@@ -504,6 +509,7 @@ static const struct spw_vfio_link_ops real_ops = {
 	.unmap = real_unmap,
 	.relax = real_relax,
 	.is_wanted_back = real_is_wanted_back,
+	.let_transfer = real_let_transfer,
 	.cut = real_cut,
 	.close = real_close,
 };
@@ -595,8 +601,9 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	ret = open_device(r);
 	if (ret == 0)
 		ret = map_registers(r);
+	/* Registers answer from now on. What the controller was at when it was left, it cannot go on with. */
 	if (ret == 0)
-		ret = set_bus_master(r, true);
+		ret = set_bus_master(r, false);
 	if (ret) {
 		real_close(&r->link);
 		return ret;

@@ -473,6 +473,9 @@ static int enable(struct spw_vfio_controller *c)
 
 	if (ret)
 		return ready_error(c, ret, "does not stop");
+	ret = c->link->ops->let_transfer(c->link);
+	if (ret)
+		return ret;
 	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, c->entries_max, c->doorbell_bytes,
 				 SPW_NVME_PAGE_BYTES);
 	if (ret)

@@ -39,6 +39,14 @@ struct spw_vfio_link_ops {
 	bool (*is_wanted_back)(struct spw_vfio_link *link);
 
 	/*
+	 * Let the controller transfer: until then it reaches no memory at all, mapped or not. Not before it is known to
+	 * be stopped: one that was left in the middle of its work, and that no reset has reached, would go on with it,
+	 * in memory that has other users now.
+	 * Return: 0; a negative errno.
+	 */
+	int (*let_transfer)(struct spw_vfio_link *link);
+
+	/*
 	 * Cut the controller off: when this returns it can reach no memory any more. Registers read as zeroes from
 	 * then on, and what is written to them is lost. May be called while other threads use the registers. Once.
 	 */

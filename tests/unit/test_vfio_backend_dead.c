@@ -247,6 +247,26 @@ static void test_closing_with_commands_that_never_end(void **state)
 	assert_int_equal(bad_ends, 0);
 }
 
+/* Nothing has reset it since somebody left it: it is stopped first, and only then does it reach memory. */
+static void test_a_controller_that_still_runs_when_opened(void **state)
+{
+	(void)state;
+	spw_device_close(device);
+	device = NULL;
+	fake.still_runs = true;
+	open_device();
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+	spw_device_close(device);
+	/* One that does not stop never reaches any. */
+	fake.never_stops = true;
+	assert_int_equal(spw_device_open(PATH, NULL, &device), -ETIMEDOUT);
+	device = NULL;
+	expect_error("does not stop within 1000 ms");
+	assert_false(fake.transfers);
+	fake.still_runs = fake.never_stops = false;
+	open_device();
+}
+
 static void test_events_are_logged_and_asked_for_again(void **state)
 {
 	(void)state;
@@ -277,6 +297,7 @@ int main(void)
 		TEST(test_completions_that_come_twice),
 		TEST(test_death_while_a_call_waits),
 		TEST(test_closing_with_commands_that_never_end),
+		TEST(test_a_controller_that_still_runs_when_opened),
 		TEST(test_events_are_logged_and_asked_for_again),
 	};
 

@@ -76,6 +76,7 @@ struct fake {
 	struct fake_command pending[FAKE_PENDING];
 	unsigned pending_count;
 	bool enabled, cut, closed;
+	bool transfers; /* is allowed to */
 
 	/* How it behaves. */
 	enum fake_order order;
@@ -90,6 +91,7 @@ struct fake {
 	bool never_stops;     /* or not the opposite */
 	bool refuses_queues;  /* CREATE_SQ fails */
 	bool wanted_back;     /* by the kernel */
+	bool still_runs;      /* when it is opened: nothing has reset it */
 	bool one_queue;       /* grants one pair */
 	uint64_t seed;
 	int map_error;
@@ -131,13 +133,16 @@ static inline uint64_t fake_random(void)
 
 static inline char *fake_reach(uint64_t iova, uint64_t len_bytes)
 {
-	for (unsigned i = 0; i < FAKE_MAPPINGS && !fake.cut; i++) {
+	for (unsigned i = 0; i < FAKE_MAPPINGS && fake.transfers; i++) {
 		const struct fake_mapping *m = &fake.mappings[i];
 
 		if (m->users > 0 && iova >= m->iova && iova + len_bytes <= m->iova + m->len_bytes)
 			return m->memory + (iova - m->iova);
 	}
-	fake_fault(fake.cut ? "memory after it was cut off" : "memory that is not mapped", iova);
+	fake_fault(fake.cut          ? "memory after it was cut off"
+		   : !fake.transfers ? "memory before it may transfer"
+				     : "memory that is not mapped",
+		   iova);
 	return NULL;
 }
 
@@ -570,11 +575,22 @@ static inline bool fake_is_wanted_back(struct spw_vfio_link *link)
 	return fake.wanted_back;
 }
 
+static inline int fake_let_transfer(struct spw_vfio_link *link)
+{
+	(void)link;
+	assert_false(fake.cut || fake.transfers);
+	if (fake.enabled || fake.registers[0x1c / 4] & 1)
+		fake_fault("is let transfer while it runs", fake.registers[0x1c / 4]);
+	fake.transfers = true;
+	return 0;
+}
+
 static inline void fake_cut(struct spw_vfio_link *link)
 {
 	(void)link;
 	assert_false(fake.cut);
 	fake.cut = true;
+	fake.transfers = false;
 	fake_reset();
 	memset(fake.registers, 0, FAKE_REGISTERS);
 }
@@ -592,6 +608,7 @@ static const struct spw_vfio_link_ops fake_ops = {
 	.unmap = fake_unmap,
 	.relax = fake_relax,
 	.is_wanted_back = fake_is_wanted_back,
+	.let_transfer = fake_let_transfer,
 	.cut = fake_cut,
 	.close = fake_close,
 };
@@ -605,12 +622,16 @@ int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	/* One process has it, and it is reset for the next. */
 	assert_true(fake.opens == 0 || fake.closed || fake.cut);
 	fake.opens++;
-	fake.cut = fake.closed = false;
+	fake.cut = fake.closed = fake.transfers = false;
 	fake_reset();
 	memset(fake.registers, 0, FAKE_REGISTERS);
 	/* CAP: 1024 entries, in one piece, 1 s until ready, NVM command set, pages of 4 KiB. */
 	fake.registers[0] = 1023u | 1u << 16 | 2u << 24;
 	fake.registers[1] = 1u << 5;
+	if (fake.still_runs) {
+		fake.enabled = true;
+		fake.registers[0x14 / 4] = fake.registers[0x1c / 4] = 1;
+	}
 	*link = &fake.link;
 	return 0;
 }
