@@ -21,6 +21,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import errno
+import itertools
 import logging
 import threading
 import time
@@ -44,6 +45,7 @@ _log = logging.getLogger("spillway")
 _SLOT_ALIGN = 4096  # of address and length: what drives take without a copy
 _ELEMENT_MAX = 16  # bytes of the longest element: parts of storages begin at multiples
 _LOOK_AHEAD = 64  # tensors
+_LOOK_SECONDS, _LOOKS_MAX = 0.0001, 100_000  # for a request that others have: ten seconds, as in the cache
 _URGENT, _PREFETCH = 0, 1
 
 
@@ -450,12 +452,12 @@ class DevicePath:
 
     def _filled(self, entry: Entry) -> _Slot:
         """The entry's slot with its bytes. Waits for the drives if they have them."""
+        began = time.perf_counter_ns()
         if entry.stored():
-            self._begin_read(entry, self._take_slot(entry.length) or self._outside(entry.length), urgent=True)
+            self._read_urgently(entry)
         elif entry.thing is not None and entry.request is None:
             self._stats.prefetch_hits += 1
         if entry.reading:
-            began = time.perf_counter_ns()
             result = self._transfers.wait(entry.request)
             self._stats.stall_ns += time.perf_counter_ns() - began
             self._reading.remove(entry)
@@ -471,12 +473,35 @@ class DevicePath:
         self._stats.reads_outside_pinned += 1
         return _Slot(None, torch.empty(-(-length // _SLOT_ALIGN) * _SLOT_ALIGN, dtype=torch.uint8))
 
+    def _read_urgently(self, entry: Entry) -> None:
+        """The store's requests may all be in use: that must not fail, as long as some of them end."""
+        slot = self._take_slot(entry.length) or self._outside(entry.length)
+        for look in itertools.count(1):
+            try:
+                self._begin_read(entry, slot, urgent=True)
+                return
+            except SpillwayError as error:
+                if error.errno != errno.ENOBUFS or look == _LOOKS_MAX:
+                    self._retire(slot)
+                    raise
+            self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        """Until the oldest transfer has ended. Without one others have the requests, which nothing tells: look again soon."""
+        if self._writing:
+            result = self._transfers.wait(self._writing[0].request)
+            self._end_write(self._writing.popleft(), result)
+        elif self._reading:
+            result = self._transfers.wait(self._reading[0].request)
+            self._end_read(self._reading.pop(0), result)
+        else:
+            time.sleep(_LOOK_SECONDS)
+
     def _begin_read(self, entry: Entry, slot: _Slot, urgent: bool) -> None:
-        try:
-            entry.request = self._transfers.get(entry.thing, slot.bytes.data_ptr(), slot.length, urgent)
-        except SpillwayError:
-            self._retire(slot)
-            raise
+        """
+        :raises SpillwayError: no read began; the slot is the caller's
+        """
+        entry.request = self._transfers.get(entry.thing, slot.bytes.data_ptr(), slot.length, urgent)
         self._reads.began(time.perf_counter_ns())
         entry.slot, entry.reading, slot.ahead = slot, True, True
         self._ahead_bytes += slot.length
@@ -505,6 +530,7 @@ class DevicePath:
                 try:
                     self._begin_read(ahead, slot, urgent=False)
                 except SpillwayError:  # is said when it is needed and fails again
+                    self._retire(slot)
                     return
                 self._stats.prefetches += 1
 

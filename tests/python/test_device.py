@@ -109,25 +109,35 @@ class Table:
 
 
 class Transfers(_device.StoreTransfers):
-    """Of a store, noted; puts end only when they are let."""
+    """Of a store, noted; they end only when they are let, or waited for. Gets begin only below requests_max."""
 
     def __init__(self, store, log):
         super().__init__(store)
-        self.log, self.hold = log, False
+        self.log, self.hold, self.requests, self.requests_max, self.refused = log, False, 0, 4096, 0
 
     def put(self, address, length):
         self.log.append(("put",))
+        self.requests += 1
         return super().put(address, length)
 
     def get(self, thing, address, length, urgent):
+        if self.requests >= self.requests_max:
+            self.refused += 1
+            raise spillway.SpillwayError(errno.ENOBUFS, "all requests are in use")
         self.log.append(("get", "urgent" if urgent else "ahead"))
+        self.requests += 1
         return super().get(thing, address, length, urgent)
 
     def test(self, request):
         result = None if self.hold else super().test(request)
         if result is not None:
             self.log.append(("ended",))
+            self.requests -= 1
         return result
+
+    def wait(self, request):
+        self.requests -= 1
+        return super().wait(request)
 
 
 class Version:
@@ -341,6 +351,50 @@ def test_without_a_slot_it_reads_into_other_memory(rig):
     second, other = rig.save(torch.ones(2048))  # is being copied for ever
     assert torch.equal(value(rig.path.load(first), torch.zeros(2048)), torch.zeros(2048))
     assert rig.path.stats().reads_outside_pinned == 1
+
+
+def test_a_read_waits_for_a_request_that_a_write_has(rig):
+    rig = rig()
+    first, user = rig.save(torch.zeros(2048))
+    rig.until(first.stored)
+    rig.transfers.hold, rig.transfers.requests_max = True, 1
+    second, other = rig.save(torch.ones(2048))
+    rig.path.progress()
+    assert second.request is not None
+    assert torch.equal(value(rig.path.load(first), torch.zeros(2048)), torch.zeros(2048))
+    assert rig.transfers.refused == 1 and second.stored()
+    assert rig.path.stats().stall_ns > 0 and rig.path._ahead_bytes == 0
+
+
+def test_a_read_waits_for_a_request_that_another_read_has(rig):
+    rig = rig()
+    saved = [rig.save(torch.full((2048,), float(i))) for i in range(3)]
+    for entry, _ in saved:
+        rig.until(entry.stored)
+    rig.transfers.hold, rig.transfers.requests_max = True, 1
+    for i in (2, 0, 1):  # with 2 the path reads 1 ahead
+        assert torch.equal(value(rig.path.load(saved[i][0]), torch.empty(2048)), torch.full((2048,), float(i)))
+    assert rig.names().count(("get", "urgent")) == 2 and rig.transfers.refused == 2  # one of them of a guess
+    stats = rig.path.stats()
+    assert (stats.prefetch_hits, stats.reads_outside_pinned) == (1, 0)
+
+
+def test_a_read_waits_for_a_request_that_others_have(rig, monkeypatch):
+    rig = rig()
+    entry, user = rig.save(torch.ones(2048))
+    rig.until(entry.stored)
+    monkeypatch.setattr(_device, "_LOOKS_MAX", 3)
+    rig.transfers.requests_max = 0
+    with pytest.raises(spillway.SpillwayError, match="all requests are in use"):  # for ever
+        rig.path.load(entry)
+    rig.until(lambda: rig.path.stats().pinned_bytes_used == 0)
+    assert rig.transfers.refused == 3
+
+    def look(seconds):
+        rig.transfers.requests_max = 1
+
+    monkeypatch.setattr(time, "sleep", look)
+    assert torch.equal(value(rig.path.load(entry), torch.ones(2048)), torch.ones(2048))
 
 
 def test_no_event_is_asked_for_while_a_graph_is_captured(rig):
