@@ -201,9 +201,13 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	spw_vfio_pair_submit(pair);
 	deadline_ns = spw_clock_ns() + spw_vfio_timeout_ms * UINT64_C(1000000);
 	while (!take(c, pair, slot, &status, result)) {
-		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) && spw_clock_ns() > deadline_ns)
+		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) && spw_clock_ns() > deadline_ns) {
+			/* Nobody may have looked for long, this process being stopped: what has ended is in time. */
+			if (take(c, pair, slot, &status, result))
+				break;
 			spw_vfio_controller_stop(c, -ETIMEDOUT, "no answer to command %02xh of queue %u within %u ms",
 						 command->opcode, pair->id, spw_vfio_timeout_ms);
+		}
 		if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE) {
 			(void)spw_vfio_controller_error(c);
 			spw_vfio_pair_forget(pair, slot);

@@ -235,6 +235,18 @@ static void test_death_while_a_call_waits(void **state)
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
 }
 
+/* What has ended while this process was stopped is no late answer, however late it is taken. */
+static void test_a_process_stopped_while_a_call_waits(void **state)
+{
+	(void)state;
+	spw_vfio_timeout_ms = 20;
+	fake.delay = UINT32_MAX;
+	fake.sleeps_ms = 40;
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+	assert_int_equal(fake.sleeps_ms, 0);
+	assert_false(fake.cut);
+}
+
 static void test_closing_with_commands_that_never_end(void **state)
 {
 	(void)state;
@@ -296,6 +308,7 @@ int main(void)
 		TEST(test_completions_for_other_commands),
 		TEST(test_completions_that_come_twice),
 		TEST(test_death_while_a_call_waits),
+		TEST(test_a_process_stopped_while_a_call_waits),
 		TEST(test_closing_with_commands_that_never_end),
 		TEST(test_a_controller_that_still_runs_when_opened),
 		TEST(test_events_are_logged_and_asked_for_again),

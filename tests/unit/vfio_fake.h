@@ -91,6 +91,7 @@ struct fake {
 	bool never_stops;     /* or not the opposite */
 	bool refuses_queues;  /* CREATE_SQ fails */
 	bool wanted_back;     /* by the kernel */
+	unsigned sleeps_ms;   /* so long the process is stopped, once, while the controller ends what it has */
 	bool still_runs;      /* when it is opened: nothing has reset it */
 	bool one_queue;       /* grants one pair */
 	uint64_t seed;
@@ -572,6 +573,12 @@ static inline void fake_relax(struct spw_vfio_link *link)
 static inline bool fake_is_wanted_back(struct spw_vfio_link *link)
 {
 	(void)link;
+	if (fake.sleeps_ms > 0) {
+		assert_int_equal(usleep(fake.sleeps_ms * 1000), 0);
+		fake.sleeps_ms = 0;
+		fake.delay = 0;
+		fake_pump();
+	}
 	return fake.wanted_back;
 }
 
