@@ -292,6 +292,7 @@ class DevicePath:
                     entry.version.modified = True
                 if not entry.kept:
                     self._stats.bytes_forwarded += entry.length
+                self._read_ahead(entry)
                 return entry.tensor, 0
             if entry.base is None:
                 base, arrived = self._copy_in(entry)
@@ -523,16 +524,17 @@ class DevicePath:
         for ahead in reversed(self._order[max(0, entry.index - _LOOK_AHEAD) : entry.index]):
             if self._ahead_bytes + ahead.length > self._ahead_max:
                 return
-            if ahead.users and ahead.stored() and ahead.base is None:
-                slot = self._take_slot(ahead.length)
-                if slot is None:
-                    return
-                try:
-                    self._begin_read(ahead, slot, urgent=False)
-                except SpillwayError:  # is said when it is needed and fails again
-                    self._retire(slot)
-                    return
-                self._stats.prefetches += 1
+            if not ahead.users or not ahead.stored() or ahead.base is not None:
+                continue
+            slot = self._take_slot(ahead.length)
+            if slot is None:
+                return
+            try:
+                self._begin_read(ahead, slot, urgent=False)
+            except SpillwayError:  # is said when it is needed and fails again
+                self._retire(slot)
+                return
+            self._stats.prefetches += 1
 
     def _leave_slot(self, entry: Entry) -> None:
         """The bytes are on the drives."""

@@ -325,6 +325,16 @@ def test_reading_ahead_in_the_reverse_order(rig):
     assert rig.path._ahead_bytes == 0
 
 
+def test_reading_ahead_while_the_device_has_what_is_used(rig):
+    rig = rig()
+    first, user = rig.save(torch.zeros(2048))
+    rig.until(first.stored)
+    rig.table.polls = None
+    last, other = rig.save(torch.ones(2048))
+    rig.path.load(last)
+    assert last.tensor is not None and first.reading and rig.path.stats().prefetches == 1
+
+
 def test_what_is_saved_again_during_its_write_is_read_ahead(rig):
     """Nobody needed it when a step began, and then somebody did."""
     rig = rig()
