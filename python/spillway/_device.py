@@ -522,10 +522,10 @@ class DevicePath:
     def _read_ahead(self, entry: Entry) -> None:
         """Backward uses come about in the reverse order of saving. A wrong guess costs a read."""
         for ahead in reversed(self._order[max(0, entry.index - _LOOK_AHEAD) : entry.index]):
-            if self._ahead_bytes + ahead.length > self._ahead_max:
-                return
             if not ahead.users or not ahead.stored() or ahead.base is not None:
                 continue
+            if self._ahead_bytes + ahead.length > self._ahead_max:
+                return
             slot = self._take_slot(ahead.length)
             if slot is None:
                 return

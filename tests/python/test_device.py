@@ -335,6 +335,18 @@ def test_reading_ahead_while_the_device_has_what_is_used(rig):
     assert last.tensor is not None and first.reading and rig.path.stats().prefetches == 1
 
 
+def test_reading_ahead_past_what_needs_no_read(rig):
+    """Longer than all that may be read ahead, and on the device still."""
+    rig = rig(pinned_bytes=8 * 8192)
+    first, user = rig.save(torch.zeros(2048))
+    rig.until(first.stored)
+    rig.table.polls = None
+    long, other = rig.save(torch.ones(5 * 2048))
+    last, another = rig.save(torch.ones(2048))
+    rig.path.load(last)
+    assert long.tensor is not None and first.reading and rig.path.stats().prefetches == 1
+
+
 def test_what_is_saved_again_during_its_write_is_read_ahead(rig):
     """Nobody needed it when a step began, and then somebody did."""
     rig = rig()
