@@ -4,12 +4,13 @@
  * stopped
  *
  * Threads    All functions may be called from any thread. A pair belongs to who made it; what is sent by
- * spw_vfio_admin() takes turns. Life       LIVE until it is closed, or until somebody finds that it does not work:
- * a command past its deadline, a fatal status, a
- *            completion that cannot be, registers that read as all ones, the kernel wanting it back. That somebody
- *            stops it: the controller is disabled and then cut off from memory. Once it is STOPPED it can write
- *            nowhere any more, and whoever has commands in flight fails them and has the memory back. It does not
- *            come back to life; the next spw_vfio_open() starts anew.
+ *            spw_vfio_admin() takes turns.
+ *
+ * Life       LIVE until it is closed, or until somebody finds that it does not work: a command past its deadline, a
+ *            fatal status, a completion that cannot be, registers that read as all ones, the kernel wanting it back.
+ *            That somebody stops it: the controller is disabled and then cut off from memory. Once it is STOPPED it
+ *            can write nowhere any more, and whoever has commands in flight fails them and has the memory back. It
+ *            does not come back to life; the next spw_vfio_open() starts anew.
  */
 #ifndef SPW_ENGINE_VFIO_CONTROLLER_H
 #define SPW_ENGINE_VFIO_CONTROLLER_H
