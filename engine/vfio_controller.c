@@ -51,6 +51,10 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 
 #define ALL_NAMESPACES UINT32_MAX
 
+/* How long a shutdown may take: what the controller says, but as the kernel, no less and no more than this. */
+#define SHUTDOWN_MS_MIN 5000u
+#define SHUTDOWN_MS_MAX 60000u
+
 /* A wait looks at the registers and the clock each time it has looked in vain so often. */
 #define LOOKS_PER_CHECK 64u
 
@@ -505,6 +509,14 @@ static uint32_t le32(const uint8_t *data)
 	return data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
 }
 
+/* RTD3 Entry Latency; 0: not told. */
+static uint32_t shutdown_ms(uint32_t rtd3e_us)
+{
+	uint32_t ms = rtd3e_us / 1000 + (rtd3e_us % 1000 != 0);
+
+	return ms < SHUTDOWN_MS_MIN ? SHUTDOWN_MS_MIN : ms > SHUTDOWN_MS_MAX ? SHUTDOWN_MS_MAX : ms;
+}
+
 static int identify(struct spw_vfio_controller *c)
 {
 	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY, .cdw10 = SPW_NVME_IDENTIFY_CONTROLLER};
@@ -520,6 +532,7 @@ static int identify(struct spw_vfio_controller *c)
 	c->command_bytes_max = c->identity.transfer_bytes_max;
 	if (c->command_bytes_max == 0 || c->command_bytes_max > SPW_VFIO_PRP_BYTES_MAX)
 		c->command_bytes_max = SPW_VFIO_PRP_BYTES_MAX;
+	c->shutdown_ms = shutdown_ms(le32(data + 88));
 	c->namespaces = le32(data + 516);
 	c->writes_zeroes = (data[520] & 1u << 3) != 0;
 	/* 3 is reserved. */
@@ -579,7 +592,7 @@ static void shut_down(struct spw_vfio_controller *c)
 	if (!(config & CC_ENABLE) || status_register(c) == ALL_ONES)
 		return;
 	spw_vfio_set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
-	(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, c->ready_ms);
+	(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, c->shutdown_ms);
 	(void)disable(c);
 }
 
@@ -610,6 +623,7 @@ int spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_control
 		return spw_error(-ENOMEM, "pci: no memory for a controller");
 	}
 	c->link = link;
+	c->shutdown_ms = SHUTDOWN_MS_MIN;
 	(void)pthread_mutex_init(&c->admin_lock, NULL);
 	(void)pthread_mutex_init(&c->io_lock, NULL);
 	ret = start(c);

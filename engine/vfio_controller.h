@@ -42,6 +42,7 @@ struct spw_vfio_controller {
 	uint32_t ready_ms;
 
 	/* Identify Controller */
+	uint32_t shutdown_ms; /* how long a shutdown may take; RTD3E */
 	struct spw_nvme_info identity;
 	uint64_t command_bytes_max; /* MDTS, and what one list of pages holds */
 	uint32_t namespaces;

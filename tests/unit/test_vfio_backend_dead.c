@@ -6,6 +6,8 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
+#include "engine/vfio_namespace.h"
+
 static unsigned bad_ends;
 
 /* A buffer is given back only when the controller cannot write to it any more. */
@@ -279,6 +281,32 @@ static void test_a_controller_that_still_runs_when_opened(void **state)
 	open_device();
 }
 
+/* It is waited for as long as the controller says, within limits: not as long as it takes to become ready. */
+static void test_how_long_a_shutdown_may_take(void **state)
+{
+	static const struct {
+		uint32_t told_us, waits_ms;
+	} cases[] = {{0, 5000},       {4999999, 5000},   {5000001, 5001},
+		     {7000000, 7000}, {60000001, 60000}, {UINT32_MAX, 60000}};
+	uint64_t start_ns;
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		spw_device_close(device);
+		fake.rtd3e_us = cases[i].told_us;
+		open_device();
+		assert_int_equal(device->vfio->controller->shutdown_ms, cases[i].waits_ms);
+	}
+	fake.never_shuts_down = true;
+	device->vfio->controller->ready_ms = 3600000;
+	device->vfio->controller->shutdown_ms = 30;
+	start_ns = spw_clock_ns();
+	spw_device_close(device);
+	assert_true(spw_clock_ns() - start_ns >= 30000000);
+	fake.never_shuts_down = false;
+	open_device();
+}
+
 static void test_events_are_logged_and_asked_for_again(void **state)
 {
 	(void)state;
@@ -311,6 +339,7 @@ int main(void)
 		TEST(test_a_process_stopped_while_a_call_waits),
 		TEST(test_closing_with_commands_that_never_end),
 		TEST(test_a_controller_that_still_runs_when_opened),
+		TEST(test_how_long_a_shutdown_may_take),
 		TEST(test_events_are_logged_and_asked_for_again),
 	};
 

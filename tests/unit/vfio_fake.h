@@ -68,6 +68,7 @@ struct fake {
 	unsigned block_shift;
 	unsigned metadata_bytes;
 	uint32_t mdts;
+	uint32_t rtd3e_us;
 	uint32_t sgls; /* of Identify Controller: 0: takes no scatter gather lists */
 
 	struct fake_mapping mappings[FAKE_MAPPINGS];
@@ -89,11 +90,12 @@ struct fake {
 	unsigned twice;       /* so many completions come twice */
 	bool never_ready;     /* does not become ready, */
 	bool never_stops;     /* or not the opposite */
-	bool refuses_queues;  /* CREATE_SQ fails */
-	bool wanted_back;     /* by the kernel */
-	unsigned sleeps_ms;   /* so long the process is stopped, once, while the controller ends what it has */
-	bool still_runs;      /* when it is opened: nothing has reset it */
-	bool one_queue;       /* grants one pair */
+	bool never_shuts_down;
+	bool refuses_queues; /* CREATE_SQ fails */
+	bool wanted_back;    /* by the kernel */
+	unsigned sleeps_ms;  /* so long the process is stopped, once, while the controller ends what it has */
+	bool still_runs;     /* when it is opened: nothing has reset it */
+	bool one_queue;      /* grants one pair */
 	uint64_t seed;
 	int map_error;
 	unsigned map_errors_after; /* mappings that still work */
@@ -297,6 +299,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		memcpy(data + 64, "1.0     ", 8);
 		data[77] = (uint8_t)fake.mdts;
 		fake_put(data + 80, 0x010400, 4);
+		fake_put(data + 88, fake.rtd3e_us, 4);
 		data[512] = 0x66;
 		data[513] = 0x44;
 		fake_put(data + 516, FAKE_NAMESPACES, 4);
@@ -519,7 +522,7 @@ static inline void fake_configure(void)
 		r[0x1c / 4] &= ~1u;
 	} else if ((config >> 14 & 3) == 1 && !(r[0x1c / 4] & 0xc)) {
 		fake.shutdowns++;
-		r[0x1c / 4] |= 0x8;
+		r[0x1c / 4] |= fake.never_shuts_down ? 0x4 : 0x8;
 	}
 }
 
