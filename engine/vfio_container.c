@@ -126,7 +126,8 @@ static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t
 }
 
 /*
- * Which addresses the IOMMU takes. Without being told, those that every machine has: below the window of interrupts.
+ * Which addresses the IOMMU takes, for all groups that are attached: each that comes may take some away. Without
+ * being told, those that every machine has: below the window of interrupts.
  */
 static int ask_ranges(struct container *c)
 {
@@ -134,20 +135,23 @@ static int ask_ranges(struct container *c)
 		struct vfio_iommu_type1_info info;
 		char bytes[4096];
 	} answer = {.info.argsz = sizeof(answer)};
+	struct spw_vfio_space told = {0};
 
 	if (ioctl(c->fd, VFIO_IOMMU_GET_INFO, &answer))
 		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
 	if (answer.info.flags & VFIO_IOMMU_INFO_CAPS && answer.info.argsz <= sizeof(answer))
-		read_ranges(&c->space, answer.bytes, answer.info.argsz, answer.info.cap_offset);
-	if (c->space.range_count == 0)
-		c->space.ranges[c->space.range_count++] = (struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
+		read_ranges(&told, answer.bytes, answer.info.argsz, answer.info.cap_offset);
+	if (told.range_count == 0)
+		told.ranges[told.range_count++] = (struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
+	memcpy(c->space.ranges, told.ranges, sizeof(told.ranges));
+	c->space.range_count = told.range_count;
 	return 0;
 }
 
 static int set_iommu(struct container *c, const char *address)
 {
 	if (ioctl(c->fd, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) == 0)
-		return ask_ranges(c);
+		return 0;
 	if (errno == EPERM)
 		return spw_error(
 			-EPERM,
@@ -265,9 +269,9 @@ static int attach_group(struct group *g, const char *address)
 		put_container(current);
 		return ret;
 	}
-	if (current->groups++ > 0)
-		return 0;
-	ret = set_iommu(current, address);
+	ret = current->groups++ == 0 ? set_iommu(current, address) : 0;
+	if (ret == 0)
+		ret = ask_ranges(current);
 	if (ret) {
 		(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
 		current->groups--;
