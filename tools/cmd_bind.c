@@ -15,6 +15,7 @@
 
 static struct tool_devices controllers;
 static const char *user;
+static uid_t owner; /* the user's number */
 static bool force, dry_run, json, verbose;
 
 static const struct tool_option options[] = {
@@ -54,20 +55,26 @@ static void load_modules(void)
 			continue;
 }
 
+/* Before anything is taken from the kernel. */
+static int find_user(const struct tool_command *command)
+{
+	const struct passwd *entry = user ? getpwnam(user) : NULL;
+
+	if (user && !entry)
+		return tool_usage_error(command, "--user=%s: there is no such user", user);
+	if (entry)
+		owner = entry->pw_uid;
+	return TOOL_DONE;
+}
+
 static int give_to_user(const struct spw_vfio_probe_info *controller)
 {
 	char path[64];
-	struct passwd *entry;
 
 	if (!user)
 		return 0;
-	errno = 0;
-	entry = getpwnam(user);
-	if (!entry)
-		return spw_error(-EINVAL, "%s: there is no such user; %s is bound, for root", user,
-				 controller->address);
 	(void)snprintf(path, sizeof(path), "/dev/vfio/%d", controller->iommu_group);
-	if (chown(path, entry->pw_uid, (gid_t)-1) != 0)
+	if (chown(path, owner, (gid_t)-1) != 0)
 		return spw_error_errno(-errno, "%s is bound, but %s cannot be given to %s", controller->address, path,
 				       user);
 	return 0;
@@ -95,9 +102,11 @@ static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 static int bind_all(const struct tool_command *command)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
-	int result = tool_check_controllers(command, &controllers, json);
+	int result = find_user(command);
 	json_t *array;
 
+	if (result == TOOL_DONE)
+		result = tool_check_controllers(command, &controllers, json);
 	if (result != TOOL_DONE)
 		return result;
 	array = json ? json_array() : NULL;

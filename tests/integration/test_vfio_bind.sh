@@ -20,6 +20,15 @@ for command in bind unbind; do
     expect_exit 2 "$SPILLWAY" "$command" --json nonsense
 done
 
+begin "who is no user is wrong usage, and is found before a controller is looked at"
+nobody_at_all=no-such-user-$$
+! getent passwd "$nobody_at_all" >/dev/null || skip "there is a user $nobody_at_all"
+for option in --verbose --dry-run --json --force; do
+    expect_exit 2 "$SPILLWAY" bind "$option" --user "$nobody_at_all" 0000:ff:1f.7
+    expect_output "--user=$nobody_at_all: there is no such user" "--help"
+    expect_no_output "no such PCI device"
+done
+
 begin "a device that is not there is a failure, and comes before anything is done to the others"
 absent=0000:ff:1f.7
 [ ! -e "/sys/bus/pci/devices/$absent" ] || skip "there is a device at $absent"
