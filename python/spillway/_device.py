@@ -154,7 +154,7 @@ class Entry:
     """
 
     __slots__ = ("key", "version", "begin", "length", "device", "tensor", "produced", "copied", "slot", "thing", "request",
-                 "reading", "users", "base", "arrived", "index", "kept", "row", "__weakref__")
+                 "reading", "users", "uses_left", "base", "arrived", "index", "kept", "row", "__weakref__")
 
     def __init__(
         self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor, slot: Optional[_Slot]
@@ -174,7 +174,8 @@ class Entry:
         self.request: Any = None
         self.reading = False
         self.users: Set[_User] = set()
-        self.base: Optional[Tensor] = None  # on the device again, as long as there are several users
+        self.uses_left = 0  # by users that did not use it yet, if each does once
+        self.base: Optional[Tensor] = None  # on the device again, until the last use or as long as there are several users
         self.arrived: Any = None
         self.index = 0
 
@@ -285,6 +286,8 @@ class DevicePath:
             consumer = table.current_stream(entry.device)
             if entry.row is not None and self._plan is not None:
                 self._plan.used(entry.row, table.record_timed(consumer))
+            again = entry.uses_left == 0
+            entry.uses_left -= not again
             if entry.tensor is not None:
                 table.wait(consumer, entry.produced)
                 table.keep(entry.tensor, consumer)
@@ -292,7 +295,7 @@ class DevicePath:
                     entry.version.modified = True
                 if not entry.kept:
                     self._stats.bytes_forwarded += entry.length
-                self._read_ahead(entry)
+                self._read_ahead(entry, again)
                 return entry.tensor, 0
             if entry.base is None:
                 base, arrived = self._copy_in(entry)
@@ -300,9 +303,8 @@ class DevicePath:
                 base, arrived = entry.base, entry.arrived
             table.wait(consumer, arrived)
             table.keep(base, consumer)
-            if len(entry.users) > 1:
-                entry.base, entry.arrived = base, arrived
-            self._read_ahead(entry)
+            entry.base, entry.arrived = (base, arrived) if len(entry.users) > 1 else (None, None)
+            self._read_ahead(entry, again)
             return base, entry.begin
 
     def progress(self) -> None:
@@ -368,6 +370,7 @@ class DevicePath:
         reference = _User(user, self._ended.append)
         reference.entry = entry
         entry.users.add(reference)
+        entry.uses_left += 1
 
     def _begin_entry(self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor) -> Entry:
         plan = self._plan if self._plan_device in (None, tensor.device) else None
@@ -519,10 +522,12 @@ class DevicePath:
         if not entry.users:
             self._drop(entry)
 
-    def _read_ahead(self, entry: Entry) -> None:
-        """Backward uses come about in the reverse order of saving. A wrong guess costs a read."""
+    def _read_ahead(self, entry: Entry, again: bool) -> None:
+        """Backward uses come about in the reverse order of saving. A wrong guess costs a read: what was used is left out, but
+        ``again``, when the entry itself is used once more (by a second backward pass over a graph that was retained)."""
         for ahead in reversed(self._order[max(0, entry.index - _LOOK_AHEAD) : entry.index]):
-            if not ahead.users or not ahead.stored() or ahead.base is not None:
+            wanted = ahead.uses_left > 0 or (again and ahead.users)
+            if not wanted or not ahead.stored() or ahead.base is not None:
                 continue
             if self._ahead_bytes + ahead.length > self._ahead_max:
                 return
@@ -555,7 +560,8 @@ class DevicePath:
             user = self._ended.pop()
             entry = user.entry
             entry.users.discard(user)
-            if len(entry.users) <= 1:
+            entry.uses_left = min(entry.uses_left, len(entry.users))
+            if len(entry.users) <= 1 and not entry.uses_left:
                 entry.base = entry.arrived = None
             if not entry.users:
                 self._drop(entry)

@@ -309,6 +309,34 @@ def test_views_of_one_content_are_copied_once(rig):
     assert first.base is None
 
 
+def test_what_several_use_is_read_once(rig):
+    """Autograd lets go of each user before the next one comes."""
+    rig = rig()
+    tensor, users = torch.randn(1000), [User(), User(), User()]
+    for user in users:
+        entry = rig.path.save(tensor, (7, 0), Version(), 0, 4000, user)
+    del user
+    rig.until(entry.stored)
+    while users:
+        assert torch.equal(value(rig.path.load(entry), tensor), tensor)
+        users.pop()
+    assert rig.names().count(("get", "urgent")) == 1 and entry.base is None
+
+
+def test_what_a_user_let_go_unused_does_not_stay_on_the_device(rig):
+    rig = rig()
+    tensor, users = torch.randn(1000), [User(), User()]
+    for user in users:
+        entry = rig.path.save(tensor, (7, 0), Version(), 0, 4000, user)
+    del user
+    rig.until(entry.stored)
+    rig.path.load(entry)
+    assert entry.base is not None
+    users.clear()
+    rig.path.progress()
+    assert entry.base is None
+
+
 def test_reading_ahead_in_the_reverse_order(rig):
     rig = rig(pinned_bytes=16 * 8192)
     saved = [rig.save(torch.full((2048,), float(i))) for i in range(12)]
@@ -323,6 +351,19 @@ def test_reading_ahead_in_the_reverse_order(rig):
     assert rig.path.stats().pinned_bytes_used_max <= 16 * 8192
     rig.until(lambda: rig.path.stats().pinned_bytes_used == 0)
     assert rig.path._ahead_bytes == 0
+
+
+def test_what_was_used_is_not_read_ahead(rig):
+    """Out of order; then in order and once more, as by a second backward pass."""
+    rig = rig()
+    saved = [rig.save(torch.full((2048,), float(i))) for i in range(6)]
+    for entry, _ in saved:
+        rig.until(entry.stored)
+    for order, urgent, ahead in (((4, 5, 2, 3, 0, 1), 2, 4), ((5, 4, 3, 2, 1, 0), 1, 5)):
+        for i in order:
+            assert torch.equal(value(rig.path.load(saved[i][0]), torch.empty(2048)), torch.full((2048,), float(i)))
+        happened = rig.names()
+        assert (happened.count(("get", "urgent")), happened.count(("get", "ahead"))) == (urgent, ahead)
 
 
 def test_reading_ahead_while_the_device_has_what_is_used(rig):
