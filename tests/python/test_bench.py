@@ -71,8 +71,8 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
-    assert "| 4 | spillway | 0 (0.10) |" in text and "identical to the last bit" in text
-    assert "identical to the last bit" in text
+    assert "| 4 | spillway | 0 (0.10) |" in text
+    assert "identical to the last bit" in text and "One run only" not in text
     assert "batch 4: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward passes by 1.00" in text
     assert "batch 4, spilled: the plan predicted a peak of 1 MiB, measured in the timed steps 0 MiB; waited 0.250 s per step" in text
     assert "batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
@@ -82,6 +82,14 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
         assert (folder / "out" / f"{model}.png").read_bytes().startswith(b"\x89PNG")
         assert f"![{model}]({model}.svg)" in text
     assert "[24/24] t5 batch 4 spillway: loss 1.5000" in capfd.readouterr().err
+
+
+def test_one_run_is_identical_to_nothing(matrix):
+    status, _, text = matrix("--models", "gpt,t5", "--batches", "4", "--modes", "spillway", "--no-hooks")
+    assert status == 0 and "identical" not in text
+    assert "One run only, with nothing to compare its losses and gradients with: gpt at batch 4, t5 at batch 4." in text
+    status, _, text = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks")
+    assert status == 0 and "identical to the last bit" in text and "with: gpt at batch 8." in text
 
 
 def test_losses_that_differ_are_a_fault(matrix):

@@ -72,6 +72,16 @@ def differing(runs: List[Run]) -> List[Tuple[str, int]]:
     return sorted({(model, batch) for (model, batch, _), seen in bits.items() if len(seen) > 1})
 
 
+def alone(runs: List[Run]) -> List[Tuple[str, int]]:
+    """The (model, batch) of one run only, whose losses and gradients were compared with nothing."""
+    seen = [(run["model"], run["batch"]) for run in runs]
+    return sorted(each for each in set(seen) if seen.count(each) == 1)
+
+
+def _named(cells: Iterable[Tuple[str, int]]) -> str:
+    return ", ".join(f"{model} at batch {batch}" for model, batch in cells)
+
+
 def _of(value: float, base: Optional[Dict[str, Any]], key: str) -> str:
     return f" ({value / base[key]:.2f})" if base and base[key] else ""
 
@@ -181,13 +191,14 @@ def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
     lines = ["# spillway.bench", "", f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}"]
     if not document["complete"]:
         lines.append(f"\n**Not complete: {len(runs)} of {document['planned']} runs were done.**")
-    wrong = differing(runs)
+    wrong, single = differing(runs), alone(runs)
     lines.append("")
     if wrong:
-        where = ", ".join(f"{model} at batch {batch}" for model, batch in wrong)
-        lines.append(f"**Losses or gradients DIFFER between modes: {where}. This is a fault.**")
-    elif runs:
+        lines.append(f"**Losses or gradients DIFFER between modes: {_named(wrong)}. This is a fault.**")
+    elif len(runs) > len(single):
         lines.append("Losses and all gradients of every step are identical to the last bit in all modes and rounds.")
+    if single:
+        lines.append(f"One run only, with nothing to compare its losses and gradients with: {_named(single)}.")
     lines += _hooks(document.get("hooks", []))
     for model in dict.fromkeys(run["model"] for run in runs):
         lines += ["", f"## {model}", "", *_rows(model, cells), "", *_findings(model, cells)]
