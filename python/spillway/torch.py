@@ -669,7 +669,8 @@ class Offload:
         if self._session.device is not None:
             self._session.device.progress()
         self._write_trace()
-        self._tell_progress()
+        if self._session.unpacked and not self._explicit_steps:  # else the step may go on; its end is told when it is known
+            self._tell_progress()
 
     def close(self) -> None:
         """Close the cache. Tensors saved before can no longer be used for a backward pass."""

@@ -321,6 +321,29 @@ def test_progress_in_the_loop(store):
     assert around.getvalue().count("\n") == 3
 
 
+def test_progress_is_told_when_a_step_ends(store):
+    """Backward after the context: the wait is the step's own. Several contexts in a step: one line."""
+    file, model = io.StringIO(), Layers()
+    lines = lambda: file.getvalue().count("\n")  # noqa: E731
+    off = spillway.torch.offload(model, store, min_bytes=1, progress=file)
+    for step in range(3):
+        with off:
+            loss = model(torch.randn(256, 128)).sum()
+        assert lines() == step
+        loss.backward()
+    off.close()
+    assert lines() == 3
+    off = spillway.torch.offload(model, store, min_bytes=1, progress=file)
+    for step in range(3):
+        off.step()
+        for _ in range(2):
+            with off:
+                model(torch.randn(256, 128)).sum().backward()
+            assert lines() == 3 + step
+    off.close()
+    assert lines() == 6
+
+
 def test_progress_nobody_reads_ends_no_step(store):
     class Broken(io.StringIO):
         def write(self, text):
