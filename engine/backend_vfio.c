@@ -8,8 +8,9 @@
  * no such list, is copied through memory that is mapped, and counted.
  *
  * There is no kernel below that would end what a drive does not: now and then the clock and the controllers'
- * registers are looked at. When a command is past its deadline, or a controller does not work any more, the
- * controller is stopped, and only then do its parts end: until that moment it may write to their memory.
+ * registers are looked at, once a second where a queue sleeps for want of commands. When a command is past its
+ * deadline, or a controller does not work any more, the controller is stopped, and only then do its parts end: until
+ * that moment it may write to their memory.
  *
  * Devices that are not behind vfio are left to another backend, which shares the queue with this one: its state is
  * q->state, this one's q->front_state.
@@ -780,19 +781,47 @@ static bool rings_are_empty(const struct spw_queue *q, const struct vfio *v)
 	return true;
 }
 
-/* Nothing to poll: sleep for a wake. */
-static int sleep_for_wake(struct spw_queue *q, int64_t timeout_ns)
+/* Sleep for a wake, or until the kernel wants a controller back. */
+static int sleep_for_wake(struct spw_queue *q, struct vfio *v, int64_t timeout_ns)
 {
-	struct pollfd event = {.fd = q->wake.eventfd, .events = POLLIN};
-	int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
+	struct pollfd events[1 + SPW_QUEUE_DEVICES_MAX];
+	int64_t ms = (timeout_ns + 999999) / 1000000;
 	int ret;
 
+	events[0] = (struct pollfd){.fd = q->wake.eventfd, .events = POLLIN};
+	for (unsigned i = 0; i < q->device_count; i++) {
+		const struct vfio_device *d = &v->devices[i];
+
+		events[1 + i] = (struct pollfd){.fd = d->ns && !d->dead ? d->ns->controller->link->wanted_back : -1,
+						.events = POLLIN};
+	}
 	q->stats.system_calls++;
 	q->stats.sleeps++;
-	ret = poll(&event, 1, ms < INT_MAX ? (int)ms : INT_MAX);
-	if (ret > 0)
+	ret = poll(events, 1 + q->device_count, ms < INT_MAX ? (int)ms : INT_MAX);
+	if (ret < 0)
+		return -errno;
+	if (events[0].revents)
 		spw_wake_drain(&q->wake);
-	return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
+	if (ret > (events[0].revents != 0))
+		v->next_check_ns = 0;
+	return ret == 0 ? -ETIME : 0;
+}
+
+/*
+ * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would wait for this thread,
+ * and the one that asks for its next transfer may be long in coming.
+ */
+static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want, int64_t timeout_ns)
+{
+	int64_t idle_ns = spw_vfio_idle_ms * INT64_C(1000000);
+	bool is_shortened = timeout_ns < 0 || timeout_ns > idle_ns;
+	int ret;
+
+	if (is_shortened)
+		timeout_ns = idle_ns;
+	ret = v->other ? v->other->wait(q, want, timeout_ns) : sleep_for_wake(q, v, timeout_ns);
+	(void)check(q, v);
+	return is_shortened && ret == -ETIME ? 0 : ret;
 }
 
 /* Tell the controllers, and take what has ended on all devices. */
@@ -835,7 +864,7 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	int ret;
 
 	if (want > 0 && rings_are_empty(q, v))
-		return v->other ? v->other->wait(q, want, timeout_ns) : sleep_for_wake(q, timeout_ns);
+		return wait_without_commands(q, v, want, timeout_ns);
 	for (;;) {
 		unsigned taken;
 

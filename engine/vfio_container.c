@@ -55,7 +55,6 @@ struct real_link {
 	struct container *container;
 	struct group *group; /* NULL: cut */
 	int fd;              /* of the device */
-	int wanted_back;     /* eventfd; -1: the kernel has no such message */
 };
 
 /* Groups, containers, and what is mapped. */
@@ -431,7 +430,7 @@ static void real_relax(struct spw_vfio_link *link)
 
 static bool real_is_wanted_back(struct spw_vfio_link *link)
 {
-	struct pollfd event = {.fd = ((struct real_link *)link)->wanted_back, .events = POLLIN};
+	struct pollfd event = {.fd = link->wanted_back, .events = POLLIN};
 
 	return event.fd >= 0 && poll(&event, 1, 0) == 1;
 }
@@ -503,8 +502,8 @@ static void real_close(struct spw_vfio_link *link)
 	(void)pthread_mutex_unlock(&lock);
 	if (link->registers)
 		(void)munmap((void *)(uintptr_t)link->registers, link->registers_bytes);
-	if (r->wanted_back >= 0)
-		(void)close(r->wanted_back);
+	if (link->wanted_back >= 0)
+		(void)close(link->wanted_back);
 	free(r);
 }
 
@@ -554,7 +553,7 @@ static void ask_to_be_told(struct real_link *r)
 	set->count = 1;
 	memcpy(set->data, &fd, sizeof(fd));
 	if (ioctl(r->fd, VFIO_DEVICE_SET_IRQS, set) == 0)
-		r->wanted_back = fd;
+		r->link.wanted_back = fd;
 	else
 		(void)close(fd);
 }
@@ -599,7 +598,7 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 		return spw_error(-ENOMEM, "vfio: no memory");
 	r->link.ops = &real_ops;
 	r->fd = -1;
-	r->wanted_back = -1;
+	r->link.wanted_back = -1;
 	(void)snprintf(r->link.address, sizeof(r->link.address), "%s", address);
 	r->link.numa_node = sysfs_number(address, "numa_node", &node) && node >= 0 && node <= INT_MAX ? (int)node : -1;
 	ret = open_device(r);

@@ -63,6 +63,7 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 #define SLEEP_NS 100000
 
 uint32_t spw_vfio_timeout_ms = SPW_VFIO_TIMEOUT_MS;
+uint32_t spw_vfio_idle_ms = 1000;
 
 /* ---- Life and death --------------------------------------------------------------------------------------------------------- */
 

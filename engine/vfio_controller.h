@@ -115,4 +115,7 @@ static inline enum spw_vfio_state spw_vfio_controller_state(const struct spw_vfi
 /* Used by all whose own timeout is not given; the tests shorten it. */
 extern uint32_t spw_vfio_timeout_ms;
 
+/* How long a queue without commands sleeps at most until it looks at its controllers; the tests change it. */
+extern uint32_t spw_vfio_idle_ms;
+
 #endif

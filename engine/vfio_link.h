@@ -60,7 +60,8 @@ struct spw_vfio_link {
 	const struct spw_vfio_link_ops *ops;
 	volatile void *registers; /* BAR 0 */
 	uint64_t registers_bytes;
-	int numa_node; /* -1: unknown */
+	int numa_node;   /* -1: unknown */
+	int wanted_back; /* eventfd that is readable once is_wanted_back(); -1: the kernel has no such message */
 	char address[SPW_VFIO_ADDRESS_BYTES];
 };
 

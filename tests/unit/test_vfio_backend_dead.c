@@ -6,6 +6,8 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
+#include <sys/eventfd.h>
+
 #include "engine/vfio_namespace.h"
 
 static unsigned bad_ends;
@@ -189,6 +191,79 @@ static void test_wanted_back_by_the_kernel(void **state)
 	expect_dead_then_alive();
 }
 
+/* ---- Without commands ------------------------------------------------------------------------------------------------------ */
+
+#define PATIENCE_NS 20000000000
+
+static void wake_queue(void)
+{
+	spw_queue_wake(queue);
+}
+
+/* Nothing but the controller's end wakes the queue. */
+static void sleep_until_cut(void)
+{
+	uint64_t start_ns = spw_clock_ns();
+
+	fake.on_cut = wake_queue;
+	assert_int_equal(spw_queue_reap(queue, 1, PATIENCE_NS), 0);
+	assert_true(spw_clock_ns() - start_ns < PATIENCE_NS);
+	assert_true(fake.cut);
+	fake.on_cut = NULL;
+}
+
+static void test_wanted_back_while_a_queue_sleeps(void **state)
+{
+	struct spw_queue_stats before, after;
+	int fd = eventfd(1, EFD_CLOEXEC);
+
+	(void)state;
+	assert_true(fd >= 0);
+	spw_vfio_idle_ms = 3600000;
+	fake.wanted_back = true;
+	fake.link.wanted_back = fd;
+	open_queue_of(32, true, 20000);
+	sleep_until_cut();
+	expect_said("the kernel wants the device back");
+	/* It stays readable, and keeps nobody awake; the wake may be left over, for one turn. */
+	spw_queue_stats(queue, &before, sizeof(before));
+	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
+	spw_queue_stats(queue, &after, sizeof(after));
+	assert_in_range(after.sleeps - before.sleeps, 1, 2);
+	expect_dead_then_alive();
+	fake.link.wanted_back = -1;
+	assert_int_equal(close(fd), 0);
+}
+
+static void test_death_while_a_queue_sleeps(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	spw_vfio_idle_ms = 5;
+	memset(fake.registers, 0xff, FAKE_REGISTERS);
+	sleep_until_cut();
+	expect_said("all ones");
+	expect_dead_then_alive();
+}
+
+/* Looking now and then ends no wait, neither one with a limit nor one without. */
+static void test_looking_at_controllers_ends_no_sleep(void **state)
+{
+	struct spw_queue_stats stats;
+	uint64_t start_ns = spw_clock_ns();
+
+	(void)state;
+	open_queue_of(32, true, 20000);
+	spw_vfio_idle_ms = 5;
+	assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
+	assert_true(spw_clock_ns() - start_ns >= 100000000);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_true(stats.sleeps > 1);
+	assert_false(fake.cut);
+}
+
+/* ---- Completions that cannot be -------------------------------------------------------------------------------------------- */
+
 static void test_completions_for_other_commands(void **state)
 {
 	static const uint16_t flips[] = {0x3ff, 0x400, 0x7c00, 0x8000, 0xffff};
@@ -333,6 +408,9 @@ int main(void)
 		TEST(test_registers_of_all_ones),
 		TEST(test_reset_behind_our_back),
 		TEST(test_wanted_back_by_the_kernel),
+		TEST(test_wanted_back_while_a_queue_sleeps),
+		TEST(test_death_while_a_queue_sleeps),
+		TEST(test_looking_at_controllers_ends_no_sleep),
 		TEST(test_completions_for_other_commands),
 		TEST(test_completions_that_come_twice),
 		TEST(test_death_while_a_call_waits),

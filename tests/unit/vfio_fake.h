@@ -97,6 +97,7 @@ struct fake {
 	bool still_runs;     /* when it is opened: nothing has reset it */
 	bool one_queue;      /* grants one pair */
 	uint64_t seed;
+	void (*on_cut)(void);
 	int map_error;
 	unsigned map_errors_after; /* mappings that still work */
 
@@ -603,6 +604,8 @@ static inline void fake_cut(struct spw_vfio_link *link)
 	fake.transfers = false;
 	fake_reset();
 	memset(fake.registers, 0, FAKE_REGISTERS);
+	if (fake.on_cut)
+		fake.on_cut();
 }
 
 static inline void fake_close(struct spw_vfio_link *link)
@@ -654,7 +657,11 @@ static inline void fake_begin(unsigned block_shift)
 
 	memcpy(drives, fake.drives, sizeof(drives));
 	fake = (struct fake){
-		.link = {.ops = &fake_ops, .registers_bytes = FAKE_REGISTERS, .numa_node = -1, .address = FAKE_ADDRESS},
+		.link = {.ops = &fake_ops,
+			 .registers_bytes = FAKE_REGISTERS,
+			 .numa_node = -1,
+			 .wanted_back = -1,
+			 .address = FAKE_ADDRESS},
 		.registers = registers ? registers : calloc(1, FAKE_REGISTERS),
 		.block_shift = block_shift,
 		.mdts = FAKE_MDTS,
