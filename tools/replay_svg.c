@@ -275,7 +275,7 @@ static void draw_model(const struct picture *picture)
 	const char *model = picture->report->trace->model;
 
 	(void)fprintf(picture->out, "<text x=\"%.1f\" y=\"48\" fill=\"#555\">", LEFT);
-	for (unsigned i = 0; model[i] && i < TITLE_CHARS; i++) {
+	for (unsigned i = 0; i < TITLE_CHARS && model[i]; i++) {
 		unsigned char c = (unsigned char)model[i];
 
 		if (c < ' ' || c > '~')
