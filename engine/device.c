@@ -275,6 +275,15 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 		   : 0;
 }
 
+int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	if (!device->vfio)
+		return spw_error(-EOPNOTSUPP, "%s is not asked to write zeroes by itself", device->path);
+	if (device->read_only)
+		return spw_error(-EBADF, "%s: writing zeroes needs a device opened read-write", device->path);
+	return spw_vfio_write_zeroes(device->vfio, offset_bytes, len_bytes);
+}
+
 static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct flock lock = {

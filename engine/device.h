@@ -24,6 +24,12 @@ int spw_device_check_transfer(const struct spw_device *device, const void *buf, 
 int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 
 /*
+ * Have the drive make a range of whole blocks read as zeroes, without a transfer; durable after spw_device_sync().
+ * Return: 0; -EOPNOTSUPP it cannot, or is not driven from here: write zeroes; a negative errno.
+ */
+int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+
+/*
  * What a transfer that made no progress inside the device means: a block device was removed (-ENODEV), a file has become shorter
  * (-EIO).
  */

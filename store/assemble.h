@@ -83,6 +83,8 @@ struct spw_format_io {
 	int (*pwrite)(void *context, const struct spw_device *device, const void *buf, size_t len,
 		      uint64_t offset_bytes);
 	int (*sync)(void *context, const struct spw_device *device);
+	/* NULL, or -EOPNOTSUPP returned: zeroes are written. */
+	int (*zero)(void *context, const struct spw_device *device, uint64_t len_bytes, uint64_t offset_bytes);
 	void *context;
 };
 

@@ -70,7 +70,13 @@ static int plain_sync(void *context, const struct spw_device *device)
 	return spw_device_sync(device);
 }
 
-static const struct spw_format_io plain_io = {.pwrite = plain_pwrite, .sync = plain_sync};
+static int plain_zero(void *context, const struct spw_device *device, uint64_t len_bytes, uint64_t offset_bytes)
+{
+	(void)context;
+	return spw_device_write_zeroes(device, offset_bytes, len_bytes);
+}
+
+static const struct spw_format_io plain_io = {.pwrite = plain_pwrite, .sync = plain_sync, .zero = plain_zero};
 
 /* ---- Writing ---- */
 
@@ -123,13 +129,30 @@ static int write_copies(const struct format_run *run, unsigned copy)
 	return rc != 0 ? rc : sync_all(run);
 }
 
+/* By the drive itself. Return: -EOPNOTSUPP: it does not. */
+static int ask_for_zeros(const struct format_run *run, const struct target *target, uint64_t from_bytes,
+			 uint64_t to_bytes)
+{
+	int rc = -EOPNOTSUPP;
+
+	if (run->io->zero)
+		rc = run->io->zero(run->io->context, target->device, to_bytes - from_bytes, from_bytes);
+	if (rc == -EOPNOTSUPP && target->device->vfio)
+		spw_log(run->log, SPW_LOG_INFO, "%s: zeroes are written to it: it cannot by itself", target->path);
+	return rc;
+}
+
 static int zero_range(const struct format_run *run, const struct target *target, uint64_t from_bytes, uint64_t to_bytes)
 {
 	uint8_t *zeros;
-	int rc = 0;
+	int rc;
 
 	if (from_bytes >= to_bytes)
 		return 0;
+	rc = ask_for_zeros(run, target, from_bytes, to_bytes);
+	if (rc != -EOPNOTSUPP)
+		return rc;
+	rc = 0;
 	zeros = spw_device_buffer(target->device, ZERO_BYTES);
 	if (!zeros)
 		return -ENOMEM;

@@ -91,11 +91,12 @@ struct fake {
 	bool never_ready;     /* does not become ready, */
 	bool never_stops;     /* or not the opposite */
 	bool never_shuts_down;
-	bool refuses_queues; /* CREATE_SQ fails */
-	bool wanted_back;    /* by the kernel */
-	unsigned sleeps_ms;  /* so long the process is stopped, once, while the controller ends what it has */
-	bool still_runs;     /* when it is opened: nothing has reset it */
-	bool one_queue;      /* grants one pair */
+	bool writes_no_zeroes; /* by itself */
+	bool refuses_queues;   /* CREATE_SQ fails */
+	bool wanted_back;      /* by the kernel */
+	unsigned sleeps_ms;    /* so long the process is stopped, once, while the controller ends what it has */
+	bool still_runs;       /* when it is opened: nothing has reset it */
+	bool one_queue;        /* grants one pair */
 	uint64_t seed;
 	void (*on_cut)(void);
 	int map_error;
@@ -304,7 +305,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		data[512] = 0x66;
 		data[513] = 0x44;
 		fake_put(data + 516, FAKE_NAMESPACES, 4);
-		fake_put(data + 520, 1u << 2 | 1u << 3, 2);
+		fake_put(data + 520, 1u << 2 | (fake.writes_no_zeroes ? 0 : 1u << 3), 2);
 		data[525] = 1;
 		fake_put(data + 536, fake.sgls, 4);
 	} else if (command->nsid >= 1 && command->nsid <= FAKE_NAMESPACES) {

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the zeroes by itself or does not */
+/* wrap: spw_vfio_link_open */
+#include "tests/unit/vfio_rig.h"
+
+#include <spillway/format.h>
+
+#include "layout/layout.h"
+
+/* Return: how many bytes of both reserved areas are not zero. */
+static unsigned bytes_that_are_left(void)
+{
+	static const uint64_t begins[] = {0, FAKE_DRIVE_BYTES - SPW_LAYOUT_RESERVED_BYTES};
+	unsigned left = 0;
+
+	for (size_t area = 0; area < SPW_ARRAY_LEN(begins); area++)
+		for (uint64_t at = 0; at < SPW_LAYOUT_RESERVED_BYTES; at++)
+			left += fake.drives[0][begins[area] + at] != 0;
+	return left;
+}
+
+static void format_once(void)
+{
+	static const char *const paths[] = {PATH};
+	struct spw_store_info info = {.size = sizeof(info)};
+	struct spw_format_opts opts;
+
+	spw_device_close(device);
+	device = NULL;
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.force = true;
+	opts.chunk_bytes = 65536;
+	opts.log.write = collect;
+	fake.writes = fake.zeroes = 0;
+	said[0] = '\0';
+	memset(fake.drives[0], 0x77, FAKE_DRIVE_BYTES);
+	if (spw_format(paths, 1, &opts, &info))
+		fail_msg("%s", spw_last_error());
+	/* The superblocks, of which most is zero too, and nothing else. */
+	assert_in_range(bytes_that_are_left(), 2, 2 * SPW_LAYOUT_BLOCK_BYTES);
+	assert_int_equal(spw_check(paths, 1, NULL, NULL), 0);
+	open_device();
+}
+
+static void test_zeroes_by_the_drive_or_by_us(void **state)
+{
+	unsigned writes;
+
+	(void)state;
+	format_once();
+	assert_true(fake.zeroes > 0);
+	writes = fake.writes;
+	assert_null(strstr(said, "zeroes are written to it"));
+	fake.writes_no_zeroes = true;
+	format_once();
+	assert_int_equal(fake.zeroes, 0);
+	assert_true(fake.writes > writes);
+	expect_said("zeroes are written to it");
+}
+
+/* One that says that it can, and fails: that is an error, as of a write. */
+static void test_zeroes_that_fail(void **state)
+{
+	(void)state;
+	assert_int_equal(spw_device_write_zeroes(device, 512, 512), fake.block_shift == 9 ? 0 : -EINVAL);
+	fake.fail_next = 1;
+	fake.fail_status = 0x4281;
+	assert_int_equal(spw_device_write_zeroes(device, 0, 4096), -ENODATA);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_zeroes_by_the_drive_or_by_us),
+		TEST_4K(test_zeroes_by_the_drive_or_by_us),
+		TEST(test_zeroes_that_fail),
+		TEST_4K(test_zeroes_that_fail),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
