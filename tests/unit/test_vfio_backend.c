@@ -663,8 +663,9 @@ static void test_mixed_with_a_file(void **state)
 	/* The one dies, and is found while the queue waits by the other's backend, which goes on. */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
 	spw_vfio_idle_ms = 5;
-	while (!fake.cut)
+	for (unsigned i = 0; i < 100 && !fake.cut; i++)
 		assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
+	assert_true(fake.cut);
 	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
 	make_io(0, SPW_READ, memory, 4096, 0);
 	ios[0].device = 1;

@@ -373,11 +373,11 @@ static void test_how_long_a_shutdown_may_take(void **state)
 		assert_int_equal(device->vfio->controller->shutdown_ms, cases[i].waits_ms);
 	}
 	fake.never_shuts_down = true;
-	device->vfio->controller->ready_ms = 3600000;
+	device->vfio->controller->ready_ms = 20000;
 	device->vfio->controller->shutdown_ms = 30;
 	start_ns = spw_clock_ns();
 	spw_device_close(device);
-	assert_true(spw_clock_ns() - start_ns >= 30000000);
+	assert_in_range(spw_clock_ns() - start_ns, 30000000, 20000000000 - 1);
 	fake.never_shuts_down = false;
 	open_device();
 }
