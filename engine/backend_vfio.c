@@ -808,8 +808,8 @@ static int sleep_for_wake(struct spw_queue *q, struct vfio *v, int64_t timeout_n
 }
 
 /*
- * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would wait for this thread,
- * and the one that asks for its next transfer may be long in coming.
+ * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would wait for this
+ * thread, and who asks for the next transfer may be long in coming.
  */
 static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want, int64_t timeout_ns)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the zeroes by itself or does not */
+/*
+ * tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the zeroes by itself or does
+ * not
+ */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
