@@ -802,7 +802,7 @@ static int sleep_for_wake(struct spw_queue *q, struct vfio *v, int64_t timeout_n
 		return -errno;
 	if (events[0].revents)
 		spw_wake_drain(&q->wake);
-	if (ret > (events[0].revents != 0))
+	if (ret > (events[0].revents ? 1 : 0))
 		v->next_check_ns = 0;
 	return ret == 0 ? -ETIME : 0;
 }
