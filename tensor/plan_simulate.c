@@ -21,6 +21,8 @@
 #include "util/util.h"
 
 #define NOBODY UINT32_MAX
+/* Closer together is at once, in a fixed order: what is left between equal times is rounding. */
+#define TIE_NS 1e-3
 
 enum state {
 	ABSENT,
@@ -282,7 +284,7 @@ static void end_writes(struct simulation *sim)
 {
 	struct channel *write = &sim->write;
 
-	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns; write->ended++)
+	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns + TIE_NS; write->ended++)
 		sim->staged -= sim->work->bytes[write->order[write->ended]];
 }
 
@@ -342,7 +344,7 @@ static void end_reads(struct simulation *sim)
 {
 	struct channel *read = &sim->read;
 
-	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns; read->ended++)
+	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns + TIE_NS; read->ended++)
 		sim->state[read->order[read->ended]] = RESIDENT;
 }
 
@@ -389,21 +391,27 @@ static double compute_ns(const struct simulation *sim)
 	return read->ended < read->served ? read->end_ns[read->ended] : PLAN_NEVER_NS;
 }
 
+static void move_to(struct simulation *sim, double ns)
+{
+	if (ns > sim->now_ns)
+		sim->now_ns = ns;
+}
+
 /* The next thing that happens. Return: whether there was one. */
 static bool advance(struct simulation *sim)
 {
 	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns, next_ns = compute_ns(sim);
 
-	if (write_ns <= read_ns && write_ns <= next_ns && write_ns < PLAN_NEVER_NS) {
-		sim->now_ns = write_ns;
+	if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS && write_ns < PLAN_NEVER_NS) {
+		move_to(sim, write_ns);
 		service_ended(sim, &sim->write);
-	} else if (read_ns <= next_ns && read_ns < PLAN_NEVER_NS) {
-		sim->now_ns = read_ns;
+	} else if (read_ns <= next_ns + TIE_NS && read_ns < PLAN_NEVER_NS) {
+		move_to(sim, read_ns);
 		service_ended(sim, &sim->read);
 	} else if (next_ns >= PLAN_NEVER_NS) {
 		return false;
 	} else {
-		sim->now_ns = next_ns;
+		move_to(sim, next_ns);
 		if (sim->awaited == NOBODY)
 			compute(sim);
 		else

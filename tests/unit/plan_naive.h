@@ -18,6 +18,7 @@
 #define NAIVE_TENSORS_MAX 64
 #define NAIVE_CALLS_MAX   64
 #define NAIVE_NEVER       1e300
+#define NAIVE_TIE         1e-3 /* ns */
 
 enum naive_where {
 	NAIVE_NOT_YET,
@@ -408,10 +409,12 @@ static bool naive_advance(struct naive *naive)
 	if (who[4] != UINT32_MAX && naive->awaited == UINT32_MAX)
 		when[4] = compute_ns + naive->stall;
 	for (int k = 0; k < 5; k++)
-		if (when[k] < next)
-			next = when[what = k];
+		next = when[k] < next ? when[k] : next;
 	if (next >= NAIVE_NEVER)
 		return false;
+	while (when[what] > next + NAIVE_TIE)
+		what++;
+	next = when[what] > naive->now ? when[what] : naive->now;
 	naive->write_left -= naive->writing != UINT32_MAX ? write_rate * (next - naive->now) : 0;
 	naive->read_left -= naive->reading != UINT32_MAX ? read_rate * (next - naive->now) : 0;
 	naive->now = next;

@@ -203,14 +203,12 @@ static void check_profile(const struct world *w, const struct spw_plan_point *po
 	REQUIRE(result->points == 0 || w->step.count > 0);
 }
 
-static void test_simulation(void **state)
+static void simulate_cases(uint64_t random)
 {
 	static struct spw_plan_point points[NAIVE_TENSORS_MAX * SPW_PLAN_POINTS_PER_TENSOR];
 	static struct naive naive;
-	uint64_t random = seed;
 	unsigned stalled = 0, forwarded = 0;
 
-	(void)state;
 	for (unsigned k = 0; k < cases; k++) {
 		struct spw_plan_result *result = &world.result;
 		bool ended;
@@ -238,6 +236,19 @@ static void test_simulation(void **state)
 	/* The cases are worth something. */
 	assert_true(stalled > cases / 10 && stalled < cases);
 	assert_true(forwarded > cases / 10);
+}
+
+static void test_simulation(void **state)
+{
+	(void)state;
+	simulate_cases(seed);
+}
+
+/* Among these is one in which a read and a write have been served at the same time, but for rounding. */
+static void test_simulation_at_once(void **state)
+{
+	(void)state;
+	simulate_cases(UINT64_C(13172861365677311085));
 }
 
 /*
@@ -861,6 +872,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_tensor),
 		cmocka_unit_test(test_simulation),
+		cmocka_unit_test(test_simulation_at_once),
 		cmocka_unit_test(test_budget_against_all),
 		cmocka_unit_test(test_budget_out_of_reach),
 		cmocka_unit_test(test_budget_of_everything),
