@@ -57,6 +57,7 @@ struct spw_trace_writer {
 	char error_text[512];
 	bool finishing;
 	bool file_failed;
+	struct block *unwritten; /* zlib may look at it once more when the file is closed */
 };
 
 /* ---- Numbers for ids ---- */
@@ -155,9 +156,11 @@ static void *write_blocks(void *context)
 			rc = write_block(writer, block);
 			SPW_ASSERT(pthread_mutex_lock(&writer->lock) == 0);
 		}
-		free(block);
-		if (rc) {
+		if (!rc) {
+			free(block);
+		} else {
 			writer->file_failed = true;
+			writer->unwritten = block;
 			fail(writer, rc, spw_strerror(rc));
 		}
 	}
@@ -376,6 +379,7 @@ static int start(struct spw_trace_writer *writer, const char *model)
 static void writer_free(struct spw_trace_writer *writer)
 {
 	free(writer->filling);
+	free(writer->unwritten);
 	free(writer->tensors.slots);
 	free(writer->storages.slots);
 	free(writer->scopes.slots);

@@ -217,12 +217,13 @@ static void test_a_lock_ends_with_its_process(void **state)
 /* As a data loader does: it has everything its parent has open, and knows nothing of it. */
 static void test_a_lock_ends_with_its_device(void **state)
 {
-	struct spw_device *device = open_drive();
+	static struct spw_device *device; /* so that it is not lost in the child either */
 	int told[2], status;
 	char word;
 	pid_t child;
 
 	(void)state;
+	device = open_drive();
 	assert_int_equal(spw_device_lock(device, 0, 4096), 0);
 	assert_int_equal(pipe2(told, O_CLOEXEC), 0);
 	child = fork();

@@ -101,7 +101,7 @@ static inline void begin_with(unsigned block_shift, uint32_t sgls)
 	assert_int_equal(spw_arena_open(&opts, &arena), 0);
 	assert_int_equal(spw_arena_alloc(arena, ARENA_BYTES, &at), 0);
 	memory = at;
-	foreign = malloc(FOREIGN_SIZE + 64);
+	foreign = calloc(1, FOREIGN_SIZE + 64);
 	assert_non_null(foreign);
 	open_device();
 }
