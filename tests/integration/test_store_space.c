@@ -306,7 +306,7 @@ static void test_objects_max(void **state)
  */
 static void check_even(size_t len, bool wait_for_each)
 {
-	double least = wait_for_each ? 0.98 : 0.05, most = wait_for_each ? 1.02 : 4;
+	double tolerance = wait_for_each ? 0.02 : 0.5;
 	struct spw_request *requests[256];
 	struct spw_drive_stats drive = {0};
 	unsigned count = (unsigned)(256 * MIB / len);
@@ -327,7 +327,8 @@ static void check_even(size_t len, bool wait_for_each)
 	for (unsigned i = 0; i < 4; i++) {
 		assert_ok(spw_store_drive_stats(store, i, &drive, sizeof(drive)));
 		written += drive.bytes_written;
-		if ((double)drive.bytes_written < mean * least || (double)drive.bytes_written > mean * most)
+		if ((double)drive.bytes_written < mean * (1 - tolerance) ||
+		    (double)drive.bytes_written > mean * (1 + tolerance))
 			fail_msg("objects of %zu bytes: drive %u of 4 took %llu bytes, the mean is %.0f", len, i,
 				 (unsigned long long)drive.bytes_written, mean);
 	}
