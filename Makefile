@@ -199,8 +199,9 @@ bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, t
 
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
-	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && tests/vm/run --build $(BUILD) --poll-queues 2 \
-		--append "tsc=reliable clocksource=tsc" --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
+	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vm) && tests/vm/run \
+		--build $(BUILD) --poll-queues 2 --append "tsc=reliable clocksource=tsc" --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
+		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vm)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vm)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) -- python3 tests/vm/bench_nvme.py
 
 .PHONY: bench-vfio

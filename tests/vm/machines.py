@@ -17,12 +17,13 @@ class Case:
 
 
 class Kind:
-    """A machine: options of machine.Options, and cases, run one after the other."""
+    """A machine: options of machine.Options, and cases, run one after the other. @seconds: about how long, for the order of machines."""
 
-    def __init__(self, name, what, cases, **options):
+    def __init__(self, name, what, cases, seconds, **options):
         self.name = name
         self.what = what
         self.cases = cases
+        self.seconds = seconds
         self.options = options
 
 
@@ -158,14 +159,14 @@ ALL = [
          conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_faults", "store_processes") +
          passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES)] +
          [Case("numa", NUMA)] + removal(),
-         poll_queues=2),
+         seconds=270, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
          conformance("interrupt", "poll") + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
-         integration("store", "store_space"), block_bytes=4096, nodes=1, poll_queues=2),
-    Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), iommu=True),
-    Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], block_bytes=4096, nodes=1, iommu=True),
+         integration("store", "store_space"), seconds=160, block_bytes=4096, nodes=1, poll_queues=2),
+    Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), seconds=85, iommu=True),
+    Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], seconds=45, block_bytes=4096, nodes=1, iommu=True),
     Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
-         BAD + BLKDEBUG, nodes=1, drives=6,
+         BAD + BLKDEBUG, seconds=60, nodes=1, drives=6,
          errors={4: [{"event": "none", "iotype": "write", "errno": 5, "sector": 16384, "once": False}],
                  5: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
 ]
