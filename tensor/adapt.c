@@ -32,7 +32,8 @@
 #define BANDWIDTH_DRIFT 0.1
 #define MIXED_DRIFT     0.2
 #define PROBE_STEPS     8u
-#define HURRY_PARTS     4u  /* one of so many of the memory saved may be used to make up for a stall */
+#define PROBE_BLIND     8u /* so many times nothing would come back in time; then, and ever more seldom, one is tried */
+#define HURRY_PARTS     4u /* one of so many of the memory saved may be used to make up for a stall */
 #define SLACK_SHARE     64u /* one part in so many of the memory planned may be exceeded, to keep reads going */
 
 void spw_adapt_open(struct adapt *adapt)
@@ -252,11 +253,20 @@ static uint64_t mixed_of(const struct spw_plan_drives *drives)
 									      : drives->write_bytes_per_second;
 }
 
+/* That the drives take longer shows as a stall; that they take much less shows nowhere else. */
+static bool latency_fell(const struct adapt *adapt, uint64_t now_ns)
+{
+	uint64_t then_ns = adapt->counted_on.latency_ns;
+
+	return then_ns > now_ns && (double)(then_ns - now_ns) > STALL_SHARE * (double)adapt->result.wall_ns;
+}
+
 static bool drives_drifted(const struct spw_cache *cache)
 {
 	const struct spw_plan_drives *now = &cache->measure.drives, *then = &cache->adapt.counted_on;
 
-	return differs(now->write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
+	return latency_fell(&cache->adapt, now->latency_ns) ||
+	       differs(now->write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now->read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(mixed_of(now), mixed_of(then), MIXED_DRIFT);
 }
@@ -329,13 +339,32 @@ static void count_step(struct spw_cache *cache)
 	cache->count.step_backward_ns = adapt->now.backward_ns;
 }
 
+/*
+ * A backward pass that ended early, by an error or a loss that is no number: the step says nothing of the next one. Two
+ * in a row are how steps are now.
+ */
+static bool breaks_off(struct adapt *adapt)
+{
+	bool before = adapt->broke_off;
+
+	adapt->broke_off = false;
+	for (uint32_t i = 0; i < adapt->now.count && !adapt->broke_off; i++) {
+		const struct recorded *recorded = &adapt->now.tensors[i];
+
+		adapt->broke_off = recorded->matched != NO_TENSOR && recorded->takes == 0 &&
+				   adapt->basis.tensors[recorded->matched].takes > 0;
+	}
+	return adapt->broke_off && !before;
+}
+
 enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 	bool followed = spw_adapt_in_force(cache) && adapt->matched == adapt->basis.plannable;
 
 	spw_record_end(cache);
-	count_step(cache);
+	if (cache->count.steps > 0) /* before the first there was none */
+		count_step(cache);
 	spw_measure_step(&cache->measure);
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (!adapt->records || adapt->now.takes == 0)
@@ -343,7 +372,7 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 	if (followed) {
 		cache->count.steps_planned++;
 		spw_shape_ended(adapt);
-		return drifted(cache);
+		return breaks_off(adapt) ? PLAN_REASON_NONE : drifted(cache);
 	}
 	cache->count.steps_fixed++;
 	if (adapt->planned && !adapt->left)
@@ -476,6 +505,7 @@ int spw_adapt_plan(struct spw_cache *cache)
 	struct spw_plan_drives drives;
 	int rc;
 
+	adapt->probe = NO_TENSOR; /* of the plan before: what is read from now on is this one's */
 	adapt->counted_on = cache->measure.drives;
 	drives = drives_of(cache);
 	adapt->result = (struct spw_plan_result){.size = sizeof(adapt->result)};
@@ -525,8 +555,11 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 
 /* ---- A step begins ---- */
 
-/* What comes back in time if the drives are as they were the last time known, or stalls the step by next to nothing. */
-static uint32_t probe_of(const struct spw_cache *cache)
+/*
+ * What comes back in time if the drives are as they were the last time known, or stalls the step by next to nothing.
+ * @blind: they may be better than they were: then the smallest tensor of all.
+ */
+static uint32_t probe_of(const struct spw_cache *cache, bool blind)
 {
 	const struct adapt *adapt = &cache->adapt;
 	const struct spw_plan_drives drives = drives_of(cache);
@@ -539,12 +572,26 @@ static uint32_t probe_of(const struct spw_cache *cache)
 		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
 
 		if (!recorded->plannable || recorded->takes == 0 || recorded->hint != SPW_HINT_NONE ||
-		    2 * there_ns > gap_ns + STALL_SHARE / 2 * (double)adapt->result.wall_ns)
+		    (!blind && 2 * there_ns > gap_ns + STALL_SHARE / 2 * (double)adapt->result.wall_ns))
 			continue;
 		if (best == NO_TENSOR || recorded->bytes < adapt->basis.tensors[best].bytes)
 			best = i;
 	}
 	return best;
+}
+
+/* Of a plan that spills nothing, so many steps in a row. Return: the tensor to try the drives with, or NO_TENSOR. */
+static uint32_t probe_now(const struct spw_cache *cache, uint64_t steps)
+{
+	uint64_t probes = steps / PROBE_STEPS;
+	uint32_t probe;
+
+	if (steps % PROBE_STEPS > 0)
+		return NO_TENSOR;
+	probe = probe_of(cache, false);
+	if (probe == NO_TENSOR && probes >= PROBE_BLIND && (probes & (probes - 1)) == 0)
+		probe = probe_of(cache, true);
+	return probe;
 }
 
 /* A plan that spills nothing learns nothing of the drives: try them once in a while. */
@@ -557,10 +604,11 @@ static void probe(struct spw_cache *cache)
 		adapt->probe = NO_TENSOR;
 		adapt->use_count = 0;
 	}
-	if (cache->opts.mode != SPW_CACHE_FASTEST || adapt->result.tensors_spilled > 0 ||
-	    ++adapt->unmeasured % PROBE_STEPS > 0)
+	if (adapt->result.tensors_spilled > 0)
+		adapt->unmeasured = 0;
+	if (cache->opts.mode != SPW_CACHE_FASTEST || adapt->result.tensors_spilled > 0)
 		return;
-	adapt->probe = probe_of(cache);
+	adapt->probe = probe_now(cache, ++adapt->unmeasured);
 	if (adapt->probe == NO_TENSOR)
 		return;
 	recorded = &adapt->basis.tensors[adapt->probe];

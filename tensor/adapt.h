@@ -134,9 +134,10 @@ struct adapt {
 	double caution;                    /* share of that which the plan uses */
 	uint32_t calm, calm_needed;        /* steps without a stall; until more is dared */
 	uint64_t reserve_bytes;            /* of the budget, left unplanned because earlier peaks were above it */
-	uint64_t unmeasured;               /* steps of plans that spill nothing */
+	uint64_t unmeasured;               /* steps in a row of plans that spill nothing */
 	bool stalled;                      /* the last step did */
 	bool dared;                        /* caution was lowered since it was last raised */
+	bool broke_off; /* the last step that followed its plan did not take all that the plan has taken */
 };
 
 /* ---- record.c ---- */

@@ -25,6 +25,9 @@
 #define RISE_STEPS_MAX 64u
 #define RISE_HELD      4u
 
+/* A latency of more times what it was, and what the bytes take, is far above it. */
+#define LATE_RATIO 4.0
+
 /* Of a transfer's time: less shared than this is alone, more than the other is mixed, between says nothing. */
 #define ALONE_SHARE 0.1
 #define MIXED_SHARE 0.9
@@ -204,9 +207,34 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 	*figure = (uint64_t)now;
 }
 
+/* Latency and bytes together, on average; of the direction in which that takes longer. 0: not known. */
+static double whole_of(const struct measure *measure)
+{
+	double longest_ns = 0;
+
+	for (unsigned i = 0; i < DIRECTIONS; i++) {
+		const struct service *first = &measure->flows[i].first.sum;
+
+		if (first->count > 0 && first->ns / first->count > longest_ns)
+			longest_ns = first->ns / first->count;
+	}
+	return longest_ns;
+}
+
+/* @served_ns: what the bytes took, for comparison. */
+static void believe_latency(struct measure *measure, double now, double served_ns)
+{
+	double old = (double)measure->drives.latency_ns;
+	bool late = old > 0 && now > LATE_RATIO * (old + served_ns);
+
+	if (!late || measure->late)
+		measure->drives.latency_ns = (uint64_t)(old > 0 ? (old + now) / 2 : now);
+	measure->late = late;
+}
+
 static void smooth_latency(struct measure *measure)
 {
-	double ns = 0;
+	double ns = 0, served_ns = 0, whole_ns = whole_of(measure);
 	uint32_t count = 0;
 
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
@@ -218,14 +246,13 @@ static void smooth_latency(struct measure *measure)
 		if (first->count == 0 || late_ns < 0)
 			continue;
 		ns += late_ns;
+		served_ns += first->ns - late_ns;
 		count += first->count;
 	}
-	if (count == 0)
-		return;
-	if (measure->drives.latency_ns == 0)
-		measure->drives.latency_ns = (uint64_t)(ns / count);
-	else
-		measure->drives.latency_ns = (measure->drives.latency_ns + (uint64_t)(ns / count)) / 2;
+	if (count > 0)
+		believe_latency(measure, ns / count, served_ns / count);
+	if (whole_ns > 0 && (double)measure->drives.latency_ns > LATE_RATIO * whole_ns)
+		measure->drives.latency_ns = (uint64_t)whole_ns;
 }
 
 void spw_measure_step(struct measure *measure)

@@ -13,6 +13,9 @@
  * Drives are faster for a while than they can be for long: caches, and throttles that let bursts through. So a figure
  * that is much higher than it was is believed, up to a factor, when it has been for several steps, and later the next
  * time if it then falls again. One that is much lower is believed at once.
+ *
+ * A drive that hangs for once makes a latency that no plan could hide anything behind: it is believed if the next step
+ * has it too, and no longer than until a whole transfer takes less.
  */
 #ifndef SPW_TENSOR_MEASURE_H
 #define SPW_TENSOR_MEASURE_H
@@ -64,6 +67,7 @@ struct measure {
 	struct flow flows[DIRECTIONS];
 	struct spw_plan_drives drives; /* smoothed over the steps; 0: not known; chunk_bytes is the owner's */
 	struct trust trust[DIRECTIONS], trust_mixed;
+	bool late; /* the latency of the last step was far above the figure */
 };
 
 void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes, uint64_t now_ns);

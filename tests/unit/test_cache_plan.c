@@ -307,6 +307,47 @@ static void test_evaluation_between_steps(void **state)
 	sim_end(&sim);
 }
 
+/* An error in the backward pass: what is left of the tensors is dropped, and the next step begins. */
+static void step_that_breaks_off(unsigned used)
+{
+	unsigned all = gpt.layers * gpt.tensors;
+
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	sim_forward(&sim, &gpt, 0);
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+	for (unsigned i = all; i-- > all - used;)
+		sim_use(&sim, i, 2 * gpt.tensor_ns);
+	for (unsigned i = all - used; i-- > 0;)
+		assert_int_equal(spw_cache_release(sim.cache, sim.tensors[i].tensor), 0);
+	sim_advance(&sim, sim_clock() + 10000000);
+	sim_drain(&sim);
+	spw_cache_step(sim.cache);
+}
+
+/* One such step changes nothing for the next. */
+static void test_backward_pass_breaks_off(void **state)
+{
+	struct spw_cache_stats before, after;
+
+	(void)state;
+	open_at(SPW_CACHE_FASTEST, 0.8);
+	(void)stalled_steps(5);
+	before = sim_stats(&sim);
+	step_that_breaks_off(gpt.layers * gpt.tensors / 3);
+	after = sim_stats(&sim);
+	assert_int_equal(after.plans, before.plans);
+	assert_int_equal(after.plan_mismatches, before.plan_mismatches);
+	assert_int_equal(after.plan_peak_bytes, before.plan_peak_bytes);
+	assert_true(sim_step(&sim, &gpt).stall <= STALL_MAX);
+	assert_int_equal(sim_stats(&sim).misses, after.misses);
+	/* Two in a row: so are steps from now on. */
+	before = sim_stats(&sim);
+	step_that_breaks_off(gpt.layers * gpt.tensors / 3);
+	step_that_breaks_off(gpt.layers * gpt.tensors / 3);
+	assert_int_equal(sim_stats(&sim).plans, before.plans + 1);
+	sim_end(&sim);
+}
+
 /* Drives too slow for anything: all is kept, and now and then a tensor tells whether they still are. */
 static void test_probes_when_nothing_is_spilled(void **state)
 {
@@ -330,6 +371,50 @@ static void test_probes_when_nothing_is_spilled(void **state)
 	while (sim_stats(&sim).plan_tensors_spilled == 0 && steps++ < 200)
 		(void)sim_step(&sim, &few);
 	assert_true(steps < 200);
+	/* The plan that a probe has led to is read ahead by, from its first step on. */
+	stats = sim_stats(&sim);
+	(void)sim_step(&sim, &few);
+	assert_true(sim_stats(&sim).prefetches > stats.prefetches);
+	assert_int_equal(sim_stats(&sim).misses, stats.misses);
+	sim_end(&sim);
+}
+
+static uint64_t spilled_by_plan(void)
+{
+	return sim_stats(&sim).plan_tensors_spilled;
+}
+
+/* A write that the step did not need, and that took so long. */
+static void hang(uint64_t ns)
+{
+	spw_cache_lock(sim.cache);
+	spw_measure_began(&sim.cache->measure, DIRECTION_WRITE, 1024, sim_clock());
+	spw_measure_ended(&sim.cache->measure, DIRECTION_WRITE, 1024, true, sim_clock(), sim_clock() + ns);
+	spw_cache_unlock(sim.cache);
+}
+
+/* Drives that hung in two steps in a row: as far as is known nothing would come back in time. But not for ever. */
+static void test_drives_hang_no_more(void **state)
+{
+	uint64_t spilled;
+
+	(void)state;
+	open_at(SPW_CACHE_FASTEST, 0.8);
+	(void)stalled_steps(5);
+	spilled = spilled_by_plan();
+	assert_true(spilled > 0);
+	for (unsigned i = 0; i < 2; i++) {
+		hang(UINT64_C(100000000000));
+		if (i == 1)
+			set_bandwidth(0.6); /* planned anew */
+		(void)sim_step(&sim, &gpt);
+	}
+	assert_int_equal(spilled_by_plan(), 0);
+	set_bandwidth(0.8);
+	for (unsigned i = 0; spilled_by_plan() < spilled * 3 / 4 && i < 200; i++)
+		assert_true(sim_step(&sim, &gpt).stall <= STALL_MAX);
+	assert_in_range(sim_stats(&sim).plan_probes, 1, 10);
+	assert_true(spilled_by_plan() >= spilled * 3 / 4);
 	sim_end(&sim);
 }
 
@@ -680,6 +765,25 @@ static void test_step_too_large_between_steps(void **state)
 	sim_end(&sim);
 }
 
+/* Until a step has ended there is nothing to say of the last one: to set up a model may take long. */
+static void test_no_step_has_ended(void **state)
+{
+	struct spw_cache_stats stats;
+
+	(void)state;
+	sim_begin(&sim, SPW_CACHE_FASTEST);
+	sim_open(&sim);
+	sim_compute(&sim, 5000000);
+	spw_cache_step(sim.cache);
+	stats = sim_stats(&sim);
+	assert_int_equal(stats.steps, 1);
+	assert_int_equal(stats.step_compute_ns, 0);
+	assert_int_equal(stats.step_forward_ns, 0);
+	(void)sim_step(&sim, &gpt);
+	assert_in_range(sim_stats(&sim).step_compute_ns, sim.compute_ns, sim.compute_ns + 1000);
+	sim_end(&sim);
+}
+
 static void test_bad_options(void **state)
 {
 	struct spw_cache_opts opts;
@@ -712,7 +816,9 @@ int main(void)
 		cmocka_unit_test(test_shapes_alternate),
 		cmocka_unit_test(test_shapes_by_chance),
 		cmocka_unit_test(test_evaluation_between_steps),
+		cmocka_unit_test(test_backward_pass_breaks_off),
 		cmocka_unit_test(test_probes_when_nothing_is_spilled),
+		cmocka_unit_test(test_drives_hang_no_more),
 		cmocka_unit_test(test_budget_fits_and_writes_little),
 		cmocka_unit_test(test_budget_that_cannot_be_met),
 		cmocka_unit_test(test_budget_of_shapes_by_chance),
@@ -722,6 +828,7 @@ int main(void)
 		cmocka_unit_test(test_hints_and_a_budget),
 		cmocka_unit_test(test_step_too_large_to_record),
 		cmocka_unit_test(test_step_too_large_between_steps),
+		cmocka_unit_test(test_no_step_has_ended),
 		cmocka_unit_test(test_bad_options),
 	};
 

@@ -154,6 +154,37 @@ static void test_the_first_latency_is_taken_as_it_is(void **state)
 	assert_in_range(measure.drives.latency_ns, TAIL_NS * 15 / 8, TAIL_NS * 17 / 8);
 }
 
+static void step_with_a_hang(struct measure *measure, uint64_t ns)
+{
+	spw_measure_began(measure, DIRECTION_WRITE, TRANSFER, now_ns);
+	spw_measure_ended(measure, DIRECTION_WRITE, TRANSFER, true, now_ns, now_ns + ns);
+	now_ns += ns + STEP_PAUSE_NS;
+	steps(measure, 1, 1);
+}
+
+/* One transfer that takes seconds is an accident, unless the next step has one too; and what is over is over. */
+static void test_a_hang_is_not_believed_at_once(void **state)
+{
+	const uint64_t hang_ns = UINT64_C(10000000000);
+	struct measure measure = {0};
+
+	(void)state;
+	steps(&measure, 1, 3);
+	for (unsigned i = 0; i < 5; i++) {
+		step_with_a_hang(&measure, hang_ns);
+		assert_in_range(measure.drives.latency_ns, TAIL_NS * 7 / 8, TAIL_NS * 9 / 8);
+		steps(&measure, 1, 1);
+		assert_in_range(measure.drives.latency_ns, TAIL_NS * 7 / 8, TAIL_NS * 9 / 8);
+	}
+	step_with_a_hang(&measure, hang_ns);
+	step_with_a_hang(&measure, hang_ns);
+	assert_true(measure.drives.latency_ns > hang_ns / 20);
+	steps(&measure, 1, 1);
+	assert_true(measure.drives.latency_ns < 2 * (TAIL_NS + TRANSFER));
+	steps(&measure, 1, 5);
+	assert_in_range(measure.drives.latency_ns, TAIL_NS * 7 / 8, 2 * TAIL_NS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -162,6 +193,7 @@ int main(void)
 		cmocka_unit_test(test_bursts_are_believed_less_and_less),
 		cmocka_unit_test(test_noise_is_smoothed),
 		cmocka_unit_test(test_the_first_latency_is_taken_as_it_is),
+		cmocka_unit_test(test_a_hang_is_not_believed_at_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
