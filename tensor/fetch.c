@@ -110,10 +110,11 @@ static void take_count(struct entry *entry)
 
 	if (entry->state == ENTRY_STORED)
 		cache->count.misses++;
-	else if (entry->in_window && entry->state == ENTRY_READING)
+	else if (entry->foreseen && entry->state == ENTRY_READING)
 		cache->count.prefetch_late++;
-	else if (entry->in_window && entry->memory)
+	else if (entry->foreseen && entry->memory)
 		cache->count.prefetch_hits++;
+	entry->foreseen = false;
 	spw_window_leave(entry);
 }
 

@@ -131,7 +131,8 @@ struct entry {
 	bool write_in_flight;
 	bool read_in_flight;
 	bool memory_in_arena;
-	bool in_window; /* counted as ahead of its use */
+	bool in_window; /* counted as ahead of its use in this step */
+	bool foreseen;  /* has been in the window, in this step or before, and was not taken since */
 	bool forwarded;
 	bool taken;
 };
@@ -272,6 +273,8 @@ int spw_fetch_ahead(struct entry *entry);
 /* ---- window.c ---- */
 
 void spw_window_leave(struct entry *entry);
+/* A step begins: what was read ahead for the last one and never taken is ahead of nothing that comes now. */
+void spw_window_forget(struct spw_cache *cache);
 /* A stage begins, and maybe it is said which comes next: start at the last offer of a backward one. */
 void spw_window_begin(struct spw_cache *cache);
 /* As far as the budget allows: read, or hold back, what will be taken next. */

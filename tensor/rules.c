@@ -204,6 +204,7 @@ void spw_cache_step(struct spw_cache *cache)
 	reason = spw_adapt_step_ended(cache);
 	if (reason != PLAN_REASON_NONE)
 		step_plan(cache, reason);
+	spw_window_forget(cache);
 	cache->count.steps++;
 	cache->step++;
 	cache->stage_ordinal = 0;

@@ -23,7 +23,7 @@ static void window_enter(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 
 	SPW_ASSERT(!entry->in_window);
-	entry->in_window = true;
+	entry->in_window = entry->foreseen = true;
 	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max, entry->len_bytes);
 	if (cache->stage != SPW_STAGE_BACKWARD || entry->micro_batch != cache->micro_batch)
 		cache->count.prefetches_across++;
@@ -140,6 +140,14 @@ static void fill_by_plan(struct spw_cache *cache)
 }
 
 /* ---- Both ---- */
+
+void spw_window_forget(struct spw_cache *cache)
+{
+	if (cache->count.prefetched_bytes == 0)
+		return;
+	for (struct link *link = cache->order.next; link != &cache->order; link = link->next)
+		spw_window_leave(ENTRY_OF(link, order));
+}
 
 void spw_window_begin(struct spw_cache *cache)
 {

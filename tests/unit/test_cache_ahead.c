@@ -326,6 +326,41 @@ static void test_window_of_micro_batch_and_step(void **state)
 	rig_end(&rig);
 }
 
+/* What a backward pass that broke off has read ahead does not stand in the way of the next step's. */
+static void test_window_of_a_step_that_broke_off(void **state)
+{
+	struct piece left[3], first, second;
+	struct rig rig;
+
+	(void)state;
+	rig_begin(&rig);
+	rig.opts.prefetch_bytes = 250;
+	rig_open(&rig);
+	spw_cache_step(rig.cache);
+	for (unsigned i = 0; i < 3; i++)
+		left[i] = stored(&rig, i + 1, 100);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	assert_int_equal(rig.store->gets, 2);
+	fake_end_oldest(rig.store, FAKE_READ, 0); /* the other is still under way */
+	spw_cache_step(rig.cache);
+	assert_int_equal(rig_stats(&rig).prefetched_bytes, 0);
+	first = stored(&rig, 4, 100);
+	second = stored(&rig, 5, 100);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	assert_int_equal(rig.store->gets, 4);
+	assert_int_equal(rig_stats(&rig).prefetched_bytes, 200);
+	fake_end_all(rig.store);
+	taken_and_gone(&rig, &second);
+	taken_and_gone(&rig, &first);
+	assert_int_equal(rig_stats(&rig).prefetch_hits, 2);
+	assert_int_equal(rig_stats(&rig).misses, 0);
+	for (unsigned i = 3; i-- > 0;)
+		taken_and_gone(&rig, &left[i]);
+	assert_int_equal(rig_stats(&rig).prefetch_hits, 4);
+	assert_int_equal(rig_stats(&rig).misses, 1);
+	rig_end(&rig);
+}
+
 static void test_automatic_window(void **state)
 {
 	struct rig rig;
@@ -698,6 +733,7 @@ int main(void)
 		cmocka_unit_test(test_window_holds_back_what_is_in_memory),
 		cmocka_unit_test(test_window_follows_the_last_offer),
 		cmocka_unit_test(test_window_of_micro_batch_and_step),
+		cmocka_unit_test(test_window_of_a_step_that_broke_off),
 		cmocka_unit_test(test_automatic_window),
 		cmocka_unit_test(test_release_where_the_window_stopped),
 		cmocka_unit_test(test_window_waits_for_a_request),
