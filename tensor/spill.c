@@ -4,6 +4,8 @@
 
 #include "tensor/internal.h"
 
+#define STORAGE_BYTES_MAX (UINT64_C(1) << 56)
+
 /* ---- Writes ---- */
 
 static enum keep_reason reason_of(int error)
@@ -168,6 +170,10 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint, 
 		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
 	if (offer->owner == 0 || !offer->storage_bytes)
 		return spw_error(-EINVAL, "an offer needs the storage's memory and an owner token that is not 0");
+	/* So that sums of sizes, and the entry's end, stay within 64 bits. */
+	if (offer->storage_len_bytes > STORAGE_BYTES_MAX)
+		return spw_error(-EINVAL, "a storage of %llu bytes is larger than any memory",
+				 (unsigned long long)offer->storage_len_bytes);
 	if (offer->len_bytes == 0 || offer->offset_bytes > offer->storage_len_bytes ||
 	    offer->len_bytes > offer->storage_len_bytes - offer->offset_bytes)
 		return spw_error(-EINVAL, "bytes %llu + %llu are not within a storage of %llu",

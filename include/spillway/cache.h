@@ -102,8 +102,8 @@ enum spw_offer_result {
 struct spw_offer {
 	uint64_t storage_key;
 	uint64_t storage_version;
-	const void *storage_bytes; /* the whole storage */
-	uint64_t storage_len_bytes;
+	const void *storage_bytes;  /* the whole storage */
+	uint64_t storage_len_bytes; /* at most 2^56 */
 	uint64_t offset_bytes, len_bytes;
 	uint64_t owner; /* the caller's token for the memory, not 0; spw_cache_drain() gives it back */
 };
@@ -236,7 +236,7 @@ struct spw_cache_stats {
 	uint64_t stall_ns;                               /* takes that waited */
 	uint64_t read_memory_outside_arena_bytes;        /* arena full: ordinary memory used */
 	uint64_t staging_bytes, staging_bytes_max;       /* given to the store to be written, not ended */
-	uint64_t prefetched_bytes, prefetched_bytes_max; /* ahead of their use: being read, read, or not given back */
+	uint64_t prefetched_bytes, prefetched_bytes_max; /* ahead of their use in this step: read, or not given back */
 	uint64_t tensors_spilled, tensors_forwarded, tensors_deduplicated;
 	uint64_t tensors_kept_small, tensors_kept_last_scope, tensors_kept_backpressure, tensors_kept_no_space,
 		tensors_kept_error, tensors_kept_entries, tensors_kept_observed, tensors_kept_backward;

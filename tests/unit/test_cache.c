@@ -467,6 +467,14 @@ static void test_bad_arguments(void **state)
 	assert_int_equal(offer_range(&rig, &piece, 0, 1, 64, 1, &tensor), -EINVAL);
 	assert_int_equal(offer_range(&rig, &piece, 0, 65, 1, 1, &tensor), -EINVAL);
 	assert_int_equal(offer_range(&rig, &piece, 0, 2, UINT64_MAX, 1, &tensor), -EINVAL);
+	/* No memory is that large: sums of such sizes would not fit in 64 bits. */
+	piece.len = (UINT64_C(1) << 56) + 1;
+	assert_int_equal(offer_range(&rig, &piece, 0, 0, piece.len, 1, &tensor), -EINVAL);
+	assert_int_equal(offer_range(&rig, &piece, 0, 0, 64, 1, &tensor), -EINVAL);
+	piece.len = UINT64_MAX;
+	assert_int_equal(offer_range(&rig, &piece, 0, 0, UINT64_MAX, 1, &tensor), -EINVAL);
+	assert_int_equal(tensor.value, 0);
+	piece.len = 64;
 	assert_int_equal(spw_cache_offer(rig.cache, NULL, &tensor), -EINVAL);
 	assert_int_equal(spw_cache_take(rig.cache, tensor, 0, 1, NULL), -EINVAL);
 	assert_int_equal(spw_cache_drain(rig.cache, NULL, 1), -EINVAL);
