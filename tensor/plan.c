@@ -45,7 +45,8 @@
  *              is also tried with the largest first.
  *   The simulation decides between all that is tried; keeping all is always among it. Last, as long as a fixed amount
  *   of work is left (it is for up to some hundred tensors), up to three tensors are moved at a time, and what is better
- *   stays. A budget for at most a dozen tensors is called infeasible only after all choices have been tried.
+ *   stays. A budget for at most a dozen tensors, among few others, is called infeasible only after all choices
+ *   have been tried.
  *
  * What it assumes
  *   The next step is like the measured one. Memory is counted in bytes, as if it could be given back and used again in
@@ -83,15 +84,16 @@ static void fill_result(struct spw_plan_result *result, const struct plan_work *
 {
 	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
 	double compute_ns = (double)(step->forward_ns + step->backward_ns);
+	bool forever = outcome->forever || outcome->stall_ns >= PLAN_LONGEST_NS;
 
 	result->peak_bytes = (uint64_t)outcome->peak;
 	result->peak_keep_all_bytes = (uint64_t)work->keep_all_peak;
 	result->bytes_written = (uint64_t)outcome->written;
 	result->bytes_read = (uint64_t)outcome->read;
 	result->bytes_forwarded = (uint64_t)outcome->forwarded;
-	result->stall_ns = outcome->stall_ns < PLAN_TOLERANCE_NS ? 0 : (uint64_t)outcome->stall_ns;
+	result->stall_ns = forever || outcome->stall_ns < PLAN_TOLERANCE_NS ? 0 : (uint64_t)outcome->stall_ns;
 	result->wall_ns = (uint64_t)(compute_ns > last_ns ? compute_ns : last_ns) + result->stall_ns;
-	if (outcome->forever)
+	if (forever)
 		result->stall_ns = result->wall_ns = SPW_PLAN_STALL_FOREVER;
 	for (uint32_t i = 0; i < work->count; i++)
 		result->tensors_spilled += spill[i];

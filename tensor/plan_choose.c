@@ -13,12 +13,15 @@
  */
 #define PLAN_TRIES_MAX   (1u << 15)
 #define PLAN_TENSORS_MIN 16u
+/* As many as a tensor and the calls around it have. Of a step with more calls than that it is the events that count. */
+#define EVENTS_PER_TENSOR 8u
 
 /* The same for the greedy choices, which cost two simulations each. */
 #define GREEDY_TENSORS_MAX 20000u
 #define GREEDY_TRIES_MIN   3u
 #define MANY_TENSORS       1000u
-#define ALL_TENSORS_MAX    12u
+#define ALL_TENSORS_MAX    12u        /* that may be spilled: all choices are tried, */
+#define ALL_WORK_MAX       (1u << 20) /* if they do not cost more than this */
 
 enum goal {
 	GOAL_FASTEST,
@@ -37,6 +40,15 @@ struct search {
 static double larger(double one, double other)
 {
 	return one > other ? one : other;
+}
+
+/* Of one simulation, in tensors. */
+static uint32_t cost_of(const struct plan_work *work)
+{
+	uint32_t by_events = work->event_count / EVENTS_PER_TENSOR;
+	uint32_t cost = by_events > work->count ? by_events : work->count;
+
+	return cost > PLAN_TENSORS_MIN ? cost : PLAN_TENSORS_MIN;
 }
 
 /* ---- Better and worse ---- */
@@ -428,10 +440,12 @@ static bool is_last_in_first_out(const struct plan_work *work)
 
 static void try_starts(struct search *search)
 {
-	uint32_t count = search->work->count + 1;
-	uint32_t tries = GREEDY_TENSORS_MAX / count < GREEDY_TRIES_MIN ? GREEDY_TRIES_MIN : GREEDY_TENSORS_MAX / count;
+	uint32_t count = search->work->count + 1, by_events = search->work->event_count / EVENTS_PER_TENSOR;
+	uint32_t tries = GREEDY_TENSORS_MAX / (count > by_events ? count : by_events);
 	bool sizes = search->goal == GOAL_BUDGET && count <= MANY_TENSORS;
 
+	if (tries < GREEDY_TRIES_MIN)
+		tries = GREEDY_TRIES_MIN;
 	if (sizes)
 		tries /= 2;
 	if (tries > STARTS_MAX)
@@ -452,7 +466,7 @@ static void try_starts(struct search *search)
 static bool try_flips(struct search *search, const uint32_t *tensors, unsigned count)
 {
 	const struct plan_work *work = search->work;
-	uint32_t cost = work->count > PLAN_TENSORS_MIN ? work->count : PLAN_TENSORS_MIN;
+	uint32_t cost = cost_of(work);
 
 	if (search->tries_left < cost)
 		return false;
@@ -487,7 +501,7 @@ static bool try_all_flips(struct search *search, unsigned flips)
 
 static void improve(struct search *search)
 {
-	uint32_t count = search->work->count, cost = count > PLAN_TENSORS_MIN ? count : PLAN_TENSORS_MIN;
+	uint32_t count = search->work->count, cost = cost_of(search->work);
 
 	search->tries_left = PLAN_TRIES_MAX;
 	if ((uint64_t)count * cost > search->tries_left)
@@ -509,6 +523,8 @@ static void try_all(struct search *search)
 			return;
 		eligible[count++] = i;
 	}
+	if ((uint64_t)cost_of(work) << count > ALL_WORK_MAX)
+		return;
 	for (uint32_t set = 0; set < 1u << count && !search->best->feasible; set++) {
 		memset(search->trial, 0, work->count);
 		for (uint32_t k = 0; k < count; k++)

@@ -14,7 +14,8 @@
  * to end this much early, and are let in this much early; what a step stalls less than that is no stall.
  */
 #define PLAN_TOLERANCE_NS 1.0
-#define PLAN_NEVER_NS     1e300 /* later than everything */
+#define PLAN_NEVER_NS     1e300  /* later than everything */
+#define PLAN_LONGEST_NS   0x1p62 /* 146 years: what takes longer is for ever */
 
 /*
  * What happens to tensors by compute time alone. At one time in this order: memory is never counted too low. After each

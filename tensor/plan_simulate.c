@@ -164,7 +164,7 @@ static void share_drives(struct simulation *sim)
 static void change_memory(struct simulation *sim, double bytes)
 {
 	struct plan_profile *profile = sim->profile;
-	uint64_t ns = (uint64_t)sim->now_ns;
+	uint64_t ns = (uint64_t)(sim->now_ns < PLAN_LONGEST_NS ? sim->now_ns : PLAN_LONGEST_NS);
 
 	sim->bytes += bytes;
 	if (sim->bytes > sim->outcome->peak)

@@ -7,7 +7,7 @@
  *
  * Contract
  *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. What it takes is bounded by
- *              the number of tensors; 10,000 are planned in a few milliseconds.
+ *              the number of tensors and calls; 10,000 are planned in a few milliseconds.
  *   Threads    Any thread, any number at a time.
  *   Memory     The caller's arrays are read, never kept. What is needed besides is allocated and freed within a call.
  *   Time       Nanoseconds of compute since the step began, without any wait for I/O, unless it says wall time.
@@ -29,7 +29,8 @@ extern "C" {
 #define SPW_PLAN_TENSORS_MAX       (1u << 24)
 #define SPW_PLAN_CALLS_MAX         (1u << 24)
 #define SPW_PLAN_POINTS_PER_TENSOR 5u
-#define SPW_PLAN_STALL_FOREVER     UINT64_MAX /* what was written can never be read: the read bandwidth is 0 */
+/* What was written can never be read, as the read bandwidth is 0; or not within a hundred years. */
+#define SPW_PLAN_STALL_FOREVER UINT64_MAX
 
 /* One stored object: views of the same bytes are one tensor with several users. */
 struct spw_plan_tensor {

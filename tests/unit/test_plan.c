@@ -2,7 +2,8 @@
 /*
  * tests/unit/test_plan.c - the planner: its simulation against a naive one, its plans against all plans of small steps
  *
- * SPW_SEED repeats a run; SPW_PLAN_CASES sets the number of random cases per test, SPW_PLAN_FILTER selects tests.
+ * SPW_SEED repeats a run; SPW_PLAN_CASES sets the number of random cases per test, SPW_PLAN_FILTER selects tests. Under a
+ * sanitizer or valgrind there are fewer cases, and the run says so.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -30,6 +31,18 @@ static uint64_t seed;
  */
 static uint64_t figures_seed = 20261119;
 static unsigned cases = 1000;
+
+/* What a run under a sanitizer takes longer, about: so it takes as long. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 8u
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SLOWER 8u
+#endif
+#endif
+#ifndef SLOWER
+#define SLOWER 1u
+#endif
 
 static uint64_t random_next(uint64_t *random)
 {
@@ -750,6 +763,30 @@ static void test_huge(void **state)
 	assert_true(world.result.peak_bytes == world.result.peak_keep_all_bytes);
 }
 
+/* Longer than 64 bits of nanoseconds: for ever, not a number that is left of it. */
+static void test_centuries(void **state)
+{
+	struct spw_plan_point points[10];
+
+	(void)state;
+	begin_world(&world);
+	add_tensor(&world, UINT64_C(1) << 60, 0, UINT64_C(1) << 46, (UINT64_C(1) << 46) + 1000);
+	add_tensor(&world, 1, UINT64_C(1) << 45, UINT64_C(1) << 45, UINT64_C(1) << 45);
+	world.choices[0] = SPW_PLAN_SPILL;
+	world.choices[1] = SPW_PLAN_KEEP;
+	set_drives(&world, UINT64_C(1) << 60, 1, UINT64_C(1) << 60);
+	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, points, 10, &world.result));
+	assert_true(world.result.bytes_read == UINT64_C(1) << 60);
+	assert_true(world.result.stall_ns == SPW_PLAN_STALL_FOREVER);
+	assert_true(world.result.wall_ns == SPW_PLAN_STALL_FOREVER);
+	check_profile(&world, points, &world.result);
+	world.drives.read_bytes_per_second = UINT64_C(1) << 30; /* 34 years */
+	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0, &world.result));
+	assert_in_range(world.result.stall_ns, (UINT64_C(1000000000) << 30) - 1000,
+			(UINT64_C(1000000000) << 30) + 1000);
+	assert_true(world.result.wall_ns == world.result.stall_ns + (UINT64_C(1) << 46) + 1000);
+}
+
 /* In a double, one byte beside them is nothing: what is left at the end is less than 0, and must not show. */
 static void test_huge_and_tiny(void **state)
 {
@@ -888,6 +925,7 @@ int main(void)
 		cmocka_unit_test(test_equal_times),
 		cmocka_unit_test(test_never_used),
 		cmocka_unit_test(test_huge),
+		cmocka_unit_test(test_centuries),
 		cmocka_unit_test(test_huge_and_tiny),
 		cmocka_unit_test(test_determinism),
 		cmocka_unit_test(test_refused),
@@ -899,8 +937,11 @@ int main(void)
 		figures_seed = seed = strtoull(text, NULL, 0);
 	else if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
 		return 1;
+	cases /= getenv("SPW_TEST_VALGRIND") ? 20 : SLOWER;
 	if (count)
 		cases = (unsigned)strtoul(count, NULL, 0);
+	else if (cases < 1000)
+		print_message("%u cases per random test instead of 1000: a sanitizer is at work\n", cases);
 	if (filter)
 		cmocka_set_test_filter(filter);
 	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
