@@ -25,6 +25,7 @@ struct reader {
 	uint32_t events_max;
 
 	struct known_tensor {
+		uint64_t storage, version; /* of its first offer */
 		uint64_t storage_len_bytes;
 		uint32_t users; /* offered, not released */
 	} * tensors;            /* by number, from 1 on */
@@ -86,7 +87,10 @@ static int next_line(struct reader *reader)
 		if (rc)
 			return rc;
 		if (gzeof(reader->file) && len > 0)
-			return bad(reader, "the file ends within the line");
+			return bad(reader,
+				   "the file ends within the line: if its recording was cut off, what is before it is "
+				   "whole (head -n %u)",
+				   reader->line_number - 1);
 		return bad(reader, "longer than %u bytes, or a zero byte in it", TRACE_LINE_MAX - 2);
 	}
 	reader->object = json_loadb(reader->line, len, JSON_REJECT_DUPLICATES, &error);
@@ -201,8 +205,29 @@ static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes
 	return 0;
 }
 
+/* A tensor that is offered again lives, and is of one version of one storage: so the cache takes it for the same. */
+static int know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
+{
+	struct known_tensor *tensor = &reader->tensors[event->tensor];
+
+	if (again && tensor->users == 0)
+		return bad(reader, "tensor %" PRIu64 " has been released, and is offered again", event->tensor);
+	if (again && (tensor->storage != event->storage_key || tensor->version != event->storage_version))
+		return bad(reader,
+			   "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
+			   ", and is offered again of another",
+			   event->tensor, tensor->storage, tensor->version);
+	tensor->storage = event->storage_key;
+	tensor->version = event->storage_version;
+	if (tensor->storage_len_bytes < event->storage_len_bytes)
+		tensor->storage_len_bytes = event->storage_len_bytes;
+	tensor->users++;
+	return 0;
+}
+
 static int get_offer(struct reader *reader, struct spw_trace_event *event)
 {
+	uint32_t known = reader->trace.tensors;
 	unsigned hint = 0, result = 0;
 	int rc = get_next_number(reader, "tensor", &reader->trace.tensors, &event->tensor);
 
@@ -225,10 +250,7 @@ static int get_offer(struct reader *reader, struct spw_trace_event *event)
 		return rc;
 	event->hint = hint;
 	event->result = result;
-	reader->tensors[event->tensor].users++;
-	if (reader->tensors[event->tensor].storage_len_bytes < event->storage_len_bytes)
-		reader->tensors[event->tensor].storage_len_bytes = event->storage_len_bytes;
-	return 0;
+	return know_tensor(reader, event, event->tensor <= known);
 }
 
 /* A lease outlives the tensor's release: of it, it must only be known that there was such a tensor. */

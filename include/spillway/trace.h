@@ -127,7 +127,8 @@ struct spw_trace {
  *
  * What is guaranteed of the events: times never decrease; every tensor that is taken, returned or released was offered
  * before, with the part of the storage that is taken within the storage, and is not released more often than it was
- * offered, nor taken after that; parts are not empty and lie within their storage.
+ * offered, nor taken or offered after that; all offers of a tensor are of one version of one storage; parts are not empty
+ * and lie within their storage.
  *
  * Return: 0; -EBADMSG no trace, or damaged: says in which line; -EPROTONOSUPPORT of a later version; -E2BIG more than
  * SPW_TRACE_EVENTS_MAX events; -ENOMEM; or what open(2) and read(2) return.

@@ -23,6 +23,9 @@
 #define OFFER \
 	"{\"event\":\"offer\",\"ns\":7,\"tensor\":1,\"storage\":1,\"version\":0,\"storage_bytes\":100,\"offset\":10,"
 #define OFFERED OFFER "\"bytes\":90,\"result\":\"keep\"}\n"
+#define AGAIN(storage, version)                                                                   \
+	"{\"event\":\"offer\",\"ns\":9,\"tensor\":1,\"storage\":" storage ",\"version\":" version \
+	",\"storage_bytes\":100,\"offset\":10,\"bytes\":90,\"result\":\"dedup\"}\n"
 #define RELEASE "{\"event\":\"release\",\"ns\":9,\"tensor\":1}\n"
 
 static char path[4096], path_gz[4096];
@@ -297,7 +300,8 @@ static void test_bad_lines(void **state)
 		{HEADER "{\"event\":\"step\",\"ns\":1.5}\n", "no whole number"},
 		{HEADER "{\"event\":\"step\",\"ns\":\"5\"}\n", "no whole number"},
 		{HEADER "{\"event\":\"step\",\"ns\":99999999999999999999}\n", "line 2: no JSON"},
-		{HEADER "{\"event\":\"step\",\"ns\":5}", "line 2: the file ends"},
+		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "line 3: the file ends"},
+		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "(head -n 2)"},
 		{HEADER "\n", "line 2: no JSON"},
 		{HEADER "{\"event\":5,\"ns\":5}\n", "line 2: \"event\""},
 		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":4294967296,\"stage\":\"forward\"}\n", "at most"},
@@ -325,6 +329,9 @@ static void test_bad_lines(void **state)
 		{HEADER OFFERED "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":1}\n", "wait_ns"},
 		{HEADER "{\"event\":\"return\",\"ns\":9,\"tensor\":1}\n", "not been offered"},
 		{HEADER "{\"event\":\"return\",\"ns\":9,\"tensor\":0}\n", "not been offered"},
+		{HEADER OFFERED RELEASE AGAIN("1", "0"), "line 4: tensor 1 has been released"},
+		{HEADER OFFERED AGAIN("2", "0"), "line 3: tensor 1 is of storage 1"},
+		{HEADER OFFERED AGAIN("1", "1"), "line 3: tensor 1 is of storage 1, version 0"},
 	};
 
 	(void)state;
@@ -404,6 +411,36 @@ static void test_damaged(void **state)
 	}
 }
 
+/* Cut at every place: read as far as it goes if that is the end of a line, and else refused. */
+static void test_cut_text(void **state)
+{
+	char whole[8192];
+	struct spw_trace *trace;
+	uint32_t lines = 0;
+	size_t len;
+	FILE *file;
+
+	(void)state;
+	record_samples(path, "m");
+	file = fopen(path, "r");
+	assert_non_null(file);
+	len = fread(whole, 1, sizeof(whole), file);
+	assert_int_equal(fclose(file), 0);
+	assert_true(len > 100 && len < sizeof(whole));
+	for (size_t cut = 0; cut <= len; cut++) {
+		put_file(path, whole, cut);
+		if (cut > 0 && whole[cut - 1] == '\n') {
+			assert_int_equal(spw_trace_read(path, &trace), 0);
+			assert_int_equal(trace->count, lines++); /* beside the header */
+			spw_trace_free(trace);
+		} else {
+			assert_int_equal(spw_trace_read(path, &trace), -EBADMSG);
+			assert_null(trace);
+		}
+	}
+	assert_int_equal(lines, SAMPLES + 1);
+}
+
 /* The same for plain text, where the damage gets past the decompression. */
 static void test_damaged_text(void **state)
 {
@@ -450,6 +487,7 @@ int main(void)
 		cmocka_unit_test(test_good_lines),
 		cmocka_unit_test(test_long_and_binary_lines),
 		cmocka_unit_test(test_damaged),
+		cmocka_unit_test(test_cut_text),
 		cmocka_unit_test(test_damaged_text),
 	};
 
