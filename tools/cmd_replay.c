@@ -19,6 +19,7 @@
 #define SIM_LATENCY_NS   100000u
 #define CHUNKS_PER_DRIVE 2u
 #define RATE_MAX         (UINT64_C(1) << 50)
+#define RATE_MIN         1000u /* a second of it is within what a clock of nanoseconds holds for any tensor */
 
 static struct tool_devices traces, devices;
 static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text, *dip_text, *chrome, *svg;
@@ -32,7 +33,7 @@ static const struct tool_option options[] = {
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
 	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both together (default: the "
 	 "lower)"},
-	{"dip", TOOL_TEXT, &dip_text, "N-M", "half of that bandwidth in replays N to M"},
+	{"dip", TOOL_TEXT, &dip_text, "N-M", "half of that bandwidth in replays N to M (of --steps)"},
 	{"mode", TOOL_TEXT, &mode, "MODE", "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
@@ -112,6 +113,14 @@ static int parse_rates(const struct tool_command *command, struct wanted *wanted
 				       bandwidth_text);
 		return -EINVAL;
 	}
+	for (unsigned i = 0; i < count; i++)
+		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN) {
+			(void)tool_usage_error(command,
+					       "--bandwidth=%s: at least %u bytes per second, also when made smaller "
+					       "by --scale",
+					       bandwidth_text, RATE_MIN);
+			return -EINVAL;
+		}
 	wanted->drives = (struct spw_plan_drives){
 		.write_bytes_per_second = replay_scaled(rates[0], wanted->scale),
 		.read_bytes_per_second = replay_scaled(rates[count > 1 ? 1 : 0], wanted->scale),
@@ -133,6 +142,11 @@ static int parse_dip(const struct tool_command *command, struct wanted *wanted)
 	first = strtoul(dip_text, &end, 10);
 	last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
 	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX && bandwidth_text) {
+		if (first > steps) {
+			(void)tool_usage_error(command, "--dip=%s: there are %u replays; --steps=%lu and more has them",
+					       dip_text, steps, first);
+			return -EINVAL;
+		}
 		wanted->dip_first = (uint32_t)first;
 		wanted->dip_last = (uint32_t)last;
 		return 0;

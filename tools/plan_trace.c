@@ -169,8 +169,6 @@ int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double sp
 	/* The operations point into the trace; what is planned does not. */
 	report->step.ops_count = 0;
 	spw_trace_free(trace);
-	if (rc == 0 && report->step.compute_ns == 0)
-		rc = spw_error(-EINVAL, "step %u of the trace takes no time", report->step.number);
 	if (rc == 0)
 		rc = find_recompute(report);
 	if (rc)

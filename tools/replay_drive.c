@@ -83,9 +83,7 @@ void replay_drive_forget(void)
 /* A picture with a transfer missing is still worth having: without memory, it is left out. */
 static void record_transfer(const struct replay_transfer *transfer)
 {
-	void (*ended)(void *context);
-	void *context;
-
+	/* The callback under the lock: who has stopped watching knows that nobody is in it any more. */
 	(void)pthread_mutex_lock(&record.lock);
 	if (record.on && record.count == record.max) {
 		size_t max = record.max ? 2 * record.max : 1024;
@@ -98,11 +96,9 @@ static void record_transfer(const struct replay_transfer *transfer)
 	}
 	if (record.on && record.count < record.max)
 		record.transfers[record.count++] = *transfer;
-	ended = record.on ? record.ended : NULL;
-	context = record.context;
+	if (record.on && record.ended)
+		record.ended(record.context);
 	(void)pthread_mutex_unlock(&record.lock);
-	if (ended)
-		ended(context);
 }
 
 /* ---- The simulated drive ----------------------------------------------------------------------------------------------------- */

@@ -44,7 +44,10 @@ void replay_drive_sleep_until(uint64_t ns);
 /* The same, until nothing is in flight; simulated only. */
 void replay_drive_settle(void);
 
-/* Record transfers from now on, or no longer. @ended: called when one has ended, on the thread where it did; or NULL. */
+/*
+ * Record transfers from now on, or no longer. @ended: called when one has ended, on the thread where it did, and never
+ * after this has been called again; or NULL.
+ */
 void replay_drive_watch(bool on, void (*ended)(void *context), void *context);
 /* What was recorded; valid until the next change. */
 const struct replay_transfer *replay_drive_transfers(size_t *count);

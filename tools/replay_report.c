@@ -219,11 +219,11 @@ json_t *replay_report_json(const struct replay_report *report)
 	const struct spw_cache_stats *stats = &report->run->measures[report->run->measured - 1].stats;
 
 	return json_pack(
-		"{s:o, s:o, s:i, s:s, s:s, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, s:f, s:f, s:f, s:I, "
+		"{s:o, s:o, s:i, s:s, s:o, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, s:f, s:f, s:f, s:I, "
 		"s:I, s:I, s:I, s:I, s:I, s:o}",
 		"trace", tool_json_text(report->trace_path), "model", tool_json_text(report->trace->model),
-		"trace_step", (int)step->number, "mode", report->mode, "drives", report->drives_text, "speed",
-		report->speed, "scale", report->scale, "tensors", (int)step->tensors_count, "saved_bytes",
+		"trace_step", (int)step->number, "mode", report->mode, "drives", tool_json_text(report->drives_text),
+		"speed", report->speed, "scale", report->scale, "tensors", (int)step->tensors_count, "saved_bytes",
 		size_json(report, step->saved_bytes), "keep_all_bytes", size_json(report, step->keep_all_bytes),
 		"largest_scope_bytes", size_json(report, step->scope_bytes), "small_bytes",
 		size_json(report, step->small_bytes), "lower_bound_bytes", size_json(report, report->lower_bound_bytes),

@@ -12,7 +12,7 @@
 /* What becomes of larger figures before they are refused: sums of a few still fit. */
 #define LARGEST         0x1p61
 #define SAVED_BYTES_MAX 0x1p50
-#define STEP_NS_MAX     0x1p60
+#define STEP_NS_MAX     0x1p50 /* 13 days, as the planner has it */
 
 /* What is known while the events are gone through. */
 struct making {
@@ -22,7 +22,8 @@ struct making {
 	uint32_t first, end; /* events of the step */
 	bool told;           /* the trace says when a backward pass begins; else the first take tells */
 	bool backward;
-	uint64_t wait_ns;     /* of all takes so far */
+	uint64_t last_ns;     /* of the event before, in the trace, */
+	uint64_t passed_ns;   /* and in compute, at the trace's speed */
 	uint32_t scope;       /* stretch between scope events */
 	uint32_t *tensor_of;  /* by the trace's number: ours from 1 on; 0: not of this step */
 	uint32_t *users;      /* by our number */
@@ -49,11 +50,18 @@ static uint64_t scale_whole(uint64_t bytes, double scale)
 	return replay_scaled(bytes, scale) + (scale != 1);
 }
 
-static uint64_t now_of(const struct making *making, uint64_t ns)
+/*
+ * The event at @ns ended a wait of @wait_ns. Threads that wait at the same time wait for longer together than passes:
+ * time stands still then, and never goes back.
+ */
+static uint64_t now_of(struct making *making, uint64_t ns, uint64_t wait_ns)
 {
-	uint64_t begin = making->trace->events[making->first].ns + making->wait_ns;
+	uint64_t ns_between = ns - making->last_ns;
 
-	return ns > begin ? (uint64_t)fmin((double)(ns - begin) / making->opts->speed, LARGEST) : 0;
+	making->last_ns = ns;
+	if (ns_between > wait_ns)
+		making->passed_ns += ns_between - wait_ns;
+	return (uint64_t)fmin((double)making->passed_ns / making->opts->speed, LARGEST);
 }
 
 /* ---- The events ---- */
@@ -160,11 +168,8 @@ static void enter_stage(struct making *making, bool backward, uint64_t ns)
 
 static void add_event(struct making *making, const struct spw_trace_event *event)
 {
-	uint64_t ns;
+	uint64_t ns = now_of(making, event->ns, event->kind == SPW_TRACE_TAKE ? event->wait_ns : 0);
 
-	if (event->kind == SPW_TRACE_TAKE)
-		making->wait_ns += event->wait_ns;
-	ns = now_of(making, event->ns);
 	switch (event->kind) {
 	case SPW_TRACE_OFFER: add_offer(making, event, ns); break;
 	case SPW_TRACE_TAKE:
@@ -264,25 +269,29 @@ static int go_through(struct making *making)
 		return rc;
 
 	step->backward_ns = UINT64_MAX;
+	making->last_ns = making->trace->events[making->first].ns;
 	for (uint32_t i = making->first; i < making->end; i++)
 		making->told |= making->trace->events[i].kind == SPW_TRACE_STAGE && making->trace->events[i].backward;
 	for (uint32_t i = making->first; i < making->end; i++)
 		add_event(making, &making->trace->events[i]);
 	/* What follows until the next step, such as the optimizer, is part of the step. */
 	if (making->end < making->trace->count) {
-		uint64_t ns = now_of(making, making->trace->events[making->end].ns);
+		uint64_t ns = now_of(making, making->trace->events[making->end].ns, 0);
 
 		if (ns > step->compute_ns)
 			step->compute_ns = ns;
 	}
 	if ((double)step->compute_ns > STEP_NS_MAX)
-		return spw_error(-EINVAL, "step %u of the trace takes %.3g s", step->number,
-				 (double)step->compute_ns / 1e9);
+		return spw_error(-EINVAL, "step %u of the trace takes %.3g s; at most %.3g: make it faster (--speed)",
+				 step->number, (double)step->compute_ns / 1e9, STEP_NS_MAX / 1e9);
 	release_rest(making);
 	if (step->backward_ns > step->compute_ns)
 		step->backward_ns = step->compute_ns;
 	if (step->tensors_count == 0)
 		return spw_error(-EINVAL, "step %u of the trace saves no tensors", step->number);
+	if (step->compute_ns == 0)
+		return spw_error(-EINVAL, "step %u of the trace takes no time: take another step, or a lower speed",
+				 step->number);
 	find_peak(step, making->users);
 	find_largest_scope(step, replay_scaled(making->opts->min_bytes, making->opts->scale));
 	return 0;

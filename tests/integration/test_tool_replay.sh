@@ -110,6 +110,16 @@ done
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --steps 0
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --dip 3
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --dip 4-3
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --dip 8-14
+expect_output --steps
+# Of which nothing, or less than a byte, is left.
+for wrong in 1 999 1GB,1; do
+    expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth "$wrong" --dip 2-3
+    expect_output "1000 bytes per second"
+done
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 100KB --scale 0.001
+expect_output --scale
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 1KB --dip 2-3 --mode spill --steps 3
 
 begin "a bad trace exits with 1 and names the line"
 expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/missing" --bandwidth 1GB
@@ -123,6 +133,9 @@ expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/cut.jsonl.gz" --bandwidth 1GB
 expect_output "the file ends within the line"
 expect_exit 1 "$SPILLWAY" replay "$trace" --bandwidth 1GB --step 3
 expect_output "no step 3"
+sed 's/"ns": [0-9]*/"ns": 7/' "$trace" >"$TEST_TMP/still.jsonl"
+expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/still.jsonl" --bandwidth 1GB --json
+expect_output "takes no time"
 
 begin "a simulated drive: the report"
 expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --mode spill --chrome "$TEST_TMP/step.json" --svg "$TEST_TMP/step.svg"

@@ -124,6 +124,70 @@ static void speed_and_scale(void **state)
 	replay_step_free(&step);
 }
 
+/* Two threads wait at the same time, longer together than passes: time stands still, and never goes back. */
+static void waits_at_the_same_time(void **state)
+{
+	static const struct spw_trace_event made[] = {
+		{.ns = 5 * MS, .kind = SPW_TRACE_STEP},
+		{.ns = 6 * MS,
+		 .kind = SPW_TRACE_OFFER,
+		 .tensor = 1,
+		 .storage_key = 1,
+		 .storage_len_bytes = 100,
+		 .len_bytes = 100},
+		{.ns = 7 * MS,
+		 .kind = SPW_TRACE_OFFER,
+		 .tensor = 2,
+		 .storage_key = 2,
+		 .storage_len_bytes = 100,
+		 .len_bytes = 100},
+		{.ns = 17 * MS, .kind = SPW_TRACE_TAKE, .tensor = 1, .len_bytes = 100, .wait_ns = 9 * MS},
+		{.ns = 17 * MS, .kind = SPW_TRACE_TAKE, .tensor = 2, .len_bytes = 100, .wait_ns = 9 * MS},
+		{.ns = 18 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 1},
+		{.ns = 19 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 2},
+	};
+	static const struct spw_trace two = {
+		.model = "", .events = made, .count = 7, .steps = 1, .tensors = 2, .storages = 2};
+	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30, .read_bytes_per_second = 1u << 30};
+	struct spw_plan_result result = {.size = sizeof(result)};
+	enum spw_plan_choice choices[2];
+	struct spw_plan_tensor tensors[2];
+	struct spw_plan_step plan;
+	struct replay_step step;
+
+	(void)state;
+	assert_int_equal(replay_step_make(&two, &plain, &step), 0);
+	for (uint32_t i = 1; i < step.ops_count; i++)
+		assert_true(step.ops[i].ns >= step.ops[i - 1].ns);
+	assert_int_equal(step.tensors[0].use_ns, 3 * MS);
+	assert_int_equal(step.tensors[1].use_ns, 3 * MS);
+	assert_int_equal(step.compute_ns, 5 * MS);
+	replay_step_plan(&step, 50, tensors, &plan);
+	assert_int_equal(spw_plan(&plan, &drives, NULL, choices, &result), 0);
+	replay_step_free(&step);
+}
+
+/* There is nothing that its replays could be compared with. */
+static void a_step_of_no_time(void **state)
+{
+	struct spw_trace_event made[3] = {events[0], events[1], events[0]};
+	const struct spw_trace none = {
+		.model = "", .events = made, .count = 3, .steps = 2, .tensors = 1, .storages = 1};
+	struct replay_step_opts opts = {.number = 1, .speed = 1, .scale = 1};
+	struct replay_step step;
+
+	(void)state;
+	made[2].ns = made[1].ns + 1;
+	assert_int_equal(replay_step_make(&none, &opts, &step), 0);
+	replay_step_free(&step);
+	opts.speed = 1e9;
+	assert_int_equal(replay_step_make(&none, &opts, &step), -EINVAL);
+	assert_non_null(strstr(spw_last_error(), "takes no time"));
+	opts.speed = 1;
+	made[1].ns = made[2].ns = made[0].ns;
+	assert_int_equal(replay_step_make(&none, &opts, &step), -EINVAL);
+}
+
 static void steps_that_are_not_there(void **state)
 {
 	static const struct spw_trace none = {
@@ -218,6 +282,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_step_of_a_trace),        cmocka_unit_test(speed_and_scale),
+		cmocka_unit_test(waits_at_the_same_time),   cmocka_unit_test(a_step_of_no_time),
 		cmocka_unit_test(steps_that_are_not_there), cmocka_unit_test(enormous_figures),
 		cmocka_unit_test(the_step_for_the_planner), cmocka_unit_test(the_pattern_finds_every_byte),
 	};
