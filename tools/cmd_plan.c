@@ -11,12 +11,20 @@
 #include "tools/plan_trace.h"
 #include "util/util.h"
 
-static struct model model = {
-	.sequence = 2048, .micro_batch = 1, .tensor_parallel = 1, .pipeline_parallel = 1, .dtype_bytes = 2};
-static const char *recompute_text = "none", *gpu_text = "312", *efficiency_text = "50", *endurance_text = "600", *svg;
-static const char *bandwidth_text, *speed_text = "1";
+#define DEFAULT_MODEL                                                                                              \
+	{                                                                                                          \
+		.sequence = 2048, .micro_batch = 1, .tensor_parallel = 1, .pipeline_parallel = 1, .dtype_bytes = 2 \
+	}
+#define DEFAULT_DRIVE_WRITE 5000000000u
+#define DEFAULT_DRIVE_READ  7000000000u
+
+static struct model model = DEFAULT_MODEL;
+static const char default_recompute[] = "none", default_gpu[] = "312", default_efficiency[] = "50",
+		  default_speed[] = "1";
+static const char *recompute_text = default_recompute, *gpu_text = default_gpu, *efficiency_text = default_efficiency;
+static const char *endurance_text = "600", *bandwidth_text, *speed_text = default_speed, *svg;
 static struct tool_devices traces;
-static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
+static uint64_t drive_write = DEFAULT_DRIVE_WRITE, drive_read = DEFAULT_DRIVE_READ, need;
 static uint32_t drives, step_number;
 static bool json;
 
@@ -222,14 +230,26 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 	return -EINVAL;
 }
 
+/* What would be left unread without a word. */
+static bool describes_a_model(void)
+{
+	static const struct model none = DEFAULT_MODEL;
+
+	return memcmp(&model, &none, sizeof(none)) != 0 || recompute_text != default_recompute ||
+	       gpu_text != default_gpu || efficiency_text != default_efficiency || drive_write != DEFAULT_DRIVE_WRITE ||
+	       drive_read != DEFAULT_DRIVE_READ || svg;
+}
+
 static int run_trace(const struct tool_command *command)
 {
 	static struct plan_trace_report report;
 	double terabytes, speed;
 	int result;
 
-	if (traces.count != 1 || model.layers != 0 || model.hidden != 0 || model.heads != 0 || svg)
-		return tool_usage_error(command, "one trace stands in place of a model, and draws no chart");
+	if (traces.count != 1 || describes_a_model())
+		return tool_usage_error(command,
+					"one trace stands in place of a model, and draws no chart: with it go --step, "
+					"--speed, --bandwidth, --drives, --endurance and --json");
 	if (parse_number(command, "endurance", endurance_text, 1e9, &terabytes) ||
 	    parse_number(command, "speed", speed_text, 1e6, &speed) || parse_rates(command, &report))
 		return TOOL_USAGE;
@@ -253,6 +273,8 @@ static int run_model(const struct tool_command *command)
 	static struct plan_report report;
 	int result;
 
+	if (speed_text != default_speed || step_number != 0)
+		return tool_usage_error(command, "--speed and --step are of a recorded step: --trace FILE");
 	if (bandwidth_text && (spw_size_parse(bandwidth_text, &need) != 0 || need == 0))
 		return tool_usage_error(command, "--bandwidth=%s: not a size above 0; write for example 12.1GB",
 					bandwidth_text);

@@ -81,6 +81,14 @@ expect_exit 1 "$SPILLWAY" plan --trace "$ROOT/README.md"
 expect_output "README.md, line 1"
 expect_exit 1 "$SPILLWAY" plan "$trace" --step 9
 expect_exit 2 "$SPILLWAY" plan "$trace" --layers 3
+for unread in "--drive-write 3GB" "--micro-batches 4" "--recompute full" "--efficiency 40"; do
+    # shellcheck disable=SC2086 # an option and its value
+    expect_exit 2 "$SPILLWAY" plan "$trace" $unread
+    expect_output --bandwidth
+done
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --speed 2
+expect_output --trace
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --step 2
 expect_exit 2 "$SPILLWAY" plan "$trace" "$trace"
 expect_exit 2 "$SPILLWAY" plan "$trace" --bandwidth 1GB,
 expect_exit 2 "$SPILLWAY" plan "$trace" --bandwidth 0
