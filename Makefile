@@ -218,6 +218,8 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 
 # Large blocks for programs that do not know of it: `spillway run`.
 -include malloc/malloc.mk
+# The hooks of the Python package in C.
+-include python/python.mk
 # The fio engine brings its own rules: make fio-engine.
 -include tools/fio_engine/fio.mk
 # And the simulated drives: make sim.

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: MIT
-# python/setup.py - takes the C library along if the source tree has built it: the package then has it beside itself
+# python/setup.py - takes the C library along if the source tree has built it, and builds the hooks in C if it can
 import os
 import shutil
+import sysconfig
 from pathlib import Path
 
-from setuptools import Distribution, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_py import build_py
 
-BUILD = Path(os.environ.get("SPW_BUILD", Path(__file__).resolve().parent.parent / "build"))
+HERE = Path(__file__).resolve().parent
+BUILD = Path(os.environ.get("SPW_BUILD", HERE.parent / "build"))
 LIBRARY = BUILD / "libspillway.so"
+HEADERS = HERE.parent / "include"
 
 
 class BuildWithLibrary(build_py):
@@ -19,10 +22,19 @@ class BuildWithLibrary(build_py):
 
 
 class MaybeBinary(Distribution):
-    """What has the library in it is of this kind of machine only."""
+    """What has the library or the hooks in it is of this kind of machine only."""
 
     def has_ext_modules(self) -> bool:
-        return LIBRARY.exists()
+        return LIBRARY.exists() or bool(self.ext_modules)
 
 
-setup(cmdclass={"build_py": BuildWithLibrary}, distclass=MaybeBinary)
+def hooks() -> "list[Extension]":
+    """The hooks in C; without a compiler, Python's headers or ours those in Python do the same."""
+    if not (HEADERS / "spillway/cache.h").exists() or not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        return []
+    sources = sorted(str(path.relative_to(HERE)) for path in (HERE / "hooks").glob("*.c"))
+    return [Extension("spillway._hooks", sources, include_dirs=[str(HEADERS)], extra_compile_args=["-std=gnu17", "-O2"],
+                      depends=["hooks/hooks.h"], optional=True)]
+
+
+setup(cmdclass={"build_py": BuildWithLibrary}, distclass=MaybeBinary, ext_modules=hooks())

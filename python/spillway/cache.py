@@ -186,6 +186,7 @@ class Cache:
         self._handle = handle.value
         self._closing: Optional[int] = None
         self._users = 0
+        self.lent: Optional[Any] = None  # the same for users that the hooks in C count
         # Weak references to functions that are called first and last when the cache closes.
         self.before_close: Optional["weakref.WeakMethod[Any]"] = None
         self.after_close: Optional["weakref.WeakMethod[Any]"] = None
@@ -207,11 +208,13 @@ class Cache:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._closing = handle
+            if self.lent is not None:
+                self.lent.shut()
             _call(self.before_close)
             self._finish()
 
     def _finish(self) -> None:
-        if self._users or self._closing is None:
+        if self._users or self._closing is None or (self.lent is not None and self.lent.busy(self)):
             return
         handle, self._closing = self._closing, None
         blocking.spw_cache_close(handle)
@@ -243,6 +246,8 @@ class Cache:
     def forget(self) -> None:
         """Drop the handle without closing: for a child of fork(), to which the cache does not belong."""
         self._handle = self._closing = None
+        if self.lent is not None:
+            self.lent.forget()
 
     @property
     def handle(self) -> int:

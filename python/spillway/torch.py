@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 import torch
 from torch import Tensor, nn
 
-from . import _library
+from . import _library, _native
 from ._library import SpillwayError, blocking, fast
 from ._steptrace import StepTrace
 from ._torch_compat import WeakStorage, in_backward, register_forward_pre_hook, storage_of
@@ -476,6 +476,14 @@ class _Session:
         self._owners.clear()
         self._storages.clear()
 
+    def held(self) -> int:
+        """How much memory is held because the cache may read it."""
+        return len(self._owners)
+
+    def known(self) -> int:
+        """How many storages, saved tensors and leases are kept in mind."""
+        return len(self._storages) + len(self._ends) + len(self._ended) + len(self._returned)
+
     def close(self) -> None:
         if self.device is not None:
             self.device.close()
@@ -483,6 +491,75 @@ class _Session:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _plain_with(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
+    """The tensor without its graph and without the flags that it has."""
+    held = tensor.detach()
+    if neg:
+        held = torch._neg_view(held)
+    return held.conj() if conj else held
+
+
+def _flagged(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
+    if conj:
+        tensor = tensor.conj()
+    return torch._neg_view(tensor) if neg else tensor
+
+
+def _on(held: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: int, conj: bool, neg: bool) -> Tensor:
+    """A tensor of any type on the storage of another one."""
+    empty = torch.empty(0, dtype=dtype, device=held.device)
+    return _flagged(empty.set_(storage_of(held), offset_bytes // empty.element_size(), size, stride), conj, neg)
+
+
+# The hooks in C, or None.
+_hooks = _native.load({"plain": _plain_with, "flagged": _flagged, "on": _on, "raise_modified": _raise_modified})
+
+
+class _FastSession(*(() if _hooks is None else (_hooks.Session,)), _Session):  # type: ignore[misc]
+    """A session whose hooks are in C, for plain tensors in host memory."""
+
+    def _pack_watched(self, tensor: Tensor) -> Any:
+        """With a recording, or for a model that has tensors on a device."""
+        if self.device is not None and self.device.table.is_device(tensor):
+            return _Session.pack(self, tensor)
+        began = time.perf_counter_ns()
+        packed = self.save(tensor)
+        if self.tracer is not None and isinstance(packed, _hooks.Saved):
+            self._trace("save", began, packed.length, packed)
+        return packed
+
+    def _use_watched(self, saved: Any) -> Tensor:
+        began = time.perf_counter_ns()
+        tensor = self.use(saved)
+        if self.tracer is not None:
+            self._trace("use", began, saved.length, saved)
+        return tensor
+
+    @staticmethod
+    def _error_of(result: int) -> SpillwayError:
+        return _library.error_of(result)
+
+    def prune(self) -> None:
+        """Forget storages that are gone: nobody can offer them again, and serial keys are never reused."""
+        _Session.prune(self)  # of a device
+        _hooks.Session.prune(self)
+
+    def held(self) -> int:
+        """How much memory is held because the cache may read it."""
+        return self.counts()[0]
+
+    def known(self) -> int:
+        """How many storages are kept in mind."""
+        return _Session.known(self) + self.counts()[1]
+
+    def _part_with_leases(self) -> None:
+        """Those who use them count themselves."""
+
+    def _forget_owners(self) -> None:
+        _Session._forget_owners(self)
+        self.forget()
 
 
 # Structs as bytes: setting and reading their members one by one takes longer than the call.
@@ -604,7 +681,7 @@ class Offload:
         self._excluded_modules = [thing for thing in exclude if isinstance(thing, nn.Module)]
         self._excluded_tensors = [thing for thing in exclude if isinstance(thing, Tensor)]
         self._own_store = own_store
-        self._session = _Session(cache)
+        self._session = _Session(cache) if _hooks is None else _FastSession(cache)
         self._session.device = device
         self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
         self._hooks: Optional[Any] = None
@@ -630,7 +707,7 @@ class Offload:
                 "first before entering the next"
             )
         self._session.cache.handle  # a closed store is told now, not in backward
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._session.pack, _unpack)
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._session.pack, _unpack if _hooks is None else _hooks.unpack)
         try:
             hooks.__enter__()
             self._hooks = hooks

@@ -21,6 +21,26 @@ sys.path.insert(0, str(ROOT / "python"))
 import spillway  # noqa: E402
 
 
+# What is tested with the hooks in C and with those in Python, which do the same; all else with those in C, if they are built.
+BOTH_HOOKS = ("test_autograd", "test_pitfalls", "test_tensors")
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.module.__name__ in BOTH_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
+        metafunc.fixturenames.append("hooks")
+        metafunc.parametrize("hooks", ["c", "python"], indirect=True)
+
+
+@pytest.fixture
+def hooks(request, monkeypatch):
+    import spillway.torch
+
+    if request.param == "python":
+        monkeypatch.setattr(spillway.torch, "_hooks", None)
+    elif spillway.torch._hooks is None:
+        pytest.skip("the hooks in C are not built: no headers of this Python (python3-dev)")
+
+
 @pytest.fixture
 def folder():
     """A folder on a file system that takes O_DIRECT (a temporary one may be in memory)."""

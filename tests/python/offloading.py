@@ -61,7 +61,7 @@ def left_in(off):
     deadline = time.monotonic() + 10
     while True:
         off._session.drain()
-        left = off.stats().entries, len(off._session._owners), 0 if store is None else store.stats().objects
+        left = off.stats().entries, off._session.held(), 0 if store is None else store.stats().objects
         if not any(left) or time.monotonic() > deadline:
             return left
         time.sleep(0.001)

@@ -61,8 +61,7 @@ def test_200_steps_leave_nothing_behind(small_store, mode):
         optimizer.zero_grad(set_to_none=True)
         if step + 1 in (WARM, STEPS):
             assert left_in(off) == (0, 0, 0) and emptied(store)
-            held = len(session._storages) + len(session._ends) + len(session._ended) + len(session._returned)
-            seen.append((resident_bytes(), sorted(os.listdir("/proc/self/fd")), store.stats().used_bytes, held))
+            seen.append((resident_bytes(), sorted(os.listdir("/proc/self/fd")), store.stats().used_bytes, session.known()))
     (before, descriptors, extents, held_before), (after, descriptors_after, extents_after, held_after) = seen
     assert descriptors_after == descriptors
     assert extents == extents_after == 0

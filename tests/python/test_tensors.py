@@ -69,6 +69,16 @@ def test_bits(off, dtype, kind, stored):
         assert off.stats().bytes_spilled > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_by_the_hooks_in_python(store, monkeypatch, kind):
+    monkeypatch.setattr(spillway.torch, "_hooks", None)
+    off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+    for dtype in (torch.float32, torch.bool):
+        for stored in (True, False):
+            tensor = KINDS[kind](random_bits(4096, dtype))
+            assert same_bits(saved_and_back(off, tensor, stored), tensor)
+
+
 @pytest.fixture
 def off(store):
     """Everything spills, however small."""

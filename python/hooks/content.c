@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks/content.c - storages and their contents: what is known of them, and whether they were modified */
+#include "hooks.h"
+
+static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch)
+{
+	struct version *version = PyMem_Malloc(sizeof(*version));
+
+	if (!version) {
+		PyErr_NoMemory();
+		return NULL;
+	}
+	*version = (struct version){
+		.references = 1, .number = number, .epoch = epoch, .witness = PyWeakref_NewRef(tensor, NULL)};
+	if (!version->witness) {
+		PyMem_Free(version);
+		return NULL;
+	}
+	return version;
+}
+
+void version_drop(struct version *version)
+{
+	if (!version || --version->references > 0)
+		return;
+	Py_DECREF(version->witness);
+	PyMem_Free(version);
+}
+
+/* The witness, or NULL if it is gone. */
+static PyObject *version_witness(const struct version *version)
+{
+	PyObject *witness = NULL;
+
+#if PY_VERSION_HEX >= 0x030D0000
+	(void)PyWeakref_GetRef(version->witness, &witness);
+#else
+	witness = PyWeakref_GetObject(version->witness);
+	witness = witness == Py_None ? NULL : new_ref(witness);
+#endif
+	return witness;
+}
+
+/* Whether a tensor of this storage that has version @number now still has the same content. Return: 1; 0; -1. */
+static int version_current(const struct version *version, PyObject *tensor, int64_t number)
+{
+	PyObject *witness;
+	int64_t now = number;
+	int rc = 0;
+
+	if (number != version->number || version->modified)
+		return 0;
+	witness = version_witness(version);
+	if (witness && witness != tensor)
+		rc = version_number(witness, &now);
+	Py_XDECREF(witness);
+	return rc ? rc : now == number;
+}
+
+int raise_modified(PyObject *tensor, int64_t expected)
+{
+	PyObject *result =
+		PyObject_CallFunction(torch.raise_modified, "OL", tensor ? tensor : Py_None, (long long)expected);
+
+	if (result) {
+		Py_DECREF(result);
+		PyErr_SetString(PyExc_SystemError, "a modified tensor was not told");
+	}
+	return -1;
+}
+
+int version_check(const struct version *version)
+{
+	PyObject *witness = version_witness(version);
+	int64_t now = version->number;
+	int rc = 0;
+
+	if (witness)
+		rc = version_number(witness, &now);
+	if (rc == 0 && (version->modified || now != version->number))
+		rc = raise_modified(witness, version->number);
+	Py_XDECREF(witness);
+	return rc;
+}
+
+static void record_dealloc(PyObject *object)
+{
+	struct record *record = (struct record *)object;
+	PyObject *result, *type, *value, *traceback;
+
+	version_drop(record->version);
+	if (record->weak) {
+		PyErr_Fetch(&type, &value, &traceback);
+		result = PyObject_CallOneArg(torch.free_weak_ref, record->weak);
+		if (!result)
+			PyErr_WriteUnraisable(object);
+		Py_XDECREF(result);
+		Py_DECREF(record->weak);
+		PyErr_Restore(type, value, traceback);
+	}
+	PyObject_Free(object);
+}
+
+PyTypeObject record_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Record",
+	.tp_basicsize = sizeof(struct record),
+	.tp_flags = Py_TPFLAGS_DEFAULT,
+	.tp_dealloc = record_dealloc,
+};
+
+struct record *record_new(PyObject *storage, uint64_t key)
+{
+	struct record *record = PyObject_New(struct record, &record_type);
+
+	if (!record)
+		return NULL;
+	record->key = key;
+	record->epochs = 0;
+	record->version = NULL;
+	record->weak = PyObject_CallOneArg(torch.weak_ref, storage);
+	if (!record->weak)
+		Py_CLEAR(record);
+	return record;
+}
+
+struct version *record_version(struct record *record, PyObject *tensor)
+{
+	struct version *version;
+	int64_t number;
+	int current = 0;
+
+	if (version_number(tensor, &number))
+		return NULL;
+	if (record->version)
+		current = version_current(record->version, tensor, number);
+	if (current < 0)
+		return NULL;
+	if (current > 0)
+		return record->version;
+	version = version_new(tensor, number, record->epochs);
+	if (!version)
+		return NULL;
+	record->epochs++;
+	version_drop(record->version);
+	record->version = version;
+	return version;
+}

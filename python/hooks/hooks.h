@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * hooks/hooks.h - the hooks on saved tensors, in C: what spillway/torch.py does in Python, in less time
+ *
+ * A hook runs when the operation before it has swept the caches: its time is that of the memory it touches, and the same
+ * steps in Python touch several times as much. So this is the way of plain tensors in host memory from autograd to the
+ * tensor cache and back. What is rare (tensors of a device, recorded steps, lazily conjugated tensors, errors) is left
+ * to spillway/torch.py, as is everything where this module could not be built.
+ *
+ * Nothing of PyTorch is compiled in: its methods are called as Python objects, and memory of the cache becomes a tensor
+ * by way of DLPack, whose deleter may come from any thread, without the interpreter's lock.
+ *
+ * Threads    The interpreter's lock guards all of this but the end of a lease, and struct lent, which is atomic.
+ * Lifetime   A saved tensor holds its session. A lease holds only struct lent, which outlives the session.
+ * Errors     Functions that fail set a Python exception and return NULL or -1.
+ */
+#ifndef SPW_PYTHON_HOOKS_H
+#define SPW_PYTHON_HOOKS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <spillway/cache.h>
+
+/* ---- What is called (module.c) ---- */
+
+/* Functions of the library that spillway/_library.py has loaded. */
+struct library {
+	__typeof__(&spw_cache_offer_hint) offer_hint;
+	__typeof__(&spw_cache_take) take;
+	__typeof__(&spw_cache_return) give_back;
+	__typeof__(&spw_cache_release) release;
+	__typeof__(&spw_cache_drain) drain;
+};
+
+/* Things of PyTorch, and of torch.py. */
+struct torch {
+	PyObject *tensor_type, *strided;
+	/* attributes of a tensor: descriptors */
+	PyObject *layout, *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape;
+	/* methods of a tensor */
+	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view;
+	/* of a storage */
+	PyObject *cdata, *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
+	PyObject *from_dlpack;
+	/* of torch.py */
+	PyObject *plain, *flagged, *on, *raise_modified;
+};
+
+/* Names that are looked up. */
+struct names {
+	PyObject *mark, *pack_watched, *use_watched, *unpack, *finish, *handle;
+};
+
+/* A type of elements. What DLPack does not know goes as another of the same length, and is then viewed as what it is. */
+struct dtype {
+	PyObject *dtype;
+	uint8_t itemsize, code, bits;
+	bool is_complex, is_viewed;
+};
+
+extern struct library library;
+extern struct torch torch;
+extern struct names names;
+
+/* The row of a tensor's type. NULL without an exception: none is known, as for quantized tensors. */
+const struct dtype *dtype_of(PyObject *tensor);
+
+/* ---- Small helpers ---- */
+
+static inline void *new_ref(void *object)
+{
+	Py_INCREF((PyObject *)object);
+	return object;
+}
+
+static inline PyObject *get(PyObject *descriptor, PyObject *object)
+{
+	return Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject *)Py_TYPE(object));
+}
+
+/* These consume the reference. Return: 0, or to_bool() the truth value; -1 with an exception, also if there is no object. */
+static inline int to_int64(PyObject *number, int64_t *value)
+{
+	if (!number)
+		return -1;
+	*value = PyLong_AsLongLong(number);
+	Py_DECREF(number);
+	return *value == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static inline int to_uint64(PyObject *number, uint64_t *value)
+{
+	if (!number)
+		return -1;
+	*value = PyLong_AsUnsignedLongLong(number);
+	Py_DECREF(number);
+	return *value == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
+}
+
+static inline int to_bool(PyObject *object)
+{
+	int is_true;
+
+	if (!object)
+		return -1;
+	is_true = object == Py_True ? 1 : object == Py_False ? 0 : PyObject_IsTrue(object);
+	Py_DECREF(object);
+	return is_true;
+}
+
+/* The version counter. */
+static inline int version_number(PyObject *tensor, int64_t *number)
+{
+	return to_int64(get(torch.version, tensor), number);
+}
+
+/* ---- Memory of the cache that tensors use (lent.c) ---- */
+
+struct lent {
+	_Atomic uint32_t references;
+	_Atomic uint64_t users;            /* leases, and threads inside take */
+	_Atomic bool waited_for;           /* the last user lets the cache close */
+	_Atomic(struct spw_cache *) open;  /* NULL: closed, for all but the return of leases */
+	_Atomic(struct spw_cache *) cache; /* NULL: of a parent process */
+	PyObject *closer;                  /* the cache in Python, while it is waited for */
+};
+
+/* The same as an object of Python. */
+struct lent_object {
+	PyObject_HEAD struct lent *lent;
+};
+
+extern PyTypeObject lent_type;
+
+void lent_drop(struct lent *lent);
+void lent_user_ended(struct lent *lent);
+/*
+ * A tensor on the memory of a lease, which ends with it, and with it the use of @lent that began before the take. So it
+ * does if there is no tensor. @sizes: and strides.
+ */
+PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct dtype *dtype,
+		      const int64_t sizes[], Py_ssize_t dims);
+
+/* ---- Storages and their contents (content.c) ---- */
+
+/* One content of one storage: what all tensors saved from it have in common. */
+struct version {
+	uint32_t references;
+	bool modified;     /* changed in place while its bytes were not yet safe */
+	int64_t number;    /* the tensor's version counter when it was saved */
+	uint64_t epoch;    /* what the cache knows it by */
+	PyObject *witness; /* weak: a tensor that shares the version counter with all others */
+};
+
+/* A storage that is or was alive. While this holds it weakly no other can have its identity. */
+struct record {
+	PyObject_HEAD uint64_t key, epochs;
+	PyObject *weak;
+	struct version *version;
+};
+
+extern PyTypeObject record_type;
+
+static inline struct version *version_hold(struct version *version)
+{
+	version->references++;
+	return version;
+}
+
+void version_drop(struct version *version);
+/* Fails if the content was modified. */
+int version_check(const struct version *version);
+/* Sets the exception of PyTorch's own check. Return: -1 */
+int raise_modified(PyObject *tensor, int64_t expected);
+
+struct record *record_new(PyObject *storage, uint64_t key);
+/* What the storage of @tensor holds now. Borrowed. */
+struct version *record_version(struct record *record, PyObject *tensor);
+
+/* ---- A session: what outlives the context (session.c) ---- */
+
+/* Memory that the cache may still read: held until the cache gives its token back. */
+struct owner {
+	uint64_t token; /* of the cache; 0: free */
+	PyObject *tensor;
+	struct version *version;
+	uint32_t next; /* of the free ones, + 1 */
+};
+
+struct session {
+	PyObject_HEAD struct lent *lent;
+	PyObject *cache, *device, *excluded, *tracer;
+	PyObject *records; /* of storages, by their identity */
+	Py_ssize_t prune_at;
+	int excluding; /* modules that are excluded and run now */
+	char unpacked; /* a backward pass has been seen since this was last cleared */
+	unsigned undrained;
+	uint64_t serial;
+	struct owner *owners;
+	uint32_t owners_max, owner_free, owners_held;
+};
+
+extern PyTypeObject session_type;
+
+/* NULL with the exception that says that it is closed. */
+struct spw_cache *session_cache(struct session *session);
+/* A new reference. */
+struct record *session_record(struct session *session, PyObject *storage, PyObject *identity);
+void session_drain(struct session *session);
+/* After short tensors were saved or used it is time for a drain now and then only. */
+void session_drain_at_times(struct session *session, uint64_t len_bytes);
+
+/* Return: its token; 0 with an exception. */
+uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version);
+/* NULL without an exception: its token was given back. */
+struct owner *owner_of(const struct session *session, uint64_t token);
+void owner_end(struct session *session, struct owner *owner);
+
+/* ---- Saved tensors (saved.c) ---- */
+
+extern PyTypeObject kept_type, saved_type;
+
+/* The methods of a session: pack and save return what autograd keeps, use is given what save returned. */
+PyObject *session_pack(PyObject *session, PyObject *tensor);
+PyObject *session_save(PyObject *session, PyObject *tensor);
+PyObject *session_use(PyObject *session, PyObject *saved);
+PyObject *saved_unpack(PyObject *saved, PyObject *unused);
+PyObject *kept_unpack(PyObject *kept, PyObject *unused);
+
+#endif

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks/saved.c - tensors on their way from autograd to the cache and back */
+#include "hooks.h"
+
+/* ---- A saved tensor that passes by the cache, checked as PyTorch would ---- */
+
+struct kept {
+	PyObject_HEAD PyObject *tensor; /* without the graph: an output that holds its own node would never be freed */
+	int64_t version;
+};
+
+static void kept_dealloc(PyObject *object)
+{
+	Py_XDECREF(((struct kept *)object)->tensor);
+	PyObject_Free(object);
+}
+
+PyObject *kept_unpack(PyObject *object, PyObject *unused)
+{
+	struct kept *kept = (struct kept *)object;
+	int64_t now;
+
+	(void)unused;
+	if (version_number(kept->tensor, &now))
+		return NULL;
+	if (now != kept->version) {
+		(void)raise_modified(kept->tensor, kept->version);
+		return NULL;
+	}
+	return new_ref(kept->tensor);
+}
+
+static PyMethodDef kept_methods[] = {
+	{"unpack", kept_unpack, METH_NOARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+PyTypeObject kept_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Kept",
+	.tp_basicsize = sizeof(struct kept),
+	.tp_flags = Py_TPFLAGS_DEFAULT,
+	.tp_doc = "A saved tensor that passes by the cache.",
+	.tp_dealloc = kept_dealloc,
+	.tp_methods = kept_methods,
+};
+
+static PyObject *kept_new(PyObject *tensor)
+{
+	struct kept *kept = PyObject_New(struct kept, &kept_type);
+
+	if (!kept)
+		return NULL;
+	kept->tensor = PyObject_CallOneArg(torch.detach, tensor);
+	if (!kept->tensor || version_number(kept->tensor, &kept->version))
+		Py_CLEAR(kept);
+	return (PyObject *)kept;
+}
+
+/* ---- A saved tensor that the cache knows ---- */
+
+struct saved {
+	PyObject_VAR_HEAD struct session *session;
+	struct version *version;
+	const struct dtype *dtype;
+	uint64_t id;                      /* of the cache; 0: it does not have it yet */
+	uint64_t token;                   /* of the owner that was offered with it, which has its shape; 0: none */
+	uint64_t offset_bytes, len_bytes; /* in its storage */
+	bool conj, neg;
+	int64_t sizes[]; /* and strides, in elements */
+};
+
+static Py_ssize_t saved_dims(const struct saved *saved)
+{
+	return Py_SIZE(saved) / 2;
+}
+
+/* No Python is run here, so that no signal's exception can be lost. */
+static void saved_dealloc(PyObject *object)
+{
+	struct saved *saved = (struct saved *)object;
+	struct spw_cache *cache = saved->id ? atomic_load(&saved->session->lent->open) : NULL;
+
+	if (cache)
+		(void)library.release(cache, (spw_tensor){saved->id});
+	version_drop(saved->version);
+	Py_DECREF(saved->session);
+	PyObject_Free(object);
+}
+
+static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
+{
+	PyObject *tuple = PyTuple_New(count);
+
+	for (Py_ssize_t i = 0; tuple && i < count; i++) {
+		PyObject *value = PyLong_FromLongLong(values[i]);
+
+		if (!value)
+			Py_CLEAR(tuple);
+		else
+			PyTuple_SET_ITEM(tuple, i, value);
+	}
+	return tuple;
+}
+
+static int fill_from(int64_t values[], PyObject *tuple, Py_ssize_t count)
+{
+	for (Py_ssize_t i = 0; i < count; i++) {
+		values[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+		if (values[i] == -1 && PyErr_Occurred())
+			return -1;
+	}
+	return 0;
+}
+
+/* The part of the storage that its elements lie in. Return: false: it has none, or they do not fit. */
+static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
+{
+	uint64_t last = 0, itemsize = saved->dtype->itemsize;
+	Py_ssize_t dims = saved_dims(saved);
+
+	for (Py_ssize_t i = 0; i < dims; i++) {
+		uint64_t reach;
+
+		if (saved->sizes[i] <= 0 || saved->sizes[dims + i] < 0)
+			return false;
+		if (__builtin_mul_overflow((uint64_t)saved->sizes[i] - 1, (uint64_t)saved->sizes[dims + i], &reach) ||
+		    __builtin_add_overflow(last, reach, &last))
+			return false;
+	}
+	if (offset < 0 || last >= storage_len_bytes / itemsize || (uint64_t)offset > storage_len_bytes / itemsize)
+		return false;
+	saved->offset_bytes = (uint64_t)offset * itemsize;
+	saved->len_bytes = (last + 1) * itemsize;
+	return saved->offset_bytes + saved->len_bytes <= storage_len_bytes;
+}
+
+/* With sizes and strides alone. */
+static struct saved *saved_new(PyObject *tensor)
+{
+	PyObject *shape = get(torch.shape, tensor), *stride = NULL;
+	struct saved *saved = NULL;
+	Py_ssize_t dims;
+
+	if (!shape)
+		return NULL;
+	stride = PyObject_CallOneArg(torch.stride, tensor);
+	if (!stride)
+		goto end;
+	dims = PyTuple_GET_SIZE(shape);
+	if (PyTuple_GET_SIZE(stride) != dims) {
+		PyErr_SetString(PyExc_ValueError, "a tensor has as many strides as sizes");
+		goto end;
+	}
+	saved = PyObject_NewVar(struct saved, &saved_type, 2 * dims);
+	if (!saved)
+		goto end;
+	if (fill_from(saved->sizes, shape, dims) || fill_from(saved->sizes + dims, stride, dims)) {
+		PyObject_Free(saved);
+		saved = NULL;
+	}
+end:
+	Py_DECREF(shape);
+	Py_XDECREF(stride);
+	return saved;
+}
+
+/* ---- Saving ---- */
+
+/* Return: 1 the object has it; 0; -1 with an exception. */
+static int has(PyObject *object, PyObject *name)
+{
+	PyObject *value = NULL;
+	int rc;
+
+#if PY_VERSION_HEX >= 0x030D0000
+	rc = PyObject_GetOptionalAttr(object, name, &value);
+#else
+	rc = _PyObject_LookupAttr(object, name, &value);
+#endif
+	Py_XDECREF(value);
+	return rc;
+}
+
+/* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
+static int tensor_passes_by(PyObject *tensor, const struct dtype **dtype)
+{
+	PyObject *layout;
+	int rc;
+
+	if ((PyObject *)Py_TYPE(tensor) != torch.tensor_type)
+		return 1;
+	layout = get(torch.layout, tensor);
+	if (!layout)
+		return -1;
+	Py_DECREF(layout); /* they live for ever */
+	if (layout != torch.strided)
+		return 1;
+	rc = to_bool(get(torch.is_cpu, tensor));
+	if (rc <= 0)
+		return rc < 0 ? -1 : 1;
+	*dtype = dtype_of(tensor);
+	if (!*dtype)
+		return PyErr_Occurred() ? -1 : 1; /* quantized */
+	rc = to_bool(get(torch.is_leaf, tensor));
+	if (rc > 0)
+		rc = to_bool(get(torch.requires_grad, tensor));
+	return rc ? rc : has(tensor, names.mark);
+}
+
+/* A nested tensor has no sizes, one of vmap has no storage: PyTorch says so. What else is wrong shows on keeping it. */
+static bool passes_by_after_all(void)
+{
+	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+		return false;
+	PyErr_Clear();
+	return true;
+}
+
+/* Its memory without its graph, and without the flags for conjugate and negative. */
+static PyObject *plain_of(struct saved *saved, PyObject *tensor)
+{
+	int conj = 0, neg = to_bool(PyObject_CallOneArg(torch.is_neg, tensor));
+
+	if (neg >= 0 && saved->dtype->is_complex)
+		conj = to_bool(PyObject_CallOneArg(torch.is_conj, tensor));
+	if (neg < 0 || conj < 0)
+		return NULL;
+	saved->conj = conj;
+	saved->neg = neg;
+	if (conj || neg)
+		return PyObject_CallFunction(torch.plain, "Oii", tensor, conj, neg);
+	return PyObject_CallOneArg(torch.detach, tensor);
+}
+
+/* What the cache asks for: the storage as it is now. Return: 0; 1 the tensor does not lie in it, or has no elements; -1 */
+static int offer_fill(struct spw_offer *offer, struct saved *saved, PyObject *tensor, PyObject *storage)
+{
+	uint64_t address, len_bytes;
+	int64_t offset;
+
+	if (to_int64(PyObject_CallOneArg(torch.storage_offset, tensor), &offset) ||
+	    to_uint64(PyObject_CallOneArg(torch.nbytes, storage), &len_bytes) ||
+	    to_uint64(PyObject_CallOneArg(torch.data_ptr, storage), &address))
+		return -1;
+	if (!saved_measure(saved, offset, len_bytes))
+		return 1;
+	offer->storage_version = saved->version->epoch;
+	offer->storage_bytes = (const void *)(uintptr_t)address;
+	offer->storage_len_bytes = len_bytes;
+	offer->offset_bytes = saved->offset_bytes;
+	offer->len_bytes = saved->len_bytes;
+	return 0;
+}
+
+/*
+ * Offer it. The owner is there before the call: another thread may drain the token as soon as there is one.
+ *
+ * Return: 0; 1 the cache does not take it; -1 with an exception.
+ */
+static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, PyObject *held)
+{
+	struct spw_cache *cache;
+	spw_tensor id;
+	int result;
+
+	if (!atomic_load(&session->lent->cache))
+		return 1; /* a parent process has it */
+	cache = session_cache(session);
+	if (!cache)
+		return -1;
+	offer->owner = owner_add(session, held, saved->version);
+	if (offer->owner == 0)
+		return -1;
+	result = library.offer_hint(cache, offer, session->excluding > 0 ? SPW_HINT_PIN : SPW_HINT_NONE, &id);
+	if (result < 0 || result == SPW_OFFER_DEDUP)
+		owner_end(session, owner_of(session, offer->owner));
+	else
+		saved->token = offer->owner;
+	saved->id = id.value;
+	return result < 0;
+}
+
+/* Its content and its shape; not known to the cache yet. */
+static struct saved *saved_of(struct session *session, PyObject *tensor, const struct dtype *dtype,
+			      struct record *record)
+{
+	struct version *version = record_version(record, tensor);
+	struct saved *saved = version ? saved_new(tensor) : NULL;
+
+	if (!saved)
+		return NULL;
+	saved->session = new_ref(session);
+	saved->version = version_hold(version);
+	saved->dtype = dtype;
+	saved->id = saved->token = 0;
+	return saved;
+}
+
+/* Return: a saved tensor; None if the caller has to keep it; NULL with an exception. */
+static PyObject *session_offer(struct session *session, PyObject *tensor, const struct dtype *dtype, PyObject *storage,
+			       PyObject *identity)
+{
+	struct record *record = session_record(session, storage, identity);
+	struct saved *saved = record ? saved_of(session, tensor, dtype, record) : NULL;
+	struct spw_offer offer = {.storage_key = record ? record->key : 0};
+	PyObject *held = NULL;
+	int rc = -1;
+
+	if (saved)
+		rc = offer_fill(&offer, saved, tensor, storage);
+	else if (passes_by_after_all())
+		rc = 1;
+	if (rc == 0) {
+		held = plain_of(saved, tensor);
+		rc = held ? 0 : -1;
+	}
+	if (rc == 0) {
+		session_drain_at_times(session, saved->len_bytes);
+		rc = offer_make(session, saved, &offer, held);
+	}
+	Py_XDECREF(held);
+	Py_XDECREF(record);
+	if (rc == 0)
+		return (PyObject *)saved;
+	Py_XDECREF(saved);
+	return rc < 0 ? NULL : new_ref(Py_None);
+}
+
+PyObject *session_save(PyObject *object, PyObject *tensor)
+{
+	struct session *session = (struct session *)object;
+	PyObject *storage, *identity = NULL, *packed = NULL;
+	const struct dtype *dtype;
+	int passes = tensor_passes_by(tensor, &dtype);
+
+	if (passes)
+		return passes < 0 ? NULL : kept_new(tensor);
+	storage = PyObject_CallOneArg(torch.storage, tensor);
+	if (!storage)
+		return passes_by_after_all() ? kept_new(tensor) : NULL;
+	identity = get(torch.cdata, storage);
+	if (identity)
+		passes = PySet_Contains(session->excluded, identity);
+	if (!identity || passes < 0)
+		goto end;
+	packed = passes ? new_ref(Py_None) : session_offer(session, tensor, dtype, storage, identity);
+	if (packed == Py_None) {
+		Py_DECREF(packed);
+		packed = kept_new(tensor);
+	}
+end:
+	Py_XDECREF(identity);
+	Py_DECREF(storage);
+	return packed;
+}
+
+/* With a recording, or with tensors on a device, there is more to do. */
+PyObject *session_pack(PyObject *object, PyObject *tensor)
+{
+	struct session *session = (struct session *)object;
+
+	if (session->device == Py_None && session->tracer == Py_None)
+		return session_save(object, tensor);
+	return PyObject_CallMethodOneArg(object, names.pack_watched, tensor);
+}
+
+/* ---- Using ---- */
+
+/* This tensor on the memory of another one, that of the whole storage. */
+static PyObject *saved_on(struct saved *saved, PyObject *held)
+{
+	Py_ssize_t dims = saved_dims(saved);
+	PyObject *size = tuple_of(saved->sizes, dims), *stride = tuple_of(saved->sizes + dims, dims);
+	PyObject *dtype = get(torch.dtype, held), *tensor = NULL;
+
+	if (!size || !stride || !dtype)
+		goto end;
+	if (dtype == saved->dtype->dtype && !saved->conj && !saved->neg)
+		tensor = PyObject_CallFunction(torch.as_strided, "OOOL", held, size, stride,
+					       (long long)(saved->offset_bytes / saved->dtype->itemsize));
+	else
+		tensor = PyObject_CallFunction(torch.on, "OOOOKii", held, saved->dtype->dtype, size, stride,
+					       (unsigned long long)saved->offset_bytes, saved->conj, saved->neg);
+end:
+	Py_XDECREF(size);
+	Py_XDECREF(stride);
+	Py_XDECREF(dtype);
+	return tensor;
+}
+
+/* NULL without an exception: another thread drained the token since; the next take reads the bytes. */
+static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
+{
+	struct owner *owner = owner_of(saved->session, token);
+	PyObject *held, *tensor;
+	int64_t number;
+
+	if (!owner)
+		return NULL;
+	if (version_number(owner->tensor, &number))
+		return NULL;
+	if (number != owner->version->number)
+		saved->version->modified = true;
+	held = new_ref(owner->tensor);
+	if (token == saved->token && !saved->conj && !saved->neg)
+		return held;
+	tensor = saved_on(saved, held);
+	Py_DECREF(held);
+	return tensor;
+}
+
+/* The use that take began ends with the last tensor on the memory. */
+static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
+{
+	PyObject *tensor = lent_tensor(saved->session->lent, taken, saved->dtype, saved->sizes, saved_dims(saved));
+	PyObject *flagged;
+
+	if (!tensor || (!saved->conj && !saved->neg))
+		return tensor;
+	flagged = PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj, saved->neg);
+	Py_DECREF(tensor);
+	return flagged;
+}
+
+static void take_failed(struct saved *saved, int result)
+{
+	struct session *session = saved->session;
+	PyObject *error = PyObject_CallMethod((PyObject *)session, "_error_of", "i", result);
+
+	lent_user_ended(session->lent);
+	if (!error)
+		return;
+	/* Memory that was modified during its write fails its checksum: the modification is the fault, not the drive. */
+	session_drain(session);
+	if (version_check(saved->version) == 0)
+		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+	Py_DECREF(error);
+}
+
+/* NULL without an exception: once more. */
+static PyObject *saved_take(struct saved *saved)
+{
+	struct lent *lent = saved->session->lent;
+	struct spw_cache *cache = session_cache(saved->session);
+	struct spw_taken taken;
+	int result;
+
+	if (!cache)
+		return NULL;
+	atomic_fetch_add(&lent->users, 1);
+	Py_BEGIN_ALLOW_THREADS;
+	result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes, saved->len_bytes, &taken);
+	Py_END_ALLOW_THREADS;
+	if (result < 0) {
+		take_failed(saved, result);
+		return NULL;
+	}
+	if (taken.bytes)
+		return tensor_of_lease(saved, &taken);
+	lent_user_ended(lent);
+	return tensor_of_owner(saved, taken.owner);
+}
+
+static PyObject *use(struct saved *saved)
+{
+	PyObject *tensor = NULL;
+
+	saved->session->unpacked = true;
+	session_drain_at_times(saved->session, saved->len_bytes);
+	while (!tensor) {
+		tensor = saved_take(saved);
+		if (!tensor && PyErr_Occurred())
+			return NULL;
+	}
+	if (version_check(saved->version))
+		Py_CLEAR(tensor);
+	return tensor;
+}
+
+PyObject *session_use(PyObject *object, PyObject *saved)
+{
+	(void)object;
+	if (!PyObject_TypeCheck(saved, &saved_type)) {
+		PyErr_SetString(PyExc_TypeError, "a saved tensor is needed");
+		return NULL;
+	}
+	return use((struct saved *)saved);
+}
+
+PyObject *saved_unpack(PyObject *object, PyObject *unused)
+{
+	struct saved *saved = (struct saved *)object;
+	PyObject *tensor;
+
+	(void)unused;
+	Py_INCREF(object);
+	if (saved->session->tracer == Py_None)
+		tensor = use(saved);
+	else
+		tensor = PyObject_CallMethodOneArg((PyObject *)saved->session, names.use_watched, object);
+	Py_DECREF(object);
+	return tensor;
+}
+
+static PyMethodDef saved_methods[] = {
+	{"unpack", saved_unpack, METH_NOARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef saved_members[] = {
+	{"id", T_ULONGLONG, offsetof(struct saved, id), READONLY, NULL},
+	{"length", T_ULONGLONG, offsetof(struct saved, len_bytes), READONLY, NULL},
+	{NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject saved_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Saved",
+	.tp_basicsize = offsetof(struct saved, sizes),
+	.tp_itemsize = sizeof(int64_t),
+	.tp_flags = Py_TPFLAGS_DEFAULT,
+	.tp_doc = "A saved tensor that the cache knows.",
+	.tp_dealloc = saved_dealloc,
+	.tp_methods = saved_methods,
+	.tp_members = saved_members,
+};
