@@ -261,25 +261,53 @@ static bool latency_fell(const struct adapt *adapt, uint64_t now_ns)
 	return then_ns > now_ns && (double)(then_ns - now_ns) > STALL_SHARE * (double)adapt->result.wall_ns;
 }
 
-static bool drives_drifted(const struct spw_cache *cache)
+static void at_most(uint64_t *figure, uint64_t before)
 {
-	const struct spw_plan_drives *now = &cache->measure.drives, *then = &cache->adapt.counted_on;
-
-	return latency_fell(&cache->adapt, now->latency_ns) ||
-	       differs(now->write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
-	       differs(now->read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
-	       differs(mixed_of(now), mixed_of(then), MIXED_DRIFT);
+	if (before > 0 && *figure > before)
+		*figure = before;
 }
 
-/* Return: whether the plan is to be changed because of it. */
-static bool stall_seen(struct spw_cache *cache, bool explained)
+/*
+ * What the next plan counts on: what has been measured. Only, a step that has stalled is no proof that the drives are
+ * faster than was thought: it may have read little at a time, and they let that through as a burst.
+ */
+static struct spw_plan_drives believed_drives(const struct spw_cache *cache)
+{
+	const struct spw_plan_drives *then = &cache->adapt.counted_on;
+	struct spw_plan_drives now = cache->measure.drives;
+
+	if (cache->adapt.stalled) {
+		at_most(&now.write_bytes_per_second, then->write_bytes_per_second);
+		at_most(&now.read_bytes_per_second, then->read_bytes_per_second);
+		at_most(&now.mixed_bytes_per_second, then->mixed_bytes_per_second);
+	}
+	return now;
+}
+
+static bool drives_drifted(const struct spw_cache *cache)
+{
+	const struct spw_plan_drives now = believed_drives(cache), *then = &cache->adapt.counted_on;
+
+	return latency_fell(&cache->adapt, now.latency_ns) ||
+	       differs(now.write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
+	       differs(now.read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
+	       differs(mixed_of(&now), mixed_of(then), MIXED_DRIFT);
+}
+
+static bool has_stalled(const struct spw_cache *cache)
+{
+	const struct adapt *adapt = &cache->adapt;
+
+	return (double)adapt->waited_ns >
+	       (double)adapt->result.stall_ns + STALL_SHARE * (double)cache->count.step_compute_ns;
+}
+
+/* @again: the step before stalled as well. Return: whether the plan is to be changed because of it. */
+static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 {
 	struct adapt *adapt = &cache->adapt;
-	double expected_ns = (double)adapt->result.stall_ns + STALL_SHARE * (double)cache->count.step_compute_ns;
-	bool stalled = (double)adapt->waited_ns > expected_ns;
-	bool again = stalled && adapt->stalled;
+	bool stalled = adapt->stalled;
 
-	adapt->stalled = stalled;
 	adapt->calm = stalled ? 0 : adapt->calm + 1;
 	if (stalled && (!explained || again)) {
 		if (adapt->dared && adapt->calm_needed < CALM_STEPS_MAX)
@@ -315,13 +343,15 @@ static enum plan_reason drifted(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 	enum plan_reason reason = PLAN_REASON_NONE;
+	bool again = adapt->stalled;
 
 	merge(adapt);
+	adapt->stalled = has_stalled(cache);
 	if (drives_drifted(cache))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (drift_of(&adapt->basis, &adapt->basis, true) > TIMELINE_DRIFT)
 		reason = PLAN_REASON_TIMELINE;
-	if (stall_seen(cache, reason != PLAN_REASON_NONE) && reason == PLAN_REASON_NONE)
+	if (stall_seen(cache, reason != PLAN_REASON_NONE, again) && reason == PLAN_REASON_NONE)
 		reason = PLAN_REASON_STALL;
 	if (peak_seen(cache) && reason == PLAN_REASON_NONE)
 		reason = PLAN_REASON_MEMORY;
@@ -366,6 +396,8 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 	if (cache->count.steps > 0) /* before the first there was none */
 		count_step(cache);
 	spw_measure_step(&cache->measure);
+	if (!followed)
+		adapt->stalled = false;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (!adapt->records || adapt->now.takes == 0)
 		return PLAN_REASON_NONE;
@@ -506,7 +538,7 @@ int spw_adapt_plan(struct spw_cache *cache)
 	int rc;
 
 	adapt->probe = NO_TENSOR; /* of the plan before: what is read from now on is this one's */
-	adapt->counted_on = cache->measure.drives;
+	adapt->counted_on = believed_drives(cache);
 	drives = drives_of(cache);
 	adapt->result = (struct spw_plan_result){.size = sizeof(adapt->result)};
 	rc = spw_plan(&step, &drives, &opts, adapt->choices, &adapt->result);

@@ -179,6 +179,31 @@ static void test_mixed_bandwidth_is_measured(void **state)
 	assert_int_equal(measure.drives.mixed_bytes_per_second, 4000000000);
 }
 
+/* A step that stalls shows no faster drives, whatever was measured in it: they may have let a little at a time through. */
+static void test_a_stall_shows_no_faster_drives(void **state)
+{
+	struct sim_step step;
+	uint64_t counted_on, measured;
+
+	(void)state;
+	open_at(SPW_CACHE_FASTEST, 0.5);
+	sim.drives.read /= 2;
+	(void)stalled_steps(5);
+	counted_on = sim.cache->adapt.counted_on.read_bytes_per_second;
+	measured = sim_stats(&sim).read_bytes_per_second;
+	sim.drives.read *= 1.19;
+	sim.drives.latency_ns *= 15;
+	step = sim_step(&sim, &gpt);
+	assert_true(step.stall > STALL_MAX);
+	assert_true(sim_stats(&sim).read_bytes_per_second > measured + measured / 20);
+	assert_true(sim.cache->adapt.counted_on.read_bytes_per_second <= counted_on);
+	/* It does when the plan has room for it. */
+	sim.drives.latency_ns /= 15;
+	(void)stalled_steps(2);
+	assert_true(sim.cache->adapt.counted_on.read_bytes_per_second > counted_on);
+	sim_end(&sim);
+}
+
 static void test_timeline_changes(void **state)
 {
 	struct sim_model slow = gpt;
@@ -811,6 +836,7 @@ int main(void)
 		cmocka_unit_test(test_bandwidth_halves_and_returns),
 		cmocka_unit_test(test_bandwidths_are_measured),
 		cmocka_unit_test(test_mixed_bandwidth_is_measured),
+		cmocka_unit_test(test_a_stall_shows_no_faster_drives),
 		cmocka_unit_test(test_timeline_changes),
 		cmocka_unit_test(test_shape_changes),
 		cmocka_unit_test(test_shapes_alternate),
