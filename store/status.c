@@ -183,7 +183,10 @@ static bool next_name(DIR *dir, struct spw_status_name *name)
 	return false;
 }
 
-/* Remove the pages that killed processes of this user left behind, once they are of no use as evidence any more. */
+/*
+ * Remove the pages that killed processes of this user left behind, once they are of no use as evidence any more. Who
+ * opens a store does it, and who lists them: nothing else would remove the page of a store that is not opened again.
+ */
 void spw_status_sweep(void)
 {
 	DIR *dir = opendir("/dev/shm");
@@ -212,11 +215,13 @@ void spw_status_sweep(void)
 
 int spw_status_list(struct spw_status_name names[], unsigned count)
 {
-	DIR *dir = opendir("/dev/shm");
 	struct spw_status_name name;
 	struct spw_status *status;
 	int found = 0;
+	DIR *dir;
 
+	spw_status_sweep();
+	dir = opendir("/dev/shm");
 	if (!dir)
 		return errno == ENOENT ? 0 : spw_error_errno(-errno, "cannot list /dev/shm");
 	status = malloc(sizeof(*status));

@@ -142,7 +142,7 @@ static void test_page_that_makes_no_sense(void **state)
 	assert_int_equal(unlink(path), 0);
 }
 
-/* As if it had not been refreshed for longer than anybody waits. */
+/* As if it had not been refreshed for longer than anybody waits; and as if its process were gone. */
 static void make_older(const char *path)
 {
 	struct spw_status_page page;
@@ -151,15 +151,20 @@ static void make_older(const char *path)
 	assert_non_null(file);
 	assert_int_equal(fread(&page, sizeof(page), 1, file), 1);
 	page.refreshed_ns = 1;
+	page.owner_start--;
 	rewind(file);
 	assert_int_equal(fwrite(&page, sizeof(page), 1, file), 1);
 	assert_int_equal(fclose(file), 0);
 }
 
-/* Pages that killed processes left are removed when a store is opened, but not while they may still be evidence. */
+/*
+ * Pages that killed processes left are removed when a store is opened, or all are listed, but not while they may still be
+ * evidence.
+ */
 static void test_old_pages_are_swept(void **state)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
+	struct spw_status_name names[64];
 	struct spw_store *store;
 	char path[128], other[128];
 	struct stat st;
@@ -174,13 +179,19 @@ static void test_old_pages_are_swept(void **state)
 	/* The same page under a second name: as if another store had been open in the killed process. */
 	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0", getpid());
 	assert_int_equal(link(path, other), 0);
+	assert_true(spw_status_list(names, 64) >= 0);
+	assert_int_equal(stat(other, &st), 0);
 	store = open_default();
 	assert_int_equal(stat(other, &st), 0);
 	close_store(store);
 	make_older(other);
 	store = open_default();
 	assert_int_equal(stat(other, &st), -1);
+	assert_int_equal(link(path, other), 0);
 	close_store(store);
+	make_older(other);
+	assert_true(spw_status_list(names, 64) >= 0);
+	assert_int_equal(stat(other, &st), -1);
 }
 
 int main(void)
