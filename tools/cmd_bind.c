@@ -157,4 +157,5 @@ const struct tool_command command_bind = {
 		    "  spillway bind 3d:00.0 --user trainer              # for a process that is not root\n",
 	.run = run,
 	.options = options,
+	.destructive = true,
 };

@@ -83,4 +83,5 @@ const struct tool_command command_format = {
 		    "  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no drives to spare\n",
 	.run = run,
 	.options = options,
+	.destructive = true,
 };

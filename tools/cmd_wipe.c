@@ -89,4 +89,5 @@ const struct tool_command command_wipe = {
 		    "  spillway wipe --devices a.img,b.img --yes\n",
 	.run = run,
 	.options = options,
+	.destructive = true,
 };

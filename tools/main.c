@@ -55,11 +55,13 @@ static const struct tool_command *find_command(const char *name)
 {
 	const char *names[SPW_ARRAY_LEN(commands) + 1] = {NULL};
 	const char *nearest;
+	size_t count = 0;
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(commands); i++) {
 		if (strcmp(commands[i]->name, name) == 0)
 			return commands[i];
-		names[i] = commands[i]->name;
+		if (!commands[i]->destructive || tool_is_misspelt(name, commands[i]->name))
+			names[count++] = commands[i]->name;
 	}
 	nearest = tool_nearest(name, names);
 	(void)fprintf(stderr, "spillway: there is no command '%s'", name);

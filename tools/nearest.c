@@ -6,53 +6,61 @@
 
 #define NAME_CHARS_MAX 48
 
-static size_t smallest(size_t a, size_t b, size_t c)
+static size_t smallest(size_t a, size_t b)
 {
-	size_t least = a < b ? a : b;
-
-	return least < c ? least : c;
+	return a < b ? a : b;
 }
 
-/* Levenshtein's distance if it is below @limit, by one row of the table at a time. Return: @limit or more: it is not. */
-static size_t edit_distance(const char *from, const char *to, size_t limit)
+/*
+ * How many letters are wrong, missing or too many; two neighbours exchanged count once (optimal string alignment), by
+ * three rows of the table at a time.
+ */
+static size_t edit_distance(const char *from, const char *to)
 {
-	size_t row[NAME_CHARS_MAX + 1];
+	size_t rows[3][NAME_CHARS_MAX + 1];
+	size_t *before = rows[0], *above = rows[1], *row = rows[2];
 	size_t from_len = strlen(from), to_len = strlen(to);
 
-	/* It is never less than the difference of the lengths. */
-	if (from_len > NAME_CHARS_MAX || to_len > NAME_CHARS_MAX || from_len >= to_len + limit ||
-	    to_len >= from_len + limit)
-		return limit;
-	for (size_t i = 0; i <= to_len; i++)
-		row[i] = i;
+	if (from_len > NAME_CHARS_MAX || to_len > NAME_CHARS_MAX)
+		return SIZE_MAX;
+	for (size_t j = 0; j <= to_len; j++)
+		above[j] = before[j] = j;
 	for (size_t i = 1; i <= from_len; i++) {
-		size_t diagonal = row[0];
+		size_t *free_row = before;
 
 		row[0] = i;
 		for (size_t j = 1; j <= to_len; j++) {
-			size_t above = row[j];
-
-			row[j] = smallest(above + 1, row[j - 1] + 1, diagonal + (from[i - 1] != to[j - 1]));
-			diagonal = above;
+			row[j] =
+				smallest(above[j - 1] + (from[i - 1] != to[j - 1]), smallest(above[j], row[j - 1]) + 1);
+			if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1])
+				row[j] = smallest(row[j], before[j - 2] + 1);
 		}
+		before = above;
+		above = row;
+		row = free_row;
 	}
-	return row[to_len];
+	return above[to_len];
 }
 
 const char *tool_nearest(const char *typed, const char *const names[])
 {
-	size_t best_distance = strlen(typed) / 2 < 3 ? 3 : strlen(typed) / 2;
+	size_t len = strlen(typed), best_distance = len / 3;
 	const char *best = NULL;
 
 	for (size_t i = 0; names[i]; i++) {
-		size_t distance = edit_distance(typed, names[i], best_distance);
+		size_t distance = edit_distance(typed, names[i]);
 
-		if (strlen(typed) >= 3 && strncmp(names[i], typed, strlen(typed)) == 0)
+		if (len >= 3 && strncmp(names[i], typed, len) == 0)
 			return names[i];
-		if (distance < best_distance) {
+		if (distance < best_distance || (!best && distance == best_distance)) {
 			best = names[i];
 			best_distance = distance;
 		}
 	}
 	return best;
+}
+
+bool tool_is_misspelt(const char *typed, const char *name)
+{
+	return typed[0] == name[0] && edit_distance(typed, name) == 1;
 }

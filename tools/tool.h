@@ -31,6 +31,7 @@ struct tool_command {
 	int (*run)(const struct tool_command *command, int argc, char **argv); /* argv[0] is the subcommand */
 	const struct tool_option *options; /* ended by a NULL name; they point at the command's own variables */
 	void (*print_options)(FILE *out);  /* for a command whose options are not in that table */
+	bool destructive; /* takes drives away from what they were for: proposed only to somebody who wrote nearly that */
 };
 
 extern const struct tool_command command_probe, command_format, command_info, command_check, command_wipe, command_bind,
@@ -84,8 +85,14 @@ int tool_run_on_controllers(const struct tool_command *command, int argc, char *
 /* A usage error found by the command itself: prints it with the hint to --help. Return: TOOL_USAGE. */
 int tool_usage_error(const struct tool_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The one of @names (ended by NULL) that somebody who typed @typed most likely meant, or NULL. */
+/*
+ * The one of @names (ended by NULL) that somebody who typed @typed most likely meant, or NULL: it begins so, or at
+ * most a third of the letters are wrong.
+ */
 const char *tool_nearest(const char *typed, const char *const names[]);
+
+/* @typed is @name but for one slip: a letter wrong, missing or too many, or two exchanged. The first one is right. */
+bool tool_is_misspelt(const char *typed, const char *name);
 
 /* ---- Output ----------------------------------------------------------------------------------------------------------------- */
 

@@ -398,11 +398,29 @@ static void typing_mistakes_find_the_name(void **state)
 	assert_string_equal(tool_nearest("formta", names), "format");
 	assert_string_equal(tool_nearest("prob", names), "probe");
 	assert_string_equal(tool_nearest("chek", names), "check");
-	/* Fewer than half of the letters typed may be wrong. */
-	assert_string_equal(tool_nearest("checkxyz", names), "check");
-	assert_null(tool_nearest("checkvwxyz", names));
+	assert_string_equal(tool_nearest("checkxy", names), "check");
+	/* At most a third of the letters typed may be wrong. */
+	assert_null(tool_nearest("checkxyz", names));
+	assert_null(tool_nearest("nope", names));
+	assert_null(tool_nearest("in", names));
 	assert_null(tool_nearest("quicksilver", names));
 	assert_null(tool_nearest("zz", (const char *const[]){NULL}));
+}
+
+static void one_slip_is_a_misspelling(void **state)
+{
+	(void)state;
+	assert_true(tool_is_misspelt("wpie", "wipe"));
+	assert_true(tool_is_misspelt("wip", "wipe"));
+	assert_true(tool_is_misspelt("wipee", "wipe"));
+	assert_true(tool_is_misspelt("wepe", "wipe"));
+	/* Another word. */
+	assert_false(tool_is_misspelt("nope", "wipe"));
+	assert_false(tool_is_misspelt("pipe", "wipe"));
+	assert_false(tool_is_misspelt("find", "bind"));
+	assert_false(tool_is_misspelt("for", "format"));
+	assert_false(tool_is_misspelt("wipe", "wipe"));
+	assert_false(tool_is_misspelt("", "wipe"));
 }
 
 /* ---- File names ------------------------------------------------------------------------------------------------------------ */
@@ -454,6 +472,7 @@ int main(void)
 		cmocka_unit_test(percentiles_agree_with_sorting),
 		cmocka_unit_test(summaries_of_nothing_and_of_one),
 		cmocka_unit_test(typing_mistakes_find_the_name),
+		cmocka_unit_test(one_slip_is_a_misspelling),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
