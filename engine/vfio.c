@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "engine/device.h"
 #include "engine/nvme_admin.h"
 #include "engine/vfio_controller.h"
 #include "engine/vfio_namespace.h"
@@ -34,6 +35,7 @@ struct holding {
 	struct spw_vfio_controller *controller;
 	struct spw_vfio_namespace *namespaces;
 	struct range_lock *locks;
+	unsigned holds; /* that keep it open, besides namespaces */
 	char address[SPW_VFIO_ADDRESS_BYTES];
 	bool changing; /* it is being opened or closed, without the lock, since that takes long: wait */
 };
@@ -191,8 +193,13 @@ static void forget_holding(struct holding *h)
 	free(h);
 }
 
-/* The lock is held, but not while the controller is shut down. */
-static void close_holding(struct holding *h)
+static bool is_open(const struct holding *h)
+{
+	return h->namespaces || h->holds > 0;
+}
+
+/* The lock is held. From here on nobody else finds it. */
+static void begin_to_close(struct holding *h)
 {
 	struct range_lock *l;
 
@@ -201,6 +208,12 @@ static void close_holding(struct holding *h)
 		free(l);
 	}
 	h->changing = true;
+}
+
+/* The lock is held, but not while the controller is shut down. */
+static void close_holding(struct holding *h)
+{
+	begin_to_close(h);
 	(void)pthread_mutex_unlock(&lock);
 	spw_vfio_controller_close(h->controller);
 	(void)pthread_mutex_lock(&lock);
@@ -290,7 +303,7 @@ static int open_namespace(struct spw_vfio_namespace *ns, const char *address)
 		ns->holding = h;
 		ns->next = h->namespaces;
 		h->namespaces = ns;
-	} else if (!h->namespaces) {
+	} else if (!is_open(h)) {
 		close_holding(h);
 	}
 	return ret;
@@ -340,7 +353,7 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 		*at = ns->next;
 		break;
 	}
-	if (!h->namespaces)
+	if (!is_open(h))
 		close_holding(h);
 	(void)pthread_mutex_unlock(&lock);
 	free(ns);
@@ -349,8 +362,8 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 /* ---- Several at once -------------------------------------------------------------------------------------------------------- */
 
 struct held {
-	const char *path;
-	struct spw_vfio_namespace *ns; /* NULL: could not be opened */
+	const char *path;        /* to be opened */
+	struct holding *holding; /* NULL: could not be opened, or is open by others too */
 	pthread_t thread;
 	bool has_thread;
 };
@@ -360,45 +373,115 @@ struct spw_vfio_hold {
 	struct held held[];
 };
 
+/* For the work on each; one alone is done by whoever calls, and so is what no thread can be had for. */
+static void run_all(struct spw_vfio_hold *hold, void *(*work)(void *))
+{
+	sigset_t all, before;
+
+	/* The program's signals are for its own threads. */
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	for (unsigned i = 1; i < hold->count; i++)
+		hold->held[i].has_thread = pthread_create(&hold->held[i].thread, NULL, work, &hold->held[i]) == 0;
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	for (unsigned i = 0; i < hold->count; i++)
+		if (!hold->held[i].has_thread)
+			(void)work(&hold->held[i]);
+	for (unsigned i = 0; i < hold->count; i++)
+		if (hold->held[i].has_thread)
+			(void)pthread_join(hold->held[i].thread, NULL);
+}
+
+/* For names or devices that @names of are behind vfio. One alone is opened and closed as fast by whoever wants it. */
+static struct spw_vfio_hold *new_hold(unsigned names)
+{
+	return names > 1 ? calloc(1, sizeof(struct spw_vfio_hold) + names * sizeof(struct held)) : NULL;
+}
+
 static void *hold_one(void *context)
 {
 	struct held *held = context;
+	struct spw_vfio_name name;
 
-	(void)spw_vfio_open(held->path, false, NULL, &held->ns);
+	if (spw_vfio_parse(held->path, &name))
+		return NULL;
+	(void)pthread_mutex_lock(&lock);
+	if (find_holding(name.address, &held->holding) == 0)
+		held->holding->holds++;
+	(void)pthread_mutex_unlock(&lock);
 	return NULL;
 }
 
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count)
 {
 	struct spw_vfio_hold *hold;
-	sigset_t all, before;
 	unsigned names = 0;
 
 	for (unsigned i = 0; i < count; i++)
 		names += spw_vfio_is_name(paths[i]);
-	/* One alone is opened as fast by whoever wants it. */
-	hold = names > 1 ? calloc(1, sizeof(*hold) + names * sizeof(hold->held[0])) : NULL;
+	hold = new_hold(names);
 	if (!hold)
 		return NULL;
 	for (unsigned i = 0; i < count; i++)
 		if (spw_vfio_is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
-	/* The program's signals are for its own threads. */
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	for (unsigned i = 0; i < hold->count; i++)
-		hold->held[i].has_thread = pthread_create(&hold->held[i].thread, NULL, hold_one, &hold->held[i]) == 0;
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	for (unsigned i = 0; i < hold->count; i++)
-		if (hold->held[i].has_thread)
-			(void)pthread_join(hold->held[i].thread, NULL);
+	run_all(hold, hold_one);
 	return hold;
+}
+
+struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count)
+{
+	struct spw_vfio_hold *hold;
+	unsigned names = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		names += devices[i] && devices[i]->vfio;
+	hold = new_hold(names);
+	if (!hold)
+		return NULL;
+	(void)pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < count; i++) {
+		if (!devices[i] || !devices[i]->vfio)
+			continue;
+		hold->held[hold->count].holding = devices[i]->vfio->holding;
+		hold->held[hold->count++].holding->holds++;
+	}
+	(void)pthread_mutex_unlock(&lock);
+	return hold;
+}
+
+static void *close_one(void *context)
+{
+	spw_vfio_controller_close(((struct held *)context)->holding->controller);
+	return NULL;
 }
 
 void spw_vfio_let_go(struct spw_vfio_hold *hold)
 {
-	for (unsigned i = 0; hold && i < hold->count; i++)
-		spw_vfio_close(hold->held[i].ns);
+	unsigned held = hold ? hold->count : 0;
+
+	if (!hold)
+		return;
+	/* What nobody else has open comes to the front. */
+	hold->count = 0;
+	(void)pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < held; i++) {
+		struct holding *h = hold->held[i].holding;
+
+		if (!h)
+			continue;
+		h->holds--;
+		if (is_open(h))
+			continue;
+		begin_to_close(h);
+		hold->held[hold->count++] = (struct held){.holding = h};
+	}
+	(void)pthread_mutex_unlock(&lock);
+	run_all(hold, close_one);
+	(void)pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < hold->count; i++)
+		forget_holding(hold->held[i].holding);
+	(void)pthread_mutex_unlock(&lock);
 	free(hold);
 }
 

@@ -83,7 +83,14 @@ void spw_vfio_close(struct spw_vfio_namespace *ns);
 struct spw_vfio_hold; /* opaque */
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count);
 
-/* Those that nothing else has open are shut down. Nothing happens for NULL. */
+/*
+ * The same for controllers that are open, for whoever is about to close these devices: letting go of them shuts them
+ * down all at the same time, and each takes as long as opening it. @devices: also others, and NULL.
+ */
+struct spw_device;
+struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count);
+
+/* Those that nothing else has open are shut down, all of them at the same time. Nothing happens for NULL. */
 void spw_vfio_let_go(struct spw_vfio_hold *hold);
 
 /*

@@ -448,8 +448,11 @@ out:
 
 void spw_assembly_close(struct spw_assembly *assembly)
 {
+	struct spw_vfio_hold *hold = spw_vfio_hold_open(assembly->devices, assembly->devices ? assembly->count : 0);
+
 	for (unsigned i = 0; assembly->devices && i < assembly->count; i++)
 		spw_device_close(assembly->devices[i]);
+	spw_vfio_let_go(hold);
 	free(assembly->devices);
 	free(assembly->superblocks);
 	memset(assembly, 0, sizeof(*assembly));

@@ -67,7 +67,9 @@ static uint64_t put_first_object(uint8_t *block)
 	(void)put_wait(store, block, 4096);
 	printf("a store of four drives: open after %.1f ms, first object put after %.1f ms\n", (double)us / 1000,
 	       (double)(now_us() - begun) / 1000);
+	begun = now_us();
 	close_store(store);
+	printf("a store of four drives: closed after %.1f ms\n", (double)(now_us() - begun) / 1000);
 	return us;
 }
 
