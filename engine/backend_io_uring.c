@@ -475,7 +475,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned wan
 
 		if (!sqe)
 			break;
-		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.eventfd, NULL, 0, 0, SPW_URING_TAG_WAKE);
+		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.watched, NULL, 0, 0, SPW_URING_TAG_WAKE);
 		sqe->poll32_events = POLLIN;
 		u->wakes_armed++;
 	}
@@ -645,7 +645,7 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 
 	if (want > 0 && spw_queue_in_flight(q) == 0) {
 		/* Nothing to poll: sleep for a wake. */
-		struct pollfd event = {.fd = q->wake.eventfd, .events = POLLIN};
+		struct pollfd event = {.fd = q->wake.watched, .events = POLLIN};
 		int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
 
 		q->stats.system_calls++;

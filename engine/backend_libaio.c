@@ -33,7 +33,7 @@ static int probe_poll(struct spw_queue *q, struct aio *a)
 	struct iocb *iocb = &a->iocbs[q->depth * q->device_count];
 	int ret;
 
-	io_prep_poll(iocb, q->wake.eventfd, POLLIN);
+	io_prep_poll(iocb, q->wake.watched, POLLIN);
 	iocb->data = NULL;
 	ret = io_submit(a->context, 1, &iocb);
 	if (ret != 1)
@@ -242,7 +242,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 	}
 	/* After a wake the rest of the polls end on their own. */
 	for (; armed < want && !a->wake_fired; armed++) {
-		io_prep_poll(&polls[armed], q->wake.eventfd, POLLIN);
+		io_prep_poll(&polls[armed], q->wake.watched, POLLIN);
 		polls[armed].data = NULL;
 		a->pending[a->pending_count++] = &polls[armed];
 		a->wakes_queued++;

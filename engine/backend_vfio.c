@@ -20,6 +20,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include "engine/arena.h"
 #include "engine/backend.h"
@@ -78,6 +80,7 @@ struct vfio_device {
 
 struct vfio {
 	struct vfio_device devices[SPW_QUEUE_DEVICES_MAX];
+	int watched; /* in a queue shared with another backend: what ends its sleep, see watch_controllers(); else -1 */
 	uint64_t pending; /* bit i: device i has commands that the controller is not told of */
 	uint32_t looks;
 	uint64_t next_check_ns;
@@ -117,6 +120,47 @@ static void close_other(struct spw_queue *q, struct vfio *v)
 	if (v->other)
 		v->other->close(q);
 	v->other = NULL;
+}
+
+/*
+ * The other backend sleeps until a descriptor is readable: the eventfd of a wake, and of its place takes a set of
+ * that and of those by which the kernel says that it wants a controller back. Without such a set that is noticed when
+ * the sleep ends by itself.
+ */
+static void watch_controllers(struct spw_queue *q, struct vfio *v)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int fd = epoll_create1(EPOLL_CLOEXEC);
+
+	if (fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, q->wake.eventfd, &event)) {
+		spw_log(&q->log, SPW_LOG_WARNING, "vfio: controllers cannot be watched while the queue sleeps: %s",
+			spw_strerror(errno));
+		if (fd >= 0)
+			(void)close(fd);
+		return;
+	}
+	/* One that is there already, for several namespaces of a controller, is refused. */
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].ns && v->devices[i].ns->controller->link->wanted_back >= 0)
+			(void)epoll_ctl(fd, EPOLL_CTL_ADD, v->devices[i].ns->controller->link->wanted_back, &event);
+	v->watched = fd;
+	q->wake.watched = fd;
+}
+
+static void unwatch_controllers(struct spw_queue *q, struct vfio *v)
+{
+	if (v->watched < 0)
+		return;
+	q->wake.watched = q->wake.eventfd;
+	(void)close(v->watched);
+	v->watched = -1;
+}
+
+/* It is dead: what the kernel wants of it keeps nobody awake. */
+static void unwatch(const struct vfio *v, const struct vfio_device *d)
+{
+	if (v->watched >= 0 && d->ns->controller->link->wanted_back >= 0)
+		(void)epoll_ctl(v->watched, EPOLL_CTL_DEL, d->ns->controller->link->wanted_back, NULL);
 }
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
@@ -221,6 +265,7 @@ static void vfio_close(struct spw_queue *q)
 	struct vfio *v = q->front_state;
 
 	close_other(q, v);
+	unwatch_controllers(q, v);
 	for (unsigned i = 0; i < q->device_count; i++)
 		close_device(q, &v->devices[i]);
 	free(v);
@@ -266,11 +311,14 @@ static int vfio_open(struct spw_queue *q)
 	if (!v)
 		return spw_error(-ENOMEM, "vfio: no memory");
 	v->timeout_ns = ms * UINT64_C(1000000);
+	v->watched = -1;
 	q->front_state = v;
 	for (unsigned i = 0; i < q->device_count && ret == 0; i++)
 		ret = open_device(q, i, &v->devices[i]);
-	if (ret == 0 && needs_other(q))
+	if (ret == 0 && needs_other(q)) {
+		watch_controllers(q, v);
 		ret = open_other(q, v);
+	}
 	if (ret) {
 		vfio_close(q);
 		return ret;
@@ -687,6 +735,7 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 	if (d->dead)
 		return count;
 	d->dead = true;
+	unwatch(q->front_state, d);
 	q->prepare = spw_queue_prepare_any;
 	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason, d->pair.in_flight);
 	for (uint32_t slot = 0; slot < q->depth; slot++) {
@@ -807,6 +856,17 @@ static int sleep_for_wake(struct spw_queue *q, struct vfio *v, int64_t timeout_n
 	return ret == 0 ? -ETIME : 0;
 }
 
+static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, int64_t timeout_ns)
+{
+	uint32_t before = spw_queue_in_flight(q);
+	int ret = v->other->wait(q, want, timeout_ns);
+
+	/* Neither has anything ended nor has anybody asked: what has ended the sleep is a controller. */
+	if (ret == 0 && spw_queue_in_flight(q) == before && !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
+		v->next_check_ns = 0;
+	return ret;
+}
+
 /*
  * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would wait for this
  * thread, and who asks for the next transfer may be long in coming.
@@ -819,7 +879,7 @@ static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned w
 
 	if (is_shortened)
 		timeout_ns = idle_ns;
-	ret = v->other ? v->other->wait(q, want, timeout_ns) : sleep_for_wake(q, v, timeout_ns);
+	ret = v->other ? sleep_in_other(q, v, want, timeout_ns) : sleep_for_wake(q, v, timeout_ns);
 	(void)check(q, v);
 	return is_shortened && ret == -ETIME ? 0 : ret;
 }

@@ -12,6 +12,7 @@ int spw_wake_open(struct spw_wake *wake)
 	atomic_init(&wake->asked, false);
 	atomic_init(&wake->sleeping, false);
 	wake->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	wake->watched = wake->eventfd;
 	return wake->eventfd < 0 ? -errno : 0;
 }
 

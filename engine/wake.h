@@ -13,6 +13,7 @@
 
 struct spw_wake {
 	int eventfd; /* non-blocking */
+	int watched; /* what a sleeper waits for: the same, or a set of descriptors with it */
 	atomic_bool asked;
 	atomic_bool sleeping;
 };

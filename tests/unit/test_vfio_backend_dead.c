@@ -3,9 +3,10 @@
  * tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong: all that it can do, and what
  * becomes of buffers
  */
-/* wrap: spw_vfio_link_open */
+/* wrap: spw_vfio_link_open io_uring_queue_init_params */
 #include "tests/unit/vfio_rig.h"
 
+#include <liburing.h>
 #include <sys/eventfd.h>
 
 #include "engine/vfio_namespace.h"
@@ -235,6 +236,94 @@ static void test_wanted_back_while_a_queue_sleeps(void **state)
 	assert_int_equal(close(fd), 0);
 }
 
+static struct spw_device *open_file(void)
+{
+	const char *base = getenv("TMPDIR");
+	struct spw_device *file;
+	char path[256];
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/spillway-vfio.XXXXXX", base ? base : "/var/tmp");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 4 << 20), 0);
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(spw_device_open(path, NULL, &file), 0);
+	assert_int_equal(unlink(path), 0);
+	return file;
+}
+
+static bool has_io_uring = true;
+
+int __real_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params);
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params);
+
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params)
+{
+	return has_io_uring ? __real_io_uring_queue_init_params(entries, ring, params) : -ENOSYS;
+}
+
+/* It sleeps in the other backend then, which knows nothing of controllers. */
+static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
+{
+	struct spw_device *devices[3] = {device, open_file()};
+	struct spw_queue_stats before, after;
+	int fd = eventfd(0, EFD_CLOEXEC);
+	struct spw_queue_opts opts;
+
+	assert_true(fd >= 0);
+	spw_vfio_idle_ms = 3600000;
+	fake.link.wanted_back = fd;
+	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &devices[2]), 0);
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.arena = arena;
+	opts.log.write = collect;
+	opts.tune_path = "";
+	assert_int_equal(spw_queue_open(devices, 3, &opts, &queue), 0);
+	assert_non_null(strstr(spw_queue_description(queue), backend));
+	/* A wake is one as before; */
+	spw_queue_wake(queue);
+	assert_int_equal(spw_queue_reap(queue, 1, PATIENCE_NS), 0);
+	assert_false(fake.cut);
+	/* and so is a time. */
+	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
+	fake.wanted_back = true;
+	assert_int_equal(eventfd_write(fd, 1), 0);
+	sleep_until_cut();
+	expect_said("the kernel wants the device back");
+	/* It stays readable, and keeps nobody awake; the wake, and polls that were left over, may do so for a turn. */
+	spw_queue_stats(queue, &before, sizeof(before));
+	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
+	spw_queue_stats(queue, &after, sizeof(after));
+	assert_in_range(after.sleeps - before.sleeps, 1, 3);
+	/* The file goes on. */
+	make_io(0, SPW_READ, memory, 4096, 0);
+	ios[0].device = 1;
+	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(results[0], 4096);
+	spw_queue_close(queue);
+	queue = NULL;
+	spw_device_close(devices[1]);
+	spw_device_close(devices[2]);
+	fake.link.wanted_back = -1;
+	assert_int_equal(close(fd), 0);
+}
+
+static void test_wanted_back_while_a_mixed_queue_sleeps(void **state)
+{
+	(void)state;
+	wanted_back_while_a_mixed_queue_sleeps("io_uring for");
+}
+
+static void test_wanted_back_while_a_mixed_queue_sleeps_in_libaio(void **state)
+{
+	(void)state;
+	has_io_uring = false;
+	wanted_back_while_a_mixed_queue_sleeps("libaio for");
+	has_io_uring = true;
+}
+
 static void test_death_while_a_queue_sleeps(void **state)
 {
 	(void)state;
@@ -409,6 +498,8 @@ int main(void)
 		TEST(test_reset_behind_our_back),
 		TEST(test_wanted_back_by_the_kernel),
 		TEST(test_wanted_back_while_a_queue_sleeps),
+		TEST(test_wanted_back_while_a_mixed_queue_sleeps),
+		TEST(test_wanted_back_while_a_mixed_queue_sleeps_in_libaio),
 		TEST(test_death_while_a_queue_sleeps),
 		TEST(test_looking_at_controllers_ends_no_sleep),
 		TEST(test_completions_for_other_commands),
