@@ -65,6 +65,7 @@ struct vfio_device {
 	uint64_t arena_iova; /* less the arena's address: what makes a controller's address of one of its own */
 	struct spw_nvme_namespace nvme;
 	int32_t placement;
+	uint32_t changes_seen; /* of the controller's namespaces */
 	bool read_only;
 	bool takes_sgl;
 	bool dead;   /* the controller is stopped, and its parts have ended */
@@ -599,17 +600,22 @@ static void issue_rest(struct vfio_device *d, struct spw_part *part, uint32_t sl
 	};
 }
 
-static int issue_to_other(struct spw_queue *q, struct vfio *v, struct spw_part *part)
+static void discard_here_and_now(struct spw_queue *q, struct spw_part *part)
 {
 	const struct spw_device *device = q->devices[part->device].device;
 	int ret;
 
-	if (part->op != SPW_DISCARD || v->other->discards)
-		return v->other->issue(q, part);
-	q->stats.system_calls++;
 	q->stats.sleeps++;
 	ret = spw_device_discard(device, part->offset_bytes, part->len_bytes);
 	spw_part_completed(q, part, ret ? ret : (int64_t)part->len_bytes);
+}
+
+static int issue_to_other(struct spw_queue *q, struct vfio *v, struct spw_part *part)
+{
+	if (part->op != SPW_DISCARD || v->other->discards)
+		return v->other->issue(q, part);
+	q->stats.system_calls++;
+	discard_here_and_now(q, part);
 	return 0;
 }
 
@@ -623,6 +629,11 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 		return issue_to_other(q, v, part);
 	if (unlikely(d->dead || (d->read_only && part->op != SPW_READ && part->op != SPW_FLUSH))) {
 		spw_part_completed(q, part, d->dead ? -ENODEV : -EBADF);
+		return 0;
+	}
+	/* More than the drive takes at a time. */
+	if (unlikely(part->op == SPW_DISCARD && part->len_bytes > spw_vfio_deallocate_max(d->ns))) {
+		discard_here_and_now(q, part);
 		return 0;
 	}
 	if (!spw_vfio_pair_has_room(&d->pair))
@@ -685,6 +696,9 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	struct command *command = &d->commands[slot];
 	int64_t res;
 
+	/* A success may come with the word that there is more in a log. */
+	if ((status & SPW_NVME_STATUS_CODE) == 0)
+		status = 0;
 	if (part->io->engine_state == IO_WHOLE)
 		spw_part_unfold(q, part);
 	if (status == 0 && command->copy >= 0 && part->op == SPW_READ)
@@ -777,12 +791,30 @@ static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint6
 	return expired;
 }
 
+/* A namespace that somebody has formatted or replaced has its blocks elsewhere, or is somebody else's. */
+static void verify_if_changed(struct vfio_device *d)
+{
+	struct spw_vfio_controller *c = d->ns->controller;
+	uint32_t changes = atomic_load_explicit(&c->namespace_changes, memory_order_relaxed);
+
+	if (likely(changes == d->changes_seen))
+		return;
+	d->changes_seen = changes;
+	if (spw_vfio_has_changed(d->ns))
+		spw_vfio_controller_stop(c, -EIO,
+					 "namespace %u is not what it was when it was opened: it was formatted, "
+					 "replaced, cut or detached",
+					 d->nvme.id);
+}
+
 static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d,
 			     struct spw_queue_device *dev, uint64_t now_ns)
 {
 	unsigned count;
 
-	if (!spw_vfio_controller_check(d->ns->controller, &q->log))
+	if (spw_vfio_controller_check(d->ns->controller, &q->log))
+		verify_if_changed(d);
+	if (spw_vfio_controller_state(d->ns->controller) != SPW_VFIO_LIVE)
 		return bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
 	/* Nobody may have looked for long, this process being stopped: what has ended meanwhile is in time. */
 	count = take_device(q, d, dev);

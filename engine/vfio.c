@@ -17,10 +17,10 @@
 #include "engine/vfio_namespace.h"
 #include "util/util.h"
 
-/* Dataset Management names up to 2^32 - 1 blocks; so many at a time keep a drive from being silent for long. */
-#define DEALLOCATE_BLOCKS_MAX (1u << 21)
-
 #define NSID_MAX 0xfffffffeu
+
+/* Of Identify Namespace: NGUID and EUI64. */
+#define UNIQUE_AT 104
 
 struct range_lock {
 	struct range_lock *next;
@@ -148,10 +148,16 @@ static uint32_t write_blocks(const uint8_t *data)
 	return data[24] & 0x10u ? (uint32_t)(data[64] | data[65] << 8) + 1 : 1;
 }
 
-static int identify(struct spw_vfio_namespace *ns)
+static int ask_for_namespace(const struct spw_vfio_namespace *ns, uint8_t data[SPW_NVME_IDENTIFY_BYTES])
 {
 	union spw_vfio_command ask = {
 		.opcode = SPW_NVME_IDENTIFY, .nsid = ns->nvme.id, .cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
+
+	return spw_vfio_admin(ns->controller, &ask, data, SPW_NVME_IDENTIFY_BYTES, NULL);
+}
+
+static int identify(struct spw_vfio_namespace *ns)
+{
 	struct spw_vfio_controller *c = ns->controller;
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
 	uint64_t physical;
@@ -160,7 +166,7 @@ static int identify(struct spw_vfio_namespace *ns)
 	if (ns->nvme.id > c->namespaces)
 		return spw_error(-ENODEV, "%s: the controller has no namespace %u, but 1 to %u", ns->path, ns->nvme.id,
 				 c->namespaces);
-	ret = refused(ns, "asking for the namespace", spw_vfio_admin(c, &ask, data, sizeof(data), NULL));
+	ret = refused(ns, "asking for the namespace", ask_for_namespace(ns, data));
 	if (ret)
 		return ret;
 	if (spw_nvme_decode_namespace(data, &ns->nvme))
@@ -169,6 +175,7 @@ static int identify(struct spw_vfio_namespace *ns)
 	if (ns->nvme.metadata_bytes > 0)
 		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block", ns->path,
 				 ns->nvme.metadata_bytes);
+	memcpy(ns->unique, data + UNIQUE_AT, sizeof(ns->unique));
 	physical = (uint64_t)write_blocks(data) << ns->nvme.block_shift;
 	ns->physical_block_bytes =
 		spw_is_power_of_two(physical) && physical <= 1u << 20 ? (uint32_t)physical : 1u << ns->nvme.block_shift;
@@ -179,6 +186,20 @@ static int identify(struct spw_vfio_namespace *ns)
 		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block", ns->path,
 				 (unsigned long long)ns->command_bytes_max);
 	return 0;
+}
+
+bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns)
+{
+	struct spw_nvme_namespace now = {0};
+	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
+	int status = ask_for_namespace(ns, data);
+
+	if (status)
+		return status > 0;
+	/* More blocks do no harm. */
+	return spw_nvme_decode_namespace(data, &now) || now.block_shift != ns->nvme.block_shift ||
+	       now.metadata_bytes != ns->nvme.metadata_bytes || now.blocks < ns->nvme.blocks ||
+	       memcmp(ns->unique, data + UNIQUE_AT, sizeof(ns->unique)) != 0;
 }
 
 /* The lock is held. */
@@ -652,7 +673,7 @@ int spw_vfio_flush(struct spw_vfio_namespace *ns)
 
 int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	uint64_t step = (uint64_t)DEALLOCATE_BLOCKS_MAX << ns->nvme.block_shift;
+	uint64_t step = spw_vfio_deallocate_max(ns);
 	int ret = check_range(ns, len_bytes, offset_bytes);
 
 	if (!ns->controller->identity.deallocates)
@@ -675,11 +696,13 @@ int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, ui
 
 int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	/* What a drive takes at once need not be what it transfers at once, but no drive takes less. */
-	uint64_t step = spw_round_down(ns->command_bytes_max, UINT64_C(1) << ns->nvme.block_shift);
+	uint64_t most = ns->controller->zeroes_bytes_max, step;
 	int ret = check_range(ns, len_bytes, offset_bytes);
 
-	if (!ns->controller->writes_zeroes)
+	if (most > ns->command_bytes_max)
+		most = ns->command_bytes_max;
+	step = spw_round_down(most, UINT64_C(1) << ns->nvme.block_shift);
+	if (!ns->controller->writes_zeroes || step == 0)
 		return spw_error(-EOPNOTSUPP, "%s cannot write zeroes by itself", ns->path);
 	while (ret == 0 && len_bytes > 0) {
 		uint64_t now = len_bytes < step ? len_bytes : step;

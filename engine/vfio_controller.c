@@ -19,6 +19,10 @@
 #define REG_AQA  0x24u
 #define REG_ASQ  0x28u
 #define REG_ACQ  0x30u
+#define REG_CRTO 0x68u
+
+/* The bit of CAP that says that CRTO is there. */
+#define CAP_TELLS_READY_TIME (UINT64_C(1) << 59)
 
 #define CC_ENABLE        0x1u
 #define CC_ENTRY_SIZES   (6u << 16 | 4u << 20) /* 64 and 16 bytes */
@@ -42,14 +46,26 @@ enum admin_opcode {
 	ASYNC_EVENT = 0x0c,
 };
 
-#define FEATURE_QUEUES 0x07u
-#define FEATURE_EVENTS 0x0bu
-#define EVENTS_HEALTH  0x1fu /* all critical warnings */
+#define FEATURE_QUEUES    0x07u
+#define FEATURE_EVENTS    0x0bu
+#define EVENTS_HEALTH     0x1fu     /* all critical warnings, */
+#define EVENTS_NAMESPACES (1u << 8) /* and changes of namespaces, of a controller that has this bit in OAES */
+
+/* An event of type 2, a notice: namespaces have changed. */
+#define EVENT_NAMESPACES 0x0002u
+#define EVENT_MASK       0xff07u
 
 /* Slots of the admin queue. */
 enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 
 #define ALL_NAMESPACES UINT32_MAX
+
+/* The admin queue's rings have limits of their own: CAP.MQES is for those of I/O. */
+#define ADMIN_ENTRIES_MAX 4096u
+
+/* Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off would be another question. */
+#define IDENTIFY_LIMITS         0x06u
+#define IDENTIFY_LIMITS_VERSION 0x00010200u
 
 /* How long a shutdown may take: what the controller says, but as the kernel, no less and no more than this. */
 #define SHUTDOWN_MS_MIN 5000u
@@ -77,18 +93,24 @@ static uint32_t status_register(const struct spw_vfio_controller *c)
 	return spw_vfio_get32(c->link, REG_CSTS);
 }
 
-/* Nothing tells when a register changes. Return: 0; -ENODEV gone; -ETIMEDOUT. */
-static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value, uint32_t ms)
+/*
+ * Nothing tells when a register changes. @hopeless: bits of it that end the wait.
+ * Return: 0; -ENODEV gone; -EIO one of @hopeless; -ETIMEDOUT.
+ */
+static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value, uint32_t hopeless, uint32_t ms)
 {
 	const struct timespec pause = {.tv_nsec = SLEEP_NS};
 	uint64_t start_ns = spw_clock_ns();
 
 	for (;;) {
-		uint32_t now = status_register(c);
+		/* In this order: what it has become while this process was stopped is no late answer. */
 		uint64_t passed_ns = spw_clock_ns() - start_ns;
+		uint32_t now = status_register(c);
 
 		if (now == ALL_ONES)
 			return -ENODEV;
+		if (now & hopeless)
+			return -EIO;
 		if ((now & mask) == value)
 			return 0;
 		if (passed_ns > ms * UINT64_C(1000000))
@@ -104,7 +126,20 @@ static int disable(struct spw_vfio_controller *c)
 	uint32_t config = spw_vfio_get32(c->link, REG_CC);
 
 	spw_vfio_set32(c->link, REG_CC, config & ~(CC_ENABLE | CC_SHUTDOWN_MASK));
-	return wait_register(c, CSTS_READY, 0, c->ready_ms);
+	return wait_register(c, CSTS_READY, 0, 0, c->ready_ms);
+}
+
+/*
+ * As it was left. One that is about to start need not heed that it shall stop, and looks stopped before it has begun:
+ * it is stopped once it has started, or has failed to.
+ */
+static int disable_as_found(struct spw_vfio_controller *c)
+{
+	int ret = 0;
+
+	if (spw_vfio_get32(c->link, REG_CC) & CC_ENABLE)
+		ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
+	return ret == 0 || ret == -EIO ? disable(c) : ret;
 }
 
 void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const char *format, ...)
@@ -179,7 +214,7 @@ static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint
 		} else {
 			c->listens = false;
 			c->event = one_result;
-			c->has_event = one_status == 0;
+			c->has_event = (one_status & SPW_NVME_STATUS_CODE) == 0;
 		}
 	}
 	if (ret < 0)
@@ -221,7 +256,8 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 		if (looks % SPW_VFIO_LOOKS_PER_RELAX == 1)
 			relax(c);
 	}
-	return (int)status;
+	/* A success may come with the word that there is more in a log. */
+	return status & SPW_NVME_STATUS_CODE ? (int)status : 0;
 }
 
 /* The lock is held. */
@@ -307,18 +343,20 @@ static const char *event_text(uint32_t event)
 	};
 	static const char *const health[] = {"the drive has become unreliable", "the temperature is over its limit",
 					     "the spare capacity is below its limit"};
+	static const char *const notices[] = {"namespaces have changed", "new firmware is being started"};
 	uint32_t what = event >> 8 & 0xffu;
 
 	switch (event & 7u) {
 	case 0: return what < SPW_ARRAY_LEN(errors) ? errors[what] : "an error";
 	case 1: return what < SPW_ARRAY_LEN(health) ? health[what] : "a change of its health";
-	case 2: return "a notice";
+	case 2: return what < SPW_ARRAY_LEN(notices) ? notices[what] : "a notice";
 	default: return "something of its own";
 	}
 }
 
 /*
- * The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again.
+ * The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again: for
+ * those of other kinds also when the page cannot be read.
  */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
 {
@@ -333,7 +371,9 @@ static void answer_event(struct spw_vfio_controller *c, const struct spw_log *lo
 	spw_log(log, SPW_LOG_WARNING, "pci:%s reports: %s (event %06xh)", c->link->address, event_text(c->event),
 		c->event & 0xffffffu);
 	c->has_event = false;
-	if (run_admin(c, &get, data, sizeof(data), NULL) == 0)
+	if ((c->event & EVENT_MASK) == EVENT_NAMESPACES)
+		atomic_fetch_add_explicit(&c->namespace_changes, 1, memory_order_relaxed);
+	if (run_admin(c, &get, data, sizeof(data), NULL) >= 0)
 		listen(c);
 }
 
@@ -459,6 +499,12 @@ static int read_capabilities(struct spw_vfio_controller *c)
 	c->ready_ms = (uint32_t)(cap >> 24 & 0xffu) * 500;
 	if (c->ready_ms == 0)
 		c->ready_ms = 500;
+	if (cap & CAP_TELLS_READY_TIME) {
+		uint32_t ms = (spw_vfio_get32(c->link, REG_CRTO) & 0xffffu) * 500;
+
+		/* CAP has no more than 8 bits for it, and some controllers have it wrong here. */
+		c->ready_ms = ms > c->ready_ms ? ms : c->ready_ms;
+	}
 	c->doorbell_bytes = 4u << (cap >> 32 & 0xfu);
 	if (!(cap >> 37 & 1u))
 		return spw_error(-EOPNOTSUPP, "pci:%s does not know the NVM command set", c->link->address);
@@ -472,20 +518,22 @@ static int ready_error(struct spw_vfio_controller *c, int ret, const char *what)
 	if (ret == -ENODEV)
 		return spw_error(ret, "pci:%s: the controller is gone: its registers read as all ones",
 				 c->link->address);
+	if (ret == -EIO)
+		return spw_error(ret, "pci:%s: the controller reports a fatal error (CSTS.CFS)", c->link->address);
 	return spw_error(ret, "pci:%s: %s within %u ms, the time that the controller itself states", c->link->address,
 			 what, c->ready_ms);
 }
 
 static int enable(struct spw_vfio_controller *c)
 {
-	int ret = disable(c);
+	int ret = disable_as_found(c);
 
 	if (ret)
 		return ready_error(c, ret, "does not stop");
 	ret = c->link->ops->let_transfer(c->link);
 	if (ret)
 		return ret;
-	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, c->entries_max, c->doorbell_bytes,
+	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, ADMIN_ENTRIES_MAX, c->doorbell_bytes,
 				 SPW_NVME_PAGE_BYTES);
 	if (ret)
 		return ret;
@@ -497,12 +545,8 @@ static int enable(struct spw_vfio_controller *c)
 	/* The rings are in memory before the controller may look. */
 	spw_vfio_publish();
 	spw_vfio_set32(c->link, REG_CC, CC_ENTRY_SIZES | CC_ENABLE);
-	ret = wait_register(c, CSTS_READY, CSTS_READY, c->ready_ms);
-	if (ret)
-		return ready_error(c, ret, "does not start");
-	if (status_register(c) & CSTS_FATAL)
-		return spw_error(-EIO, "pci:%s: the controller reports a fatal error (CSTS.CFS)", c->link->address);
-	return 0;
+	ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
+	return ret ? ready_error(c, ret, "does not start") : 0;
 }
 
 static uint32_t le32(const uint8_t *data)
@@ -534,11 +578,47 @@ static int identify(struct spw_vfio_controller *c)
 	if (c->command_bytes_max == 0 || c->command_bytes_max > SPW_VFIO_PRP_BYTES_MAX)
 		c->command_bytes_max = SPW_VFIO_PRP_BYTES_MAX;
 	c->shutdown_ms = shutdown_ms(le32(data + 88));
+	c->tells_namespaces = (le32(data + 92) & EVENTS_NAMESPACES) != 0;
 	c->namespaces = le32(data + 516);
 	c->writes_zeroes = (data[520] & 1u << 3) != 0;
 	/* 3 is reserved. */
 	c->takes_sgl = (data[536] & 3u) == 1 || (data[536] & 3u) == 2;
 	return 0;
+}
+
+/*
+ * How much Write Zeroes (WZSL) and Dataset Management (DMRSL, DMSL) take at a time. Older controllers do not know the
+ * question and have no such limits.
+ */
+static int identify_limits(struct spw_vfio_controller *c)
+{
+	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY, .cdw10 = IDENTIFY_LIMITS};
+	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
+	uint64_t blocks;
+	int ret = 0;
+
+	c->zeroes_bytes_max = c->command_bytes_max;
+	c->deallocate_blocks_max = UINT32_MAX;
+	if (c->identity.version >= IDENTIFY_LIMITS_VERSION)
+		ret = spw_vfio_admin(c, &ask, data, sizeof(data), NULL);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	if (data[1] > 0 && data[1] < 32 && c->zeroes_bytes_max > (uint64_t)SPW_NVME_PAGE_BYTES << data[1])
+		c->zeroes_bytes_max = (uint64_t)SPW_NVME_PAGE_BYTES << data[1];
+	if (le32(data + 4) > 0)
+		c->deallocate_blocks_max = le32(data + 4);
+	blocks = le32(data + 8) | (uint64_t)le32(data + 12) << 32;
+	if (blocks > 0 && blocks < c->deallocate_blocks_max)
+		c->deallocate_blocks_max = (uint32_t)blocks;
+	return 0;
+}
+
+/* Pairs of doorbells besides the admin queue's that the registers have room for. */
+static uint32_t pairs_with_doorbells(const struct spw_vfio_controller *c)
+{
+	uint64_t pairs = (c->link->registers_bytes - SPW_VFIO_DOORBELLS) / (2 * c->doorbell_bytes);
+
+	return pairs > SPW_VFIO_PAIRS_MAX ? SPW_VFIO_PAIRS_MAX : pairs > 0 ? (uint32_t)pairs - 1 : 0;
 }
 
 static int set_features(struct spw_vfio_controller *c)
@@ -548,15 +628,21 @@ static int set_features(struct spw_vfio_controller *c)
 		.cdw10 = FEATURE_QUEUES,
 		.cdw11 = (SPW_VFIO_PAIRS_MAX - 1) << 16 | (SPW_VFIO_PAIRS_MAX - 1),
 	};
-	union spw_vfio_command events = {.opcode = SET_FEATURES, .cdw10 = FEATURE_EVENTS, .cdw11 = EVENTS_HEALTH};
-	uint32_t granted = 0, pairs, room;
+	union spw_vfio_command events = {
+		.opcode = SET_FEATURES,
+		.cdw10 = FEATURE_EVENTS,
+		.cdw11 = EVENTS_HEALTH | (c->tells_namespaces ? EVENTS_NAMESPACES : 0),
+	};
+	uint32_t granted = 0, pairs, room = pairs_with_doorbells(c);
 	int ret = refused(c, "its queues", spw_vfio_admin(c, &queues, NULL, 0, &granted));
 
 	if (ret)
 		return ret;
+	if (room == 0)
+		return spw_error(-EPROTO, "pci:%s: the %llu bytes of its registers have no doorbells for a queue",
+				 c->link->address, (unsigned long long)c->link->registers_bytes);
 	pairs = (granted & 0xffffu) < granted >> 16 ? granted & 0xffffu : granted >> 16;
 	pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
-	room = (uint32_t)((c->link->registers_bytes - 0x1000) / (2 * c->doorbell_bytes)) - 1;
 	c->pairs = pairs < room ? pairs : room;
 	c->pairs_free = c->pairs == 64 ? UINT64_MAX : (UINT64_C(1) << c->pairs) - 1;
 	/* Which warnings there are differs; that one is not told is no reason not to work. */
@@ -573,6 +659,8 @@ static int start(struct spw_vfio_controller *c)
 	if (ret == 0)
 		ret = identify(c);
 	if (ret == 0)
+		ret = identify_limits(c);
+	if (ret == 0)
 		ret = set_features(c);
 	if (ret == 0)
 		ret = spw_vfio_pair_open(c, 1, SPW_VFIO_COPY_BYTES + SPW_NVME_PAGE_BYTES, &c->io);
@@ -585,15 +673,20 @@ static int start(struct spw_vfio_controller *c)
 	return 0;
 }
 
-/* Say that it is over, so that the drive has its house in order; then disable it. */
+/*
+ * Say that it is over, so that the drive has its house in order; then disable it. One that has not started, or has
+ * failed, would never answer.
+ */
 static void shut_down(struct spw_vfio_controller *c)
 {
-	uint32_t config = spw_vfio_get32(c->link, REG_CC);
+	uint32_t config = spw_vfio_get32(c->link, REG_CC), status = status_register(c);
 
-	if (!(config & CC_ENABLE) || status_register(c) == ALL_ONES)
+	if (!(config & CC_ENABLE) || status == ALL_ONES)
 		return;
-	spw_vfio_set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
-	(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, c->shutdown_ms);
+	if ((status & (CSTS_READY | CSTS_FATAL)) == CSTS_READY) {
+		spw_vfio_set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
+		(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, CSTS_FATAL, c->shutdown_ms);
+	}
 	(void)disable(c);
 }
 

@@ -47,7 +47,12 @@ struct spw_vfio_controller {
 	uint64_t command_bytes_max; /* MDTS, and what one list of pages holds */
 	uint32_t namespaces;
 	bool writes_zeroes;
-	bool takes_sgl; /* with I/O commands; aligned to 4 bytes, as all memory here is */
+	bool takes_sgl;                 /* with I/O commands; aligned to 4 bytes, as all memory here is */
+	bool tells_namespaces;          /* when they change */
+	uint64_t zeroes_bytes_max;      /* of one Write Zeroes, */
+	uint32_t deallocate_blocks_max; /* and of one Dataset Management */
+
+	atomic_uint namespace_changes; /* so often it has said that namespaces have changed */
 
 	pthread_mutex_t admin_lock; /* all below */
 	struct spw_vfio_pair admin;

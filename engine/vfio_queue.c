@@ -7,9 +7,6 @@
 
 #include "util/util.h"
 
-/* Where doorbells begin, and the page of rings and of memory pages in a command. */
-#define DOORBELLS 0x1000u
-
 uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
 {
 	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
@@ -40,7 +37,7 @@ static uint64_t cq_bytes(const struct spw_vfio_pair *pair)
 int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id, uint32_t slots,
 		       uint32_t entries_max, uint32_t doorbell_bytes, uint64_t extra_bytes)
 {
-	uint64_t doorbells = DOORBELLS + 2ull * id * doorbell_bytes;
+	uint64_t doorbells = SPW_VFIO_DOORBELLS + 2ull * id * doorbell_bytes;
 	volatile char *registers = link->registers;
 	int ret;
 

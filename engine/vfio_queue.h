@@ -21,6 +21,9 @@
 
 #define SPW_VFIO_SLOTS_MAX 1024u
 
+/* Where doorbells begin among the registers. */
+#define SPW_VFIO_DOORBELLS 0x1000u
+
 /*
  * Of a command identifier: the slot, and 5 bits of its use count above. FFFFh, which means no command in an error
  * log, is none.

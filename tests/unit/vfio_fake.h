@@ -70,6 +70,14 @@ struct fake {
 	uint32_t mdts;
 	uint32_t rtd3e_us;
 	uint32_t sgls; /* of Identify Controller: 0: takes no scatter gather lists */
+	uint32_t oaes;
+	uint32_t mqes;
+	uint32_t to, crto; /* in units of 500 ms; @crto 0: there is no such register */
+	uint32_t dstrd;
+	uint8_t unique;  /* a byte of the namespaces' identifiers */
+	bool has_limits; /* answers what the next three are; 0: no limit */
+	uint32_t wzsl, dmrsl;
+	uint64_t dmsl;
 
 	struct fake_mapping mappings[FAKE_MAPPINGS];
 	uint64_t next_iova;
@@ -91,6 +99,12 @@ struct fake {
 	bool never_ready;     /* does not become ready, */
 	bool never_stops;     /* or not the opposite */
 	bool never_shuts_down;
+	bool fails_to_start;   /* with a fatal status */
+	unsigned still_starts; /* when it is opened: so many pumps from being ready */
+	bool says_more;        /* whatever it completes: there is more about it in a log */
+	bool refuses_pages;    /* of logs */
+	bool is_detached;      /* a namespace that was there before */
+	bool is_cut;           /* it has half its blocks */
 	bool writes_no_zeroes; /* by itself */
 	bool refuses_queues;   /* CREATE_SQ fails */
 	bool wanted_back;      /* by the kernel */
@@ -112,6 +126,7 @@ struct fake {
 	unsigned lists;                 /* of pages, that I/O commands had; */
 	unsigned descriptors, segments; /* I/O commands with one descriptor, and with a segment of them */
 	uint32_t last_cdw13, last_cdw12;
+	uint32_t events_asked;
 	uint32_t event_cid; /* of the Asynchronous Event Request that waits, + 1; 0: none */
 };
 
@@ -283,6 +298,13 @@ static inline void fake_transfer(const union spw_vfio_command *command, char *da
 	}
 }
 
+/* ---- Registers -------------------------------------------------------------------------------------------------------------- */
+
+static inline volatile uint32_t *fake_doorbell(uint16_t id, bool is_cq)
+{
+	return &fake.registers[0x1000 / 4 + ((2u * id + is_cq) << fake.dstrd)];
+}
+
 /* ---- Commands --------------------------------------------------------------------------------------------------------------- */
 
 static inline void fake_put(uint8_t *data, uint64_t value, unsigned bytes)
@@ -302,14 +324,24 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		data[77] = (uint8_t)fake.mdts;
 		fake_put(data + 80, 0x010400, 4);
 		fake_put(data + 88, fake.rtd3e_us, 4);
+		fake_put(data + 92, fake.oaes, 4);
 		data[512] = 0x66;
 		data[513] = 0x44;
 		fake_put(data + 516, FAKE_NAMESPACES, 4);
 		fake_put(data + 520, 1u << 2 | (fake.writes_no_zeroes ? 0 : 1u << 3), 2);
 		data[525] = 1;
 		fake_put(data + 536, fake.sgls, 4);
-	} else if (command->nsid >= 1 && command->nsid <= FAKE_NAMESPACES) {
-		fake_put(data, FAKE_DRIVE_BYTES >> fake.block_shift, 8);
+	} else if (command->cdw10 == 6 && command->cdw11 == 0) {
+		if (!fake.has_limits)
+			return 0x4002;
+		data[1] = (uint8_t)fake.wzsl;
+		fake_put(data + 4, fake.dmrsl, 4);
+		fake_put(data + 8, fake.dmsl, 8);
+	} else if (command->cdw10 == SPW_NVME_IDENTIFY_NAMESPACE && command->nsid >= 1 &&
+		   command->nsid <= FAKE_NAMESPACES) {
+		if (!fake.is_detached)
+			fake_put(data, FAKE_DRIVE_BYTES >> fake.is_cut >> fake.block_shift, 8);
+		data[104] = fake.unique;
 		fake_put(data + 128, fake.metadata_bytes, 2);
 		data[130] = (uint8_t)fake.block_shift;
 	} else {
@@ -329,9 +361,11 @@ static inline uint16_t fake_make_queue(const union spw_vfio_command *command)
 		return 0x4101;
 	if (is_sq && (fake.refuses_queues || fake.cqs[command->cdw11 >> 16].entries == 0))
 		return 0x4100;
+	if (command->cdw10 >> 16 > fake.mqes)
+		return 0x4102;
 	*ring = (struct fake_ring){
 		.iova = command->prp[0], .entries = (command->cdw10 >> 16) + 1, .cq = (uint16_t)(command->cdw11 >> 16)};
-	fake.registers[0x1000 / 4 + 2 * id + !is_sq] = 0;
+	*fake_doorbell(id, !is_sq) = 0;
 	return 0;
 }
 
@@ -351,9 +385,17 @@ static inline uint16_t fake_admin(const union spw_vfio_command *command, uint32_
 		return 0;
 	case 0x01:
 	case 0x05: return fake_make_queue(command);
-	case 0x02: fake_transfer(command, (char *)health, sizeof(health), true); return 0;
+	case 0x02:
+		if (fake.refuses_pages)
+			return 0x4109;
+		fake_transfer(command, (char *)health, sizeof(health), true);
+		return 0;
 	case 0x06: return fake_identify(command);
-	case 0x09: *result = fake.one_queue ? 0 : (FAKE_QUEUES - 2) << 16 | (FAKE_QUEUES - 2); return 0;
+	case 0x09:
+		if (command->cdw10 == 0x0b)
+			fake.events_asked = command->cdw11;
+		*result = fake.one_queue ? 0 : (FAKE_QUEUES - 2) << 16 | (FAKE_QUEUES - 2);
+		return 0;
 	default: return 0x4001;
 	}
 }
@@ -381,6 +423,8 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 		struct spw_nvme_range range;
 
 		fake_transfer(command, (char *)&range, sizeof(range), false);
+		if ((fake.dmrsl && range.blocks > fake.dmrsl) || (fake.dmsl && range.blocks > fake.dmsl))
+			return 0x4183;
 		if (command->cdw10 != 0 || command->cdw11 != 4 ||
 		    (range.first_block + range.blocks) << fake.block_shift > FAKE_DRIVE_BYTES)
 			return 0x4080;
@@ -390,6 +434,8 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 	}
 	if (at + len > FAKE_DRIVE_BYTES)
 		return 0x4080;
+	if (command->opcode == 0x08 && fake.wzsl && len > 4096u << fake.wzsl)
+		return 0x4183;
 	if (fake.mdts && len > 4096u << fake.mdts)
 		fake_fault("a command longer than MDTS", len);
 	switch (command->opcode) {
@@ -415,7 +461,7 @@ static inline void fake_post(uint16_t sq, uint16_t cid, uint16_t status, uint32_
 {
 	uint16_t id = fake.sqs[sq].cq;
 	struct fake_ring *cq = &fake.cqs[id];
-	uint32_t head = fake.registers[0x1000 / 4 + 2 * id + 1];
+	uint32_t head = *fake_doorbell(id, true);
 	struct spw_vfio_completion *entry;
 
 	if (cq->entries == 0)
@@ -431,6 +477,8 @@ static inline void fake_post(uint16_t sq, uint16_t cid, uint16_t status, uint32_
 	entry->sq_id = sq;
 	entry->sq_head = (uint16_t)fake.sqs[sq].at;
 	entry->cid = cid;
+	if (fake.says_more)
+		status |= 0x2000;
 	/* The phase last. */
 	*(volatile uint16_t *)&entry->status = (uint16_t)(status << 1 | !(cq->at & cq->entries));
 	cq->at++;
@@ -463,15 +511,15 @@ static inline void fake_complete(const struct fake_command *c)
 static inline void fake_fetch(uint16_t id)
 {
 	struct fake_ring *sq = &fake.sqs[id];
-	uint32_t tail = fake.registers[0x1000 / 4 + 2 * id];
+	uint32_t tail = *fake_doorbell(id, false);
 
 	if (tail >= sq->entries) {
 		fake_fault("a tail beyond its ring", tail);
 		return;
 	}
 	fake.doorbells += sq->at != tail;
-	fake.head_doorbells += fake.heads_seen[id] != fake.registers[0x1000 / 4 + 2 * id + 1];
-	fake.heads_seen[id] = fake.registers[0x1000 / 4 + 2 * id + 1];
+	fake.head_doorbells += fake.heads_seen[id] != *fake_doorbell(id, true);
+	fake.heads_seen[id] = *fake_doorbell(id, true);
 	while (sq->at != tail && fake.pending_count < FAKE_PENDING) {
 		const union spw_vfio_command *at =
 			(const void *)fake_reach(sq->iova + sq->at * sizeof(*at), sizeof(*at));
@@ -508,7 +556,14 @@ static inline void fake_configure(void)
 	volatile uint32_t *r = fake.registers;
 	uint32_t config = r[0x14 / 4];
 
-	if ((config & 1) && !fake.enabled && !fake.never_ready) {
+	if (fake.still_starts > 0) {
+		if (!(config & 1))
+			fake_fault("is told to stop while it starts", config);
+		fake.enabled = --fake.still_starts == 0;
+		r[0x1c / 4] = fake.enabled;
+	} else if ((config & 1) && !fake.enabled && fake.fails_to_start) {
+		r[0x1c / 4] |= 2;
+	} else if ((config & 1) && !fake.enabled && !fake.never_ready) {
 		fake_reset();
 		if ((config >> 16 & 0xf) != 6 || (config >> 20 & 0xf) != 4 || (config >> 7 & 0xf) != 0)
 			fake_fault("a configuration", config);
@@ -516,7 +571,7 @@ static inline void fake_configure(void)
 						 .entries = (r[0x24 / 4] & 0xfff) + 1};
 		fake.cqs[0] = (struct fake_ring){.iova = r[0x30 / 4] | (uint64_t)r[0x34 / 4] << 32,
 						 .entries = (r[0x24 / 4] >> 16 & 0xfff) + 1};
-		r[0x1000 / 4] = r[0x1004 / 4] = 0;
+		*fake_doorbell(0, false) = *fake_doorbell(0, true) = 0;
 		fake.enabled = true;
 		r[0x1c / 4] = (r[0x1c / 4] & 2) | 1;
 	} else if (!(config & 1) && fake.enabled && !fake.never_stops) {
@@ -639,9 +694,12 @@ int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	fake.cut = fake.closed = fake.transfers = false;
 	fake_reset();
 	memset(fake.registers, 0, FAKE_REGISTERS);
-	/* CAP: 1024 entries, in one piece, 1 s until ready, NVM command set, pages of 4 KiB. */
-	fake.registers[0] = 1023u | 1u << 16 | 2u << 24;
-	fake.registers[1] = 1u << 5;
+	/* CAP: rings in one piece, NVM command set, pages of 4 KiB. */
+	fake.registers[0] = fake.mqes | 1u << 16 | fake.to << 24;
+	fake.registers[1] = fake.dstrd | 1u << 5 | (fake.crto ? 1u << 27 : 0);
+	fake.registers[0x68 / 4] = fake.crto;
+	if (fake.still_starts)
+		fake.registers[0x14 / 4] = 1;
 	if (fake.still_runs) {
 		fake.enabled = true;
 		fake.registers[0x14 / 4] = fake.registers[0x1c / 4] = 1;
@@ -666,6 +724,8 @@ static inline void fake_begin(unsigned block_shift)
 		.registers = registers ? registers : calloc(1, FAKE_REGISTERS),
 		.block_shift = block_shift,
 		.mdts = FAKE_MDTS,
+		.mqes = 1023,
+		.to = 2,
 		.never_after = FAKE_NEVER,
 		.next_iova = 0x100000000,
 		.seed = 1,

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_vfio_spec.c - queues over a controller in memory that is unlike most, within what the specification
+ * allows: how it starts, what it takes at a time, what it tells
+ */
+/* wrap: spw_vfio_link_open */
+#include "tests/unit/vfio_rig.h"
+
+#include "engine/vfio_namespace.h"
+
+#define PATIENCE_NS 20000000000
+
+static void close_device(void)
+{
+	spw_device_close(device);
+	device = NULL;
+	assert_true(fake.closed);
+}
+
+static void expect_refusal(int error, const char *words)
+{
+	assert_int_equal(spw_device_open(PATH, NULL, &device), error);
+	expect_error(words);
+	assert_null(device);
+	assert_true(fake.closed);
+}
+
+static void transfer_some(void)
+{
+	for (unsigned i = 0; i < 100; i++) {
+		memset(memory, (int)i, 65536);
+		assert_int_equal(run(SPW_WRITE, memory, 65536, i * 4096), 65536);
+		assert_int_equal(run(SPW_READ, memory + 65536, 65536, i * 4096), 65536);
+		assert_memory_equal(memory, memory + 65536, 65536);
+	}
+}
+
+/* ---- Starting --------------------------------------------------------------------------------------------------------------- */
+
+/* The admin queue, which always has a request for events in it, has rings of its own size. */
+static void test_the_smallest_rings(void **state)
+{
+	(void)state;
+	close_device();
+	fake.mqes = 1;
+	open_device();
+	open_queue_of(8, true, 20000);
+	transfer_some();
+	assert_int_equal(spw_device_pread(device, foreign, 65536, 0), 0);
+}
+
+static void test_doorbells_far_from_each_other(void **state)
+{
+	(void)state;
+	close_device();
+	fake.dstrd = 5;
+	open_device();
+	open_queue_of(8, true, 20000);
+	transfer_some();
+}
+
+static void test_registers_without_doorbells_for_queues(void **state)
+{
+	(void)state;
+	close_device();
+	fake.dstrd = 8;
+	fake.link.registers_bytes = 0x1800;
+	expect_refusal(-EPROTO, "no doorbells for a queue");
+	fake.link.registers_bytes = 0x1410;
+	expect_refusal(-EPROTO, "no doorbells for a queue");
+	fake.link.registers_bytes = 0x1400;
+	expect_refusal(-EPROTO, "queue 0 has its doorbells beyond");
+	fake.dstrd = 0;
+	fake.link.registers_bytes = FAKE_REGISTERS;
+	open_device();
+}
+
+static void test_how_long_a_start_may_take(void **state)
+{
+	static const struct {
+		uint32_t to, crto, ms;
+	} cases[] = {{0, 0, 500}, {3, 0, 1500}, {3, 7, 3500}, {7, 3, 3500}, {255, 600, 300000}};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		close_device();
+		fake.to = cases[i].to;
+		fake.crto = cases[i].crto;
+		open_device();
+		assert_int_equal(device->vfio->controller->ready_ms, cases[i].ms);
+	}
+}
+
+/* It says so, and is neither waited for as long as a start may take, nor asked to shut down. */
+static void test_a_controller_that_fails_to_start(void **state)
+{
+	uint64_t start_ns = spw_clock_ns();
+
+	(void)state;
+	close_device();
+	fake.fails_to_start = true;
+	fake.never_shuts_down = true;
+	fake.shutdowns = 0;
+	fake.to = 255;
+	expect_refusal(-EIO, "reports a fatal error (CSTS.CFS)");
+	assert_true(spw_clock_ns() - start_ns < PATIENCE_NS);
+	assert_int_equal(fake.shutdowns, 0);
+	fake.fails_to_start = fake.never_shuts_down = false;
+	fake.to = 2;
+	open_device();
+}
+
+static void test_a_controller_that_never_starts_is_not_shut_down(void **state)
+{
+	(void)state;
+	close_device();
+	fake.shutdowns = 0;
+	fake.never_ready = fake.never_shuts_down = true;
+	expect_refusal(-ETIMEDOUT, "does not start within 1000 ms");
+	assert_int_equal(fake.shutdowns, 0);
+	fake.never_ready = fake.never_shuts_down = false;
+	open_device();
+}
+
+/* Whoever had it before was killed as it was starting it: to stop it then may be lost on it. */
+static void test_a_controller_that_is_just_starting_when_opened(void **state)
+{
+	(void)state;
+	close_device();
+	fake.still_starts = 20;
+	open_device();
+	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
+	close_device();
+	/* It fails to: stopped as any other. */
+	fake.still_starts = UINT32_MAX;
+	fake.to = 1;
+	expect_refusal(-ETIMEDOUT, "does not stop within 500 ms");
+	assert_false(fake.transfers);
+	fake.still_starts = 0;
+	open_device();
+}
+
+/* ---- How much at a time ----------------------------------------------------------------------------------------------------- */
+
+static void expect_zeroes(uint64_t offset, uint64_t len)
+{
+	const char *drive = fake.drives[0];
+
+	for (uint64_t i = 0; i < len; i++)
+		if (drive[offset + i] != 0)
+			fail_msg("byte %llu is not zero", (unsigned long long)(offset + i));
+	assert_int_not_equal(drive[offset - 1], 0);
+	assert_int_not_equal(drive[offset + len], 0);
+}
+
+static void test_limits_of_what_moves_no_data(void **state)
+{
+	uint32_t block = 1u << fake.block_shift;
+
+	(void)state;
+	close_device();
+	fake.has_limits = true;
+	fake.wzsl = 2;
+	fake.dmrsl = 16;
+	memset(fake.drives[0], 0x77, FAKE_DRIVE_BYTES);
+	open_device();
+	assert_int_equal(spw_device_write_zeroes(device, block, 131072 + block), 0);
+	expect_zeroes(block, 131072 + block);
+	assert_int_equal(fake.zeroes, 9);
+	assert_int_equal(spw_device_discard(device, 1u << 20, 33 * block), 0);
+	expect_zeroes(1u << 20, 33 * block);
+	assert_int_equal(fake.deallocations, 3);
+	open_queue_of(4, true, 20000);
+	assert_int_equal(run(SPW_DISCARD, NULL, 33 * block, 2u << 20), 33 * block);
+	expect_zeroes(2u << 20, 33 * block);
+	assert_int_equal(fake.deallocations, 6);
+	/* What is within the limit goes by the queue. */
+	assert_int_equal(run(SPW_DISCARD, NULL, 16 * block, 3u << 20), 16 * block);
+	expect_zeroes(3u << 20, 16 * block);
+	assert_int_equal(fake.deallocations, 7);
+	spw_queue_close(queue);
+	queue = NULL;
+	close_device();
+	/* A limit of all ranges of a command is one of a single range too. */
+	fake.dmrsl = 0;
+	fake.dmsl = 8;
+	open_device();
+	assert_int_equal(spw_device_discard(device, 4u << 20, 17 * block), 0);
+	expect_zeroes(4u << 20, 17 * block);
+	assert_int_equal(fake.deallocations, 10);
+}
+
+static void test_no_limits(void **state)
+{
+	(void)state;
+	assert_int_equal(device->vfio->controller->zeroes_bytes_max, COMMAND_MAX);
+	assert_int_equal(spw_vfio_deallocate_max(device->vfio),
+			 (uint64_t)SPW_VFIO_DEALLOCATE_BLOCKS_MAX << fake.block_shift);
+	close_device();
+	fake.has_limits = true;
+	fake.wzsl = 31;
+	open_device();
+	assert_int_equal(device->vfio->controller->zeroes_bytes_max, COMMAND_MAX);
+	assert_int_equal(device->vfio->controller->deallocate_blocks_max, UINT32_MAX);
+}
+
+/* ---- What it tells ---------------------------------------------------------------------------------------------------------- */
+
+static void say_event(uint32_t event)
+{
+	said[0] = '\0';
+	fake_pump();
+	fake_event(event);
+	for (uint64_t start_ns = spw_clock_ns(); !said[0] && spw_clock_ns() - start_ns < PATIENCE_NS;)
+		(void)run(SPW_FLUSH, NULL, 0, 0);
+}
+
+/* The status says: a success, and more about it in the log of errors. */
+static void test_success_about_which_there_is_more(void **state)
+{
+	struct spw_queue_stats stats;
+
+	(void)state;
+	close_device();
+	fake.says_more = true;
+	open_device();
+	open_queue_of(8, true, 40);
+	transfer_some();
+	assert_int_equal(run(SPW_READ, foreign, 65536, 8192), 65536);
+	assert_memory_equal(foreign, fake.drives[0] + 8192, 65536);
+	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
+	assert_int_equal(spw_device_pread(device, foreign, 65536, 4096), 0);
+	assert_memory_equal(foreign, fake.drives[0] + 4096, 65536);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.retries + stats.errors, 0);
+	say_event(0x020101);
+	expect_said("the temperature is over its limit");
+}
+
+/* Those of other kinds are heard all the same. */
+static void test_events_whose_page_cannot_be_read(void **state)
+{
+	(void)state;
+	open_queue_of(4, true, 40);
+	fake.refuses_pages = true;
+	say_event(0xc00007);
+	expect_said("something of its own");
+	say_event(0x020101);
+	expect_said("the temperature is over its limit");
+	assert_false(fake.cut);
+}
+
+static void open_with_notices(void)
+{
+	close_device();
+	fake.oaes = 1u << 8;
+	open_device();
+	assert_int_equal(fake.events_asked, 0x11f);
+	open_queue_of(8, true, 40);
+}
+
+static void test_namespaces_that_have_not_changed(void **state)
+{
+	(void)state;
+	assert_int_equal(fake.events_asked, 0x1f);
+	open_with_notices();
+	for (unsigned i = 0; i < 3; i++) {
+		say_event(0x040002);
+		expect_said("namespaces have changed");
+	}
+	transfer_some();
+	assert_false(fake.cut);
+}
+
+/* Formatted, replaced, cut, detached: writes would end up where they do not belong. */
+static void test_namespaces_that_have_changed(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		open_with_notices();
+		fake.block_shift += i == 0 ? 3 : 0;
+		fake.unique = i == 1 ? 7 : 0;
+		fake.is_cut = i == 2;
+		fake.is_detached = i == 3;
+		say_event(0x040002);
+		for (uint64_t start_ns = spw_clock_ns(); !fake.cut && spw_clock_ns() - start_ns < PATIENCE_NS;)
+			(void)run(SPW_FLUSH, NULL, 0, 0);
+		assert_true(fake.cut);
+		expect_said("namespace 1 is not what it was when it was opened");
+		assert_int_equal(run(SPW_WRITE, memory, 4096, 0), -ENODEV);
+		spw_queue_close(queue);
+		queue = NULL;
+		close_device();
+		fake.block_shift = 9;
+		fake.unique = 0;
+		fake.is_cut = fake.is_detached = false;
+		open_device();
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_the_smallest_rings),
+		TEST(test_doorbells_far_from_each_other),
+		TEST(test_registers_without_doorbells_for_queues),
+		TEST(test_how_long_a_start_may_take),
+		TEST(test_a_controller_that_fails_to_start),
+		TEST(test_a_controller_that_never_starts_is_not_shut_down),
+		TEST(test_a_controller_that_is_just_starting_when_opened),
+		TEST(test_limits_of_what_moves_no_data),
+		TEST_4K(test_limits_of_what_moves_no_data),
+		TEST(test_no_limits),
+		TEST(test_success_about_which_there_is_more),
+		TEST(test_events_whose_page_cannot_be_read),
+		TEST(test_namespaces_that_have_not_changed),
+		TEST(test_namespaces_that_have_changed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
