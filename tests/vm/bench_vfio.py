@@ -3,8 +3,10 @@
 # tests/vm/bench_vfio.py - drives driven from user space beside fio through the kernel, in the virtual machine: `make bench-vfio`
 """Interleaved rounds of the same work by all on drives of one model; the table holds medians, the ratio that of each round.
 
-Drives 0 to 3 stay with the kernel, for fio; drives 4 to 7 are behind vfio. An emulated drive measures the emulator as much as the tools: only
-ratios mean anything. BENCH_ROUNDS (5), BENCH_SECONDS per run (2), BENCH_ONLY: a word that the row's name must contain.
+Drives 0 to 3 and 8 stay with the kernel, for fio; drives 4 to 7 and 9 are behind vfio. Drives 8 and 9 have no medium: the emulator reads no
+file for them, and what is left is the way to the drive and the emulated drive itself, the same for both. An emulated drive measures
+the emulator as much as the tools: only ratios mean anything. BENCH_ROUNDS (5), BENCH_SECONDS per run (2), BENCH_ONLY: a word that the
+row's name must contain.
 """
 import json
 import os
@@ -18,8 +20,11 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 SECONDS = os.environ.get("BENCH_SECONDS", "2")
 SPILLWAY = os.path.join(os.environ["SPW_BUILD"], "spillway")
 NAMES = os.environ["SPW_TEST_DEVICES"].split()
-BLOCK, VFIO = NAMES[:4], NAMES[4:]
+BLOCK, VFIO = NAMES[:4], NAMES[4:8]
+NO_MEDIUM = NAMES[8:]
 CHARACTER = [re.sub("nvme", "ng", path) for path in BLOCK]
+NO_MEDIUM_WORDS = ", drive without a medium"
+NEVER_WRITTEN_WORDS = ", of blocks never written"
 COMMON = ["--norandommap", "--output-format=json", f"--runtime={SECONDS}", "--time_based", "--size=64m"]
 FIXED = ["--thread", "--fixedbufs=1", "--registerfiles=1", "--scramble_buffers=0", *COMMON]
 OURS = [SPILLWAY, "bench", "--name=j", "--fixedbufs", "--allow-destructive", "--scramble_buffers=0", *COMMON]
@@ -36,22 +41,22 @@ def run(command):
     return {"iops": sum(side["iops"] for side in sides), "bw": sum(side["bw_bytes"] for side in sides)}
 
 
-def block(*words):
-    return ["fio", "--name=j", "--ioengine=io_uring", "--direct=1", *FIXED, f"--filename={BLOCK[0]}", *words]
+def block(path, *words):
+    return ["fio", "--name=j", "--ioengine=io_uring", "--direct=1", *FIXED, f"--filename={path}", *words]
 
 
-def small(depth):
+def small(depth, theirs=BLOCK[0], ours=VFIO[0]):
     words = ["--rw=randread", "--bs=4k", f"--iodepth={depth}"]
     batch = [f"--iodepth_batch_submit={max(depth // 4, 1)}", f"--iodepth_batch_complete_min={max(depth // 4, 1)}"]
-    return f"4 KiB random read, depth {depth}", "iops", {"fio io_uring polled": block("--hipri", *words, *batch)}, \
-        OURS + [f"--filename={VFIO[0]}", *words, *batch]
+    return f"4 KiB random read, depth {depth}", "iops", {"fio io_uring polled": block(theirs, "--hipri", *words, *batch)}, \
+        OURS + [f"--filename={ours}", *words, *batch]
 
 
 def large(rw):
     # A polled request that the kernel splits never ends on Linux 6.1: polled, fio takes two of 504 KiB for each of 1 MiB.
     words = [f"--rw={rw}", "--iodepth=8"]
-    return f"1 MiB {rw}, depth 8", "bw", {"fio io_uring": block(*words, "--bs=1m"),
-                                          "fio io_uring polled": block("--hipri", f"--rw={rw}", "--iodepth=16", "--bs=504k")}, \
+    return f"1 MiB {rw}, depth 8", "bw", {"fio io_uring": block(BLOCK[0], *words, "--bs=1m"),
+                                          "fio io_uring polled": block(BLOCK[0], "--hipri", f"--rw={rw}", "--iodepth=16", "--bs=504k")}, \
         OURS + [f"--filename={VFIO[0]}", *words, "--bs=1m"]
 
 
@@ -82,10 +87,14 @@ def measure(name, unit, theirs, ours):
 def main():
     only = os.environ.get("BENCH_ONLY", "")
     print("| work | fio, best of | fio | spillway vfio | ratio | least and most |\n|---|---|---|---|---|---|", flush=True)
+    for depth in (32, 1):
+        name, *rest = small(depth, *NO_MEDIUM)
+        if only in name + NO_MEDIUM_WORDS:
+            measure(name + NO_MEDIUM_WORDS, *rest)
     # Of blocks that were never written QEMU knows that they are zero: no reading of its file takes part.
     name, *rest = small(32)
-    if only in name:
-        measure(name + ", of blocks never written", *rest)
+    if only in name + NEVER_WRITTEN_WORDS:
+        measure(name + NEVER_WRITTEN_WORDS, *rest)
     for path in BLOCK + VFIO:
         subprocess.run([SPILLWAY, "bench", f"--filename={path}", "--rw=write", "--bs=256k", "--iodepth=8", "--size=64m", "--allow-destructive"],
                        check=True, stdout=subprocess.DEVNULL)

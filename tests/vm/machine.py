@@ -77,6 +77,7 @@ class Options:
         self.write_cache = True
         self.shares = []  # folders of the host that the machine may write to
         self.errors = {}  # drive number: list of rules of QEMU's blkdebug
+        self.no_medium = []  # drive numbers: keep nothing and read as zeroes, at no cost but that of the drive itself
         self.logs = {}  # drive number: file that gets every write and flush, as dm-log-writes has them
         self.append = ""  # to the kernel's command line
         self.qemu = []  # more arguments
@@ -127,6 +128,8 @@ class Machine:
 
     def block_node(self, number):
         """The layers under a drive, as QEMU takes them."""
+        if number in self.options.no_medium:
+            return {"driver": "null-co", "node-name": f"d{number}", "size": self.options.drive_bytes, "read-zeroes": True, "discard": "unmap"}
         node = {"driver": "raw", "file": {"driver": "file", "filename": self.drive_image(number), "aio": "native",
                                           "discard": "unmap", "cache": {"direct": True, "no-flush": False}}}
         if number in self.options.errors:
@@ -146,8 +149,9 @@ class Machine:
     def drive_arguments(self):
         arguments = []
         for number in range(self.options.drives):
-            with open(self.drive_image(number), "wb") as file:
-                file.truncate(self.options.drive_bytes)
+            if number not in self.options.no_medium:
+                with open(self.drive_image(number), "wb") as file:
+                    file.truncate(self.options.drive_bytes)
             if number in self.options.logs:
                 with open(self.options.logs[number], "wb"):
                     pass
