@@ -63,7 +63,10 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 /* The admin queue's rings have limits of their own: CAP.MQES is for those of I/O. */
 #define ADMIN_ENTRIES_MAX 4096u
 
-/* Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off would be another question. */
+/*
+ * Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off would be another
+ * question.
+ */
 #define IDENTIFY_LIMITS         0x06u
 #define IDENTIFY_LIMITS_VERSION 0x00010200u
 
@@ -355,8 +358,8 @@ static const char *event_text(uint32_t event)
 }
 
 /*
- * The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again: for
- * those of other kinds also when the page cannot be read.
+ * The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again:
+ * for those of other kinds also when the page cannot be read.
  */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
 {

@@ -291,7 +291,7 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	assert_int_equal(eventfd_write(fd, 1), 0);
 	sleep_until_cut();
 	expect_said("the kernel wants the device back");
-	/* It stays readable, and keeps nobody awake; the wake, and polls that were left over, may do so for a turn. */
+	/* It stays readable, and keeps nobody awake; the wake, and polls left over, may do so for a turn. */
 	spw_queue_stats(queue, &before, sizeof(before));
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
 	spw_queue_stats(queue, &after, sizeof(after));
@@ -335,7 +335,10 @@ static void test_death_while_a_queue_sleeps(void **state)
 	expect_dead_then_alive();
 }
 
-/* Looking now and then ends no wait, neither one with a limit nor one without. On a busy machine a sleep may last as long as the wait. */
+/*
+ * Looking now and then ends no wait, neither one with a limit nor one without. On a busy machine a sleep may last as
+ * long as the wait.
+ */
 static void test_looking_at_controllers_ends_no_sleep(void **state)
 {
 	uint64_t begin_ns = spw_clock_ns();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_hold.c - controllers opened and closed at the same time, each of which waits for all the others to
- * get as far
+ * tests/unit/test_vfio_hold.c - controllers opened and closed at the same time, each of which waits for all the others
+ * to get as far
  */
 /* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin */
 #include <errno.h>
