@@ -29,9 +29,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define BLOCKS_MAX  (UINT64_C(1) << 40)
-#define EXTENTS_MAX (UINT64_C(1) << 30)
-
 #define SECOND_BITS   5u
 #define SECOND_COUNT  (1u << SECOND_BITS)
 #define FIRST_COUNT   37u /* lengths below 32, then 2^5 .. 2^40 */
@@ -41,7 +38,7 @@
 /* How many extents of one list an operation in constant time may look at. */
 #define LOOK_MAX 8u
 
-/* Values of list_prev that are not the index of a descriptor; above any index (2 * EXTENTS_MAX + 1). */
+/* Values of list_prev that are not the index of a descriptor; above any index (2 * SPW_ALLOC_EXTENTS_MAX + 1). */
 #define DESC_USED  UINT32_MAX
 #define DESC_SPARE (UINT32_MAX - 1)
 
@@ -231,10 +228,10 @@ int spw_alloc_open(uint64_t blocks_total, uint64_t extents_max, struct spw_alloc
 	struct spw_alloc *alloc;
 
 	*result = NULL;
-	if (blocks_total == 0 || blocks_total > BLOCKS_MAX)
+	if (blocks_total == 0 || blocks_total > SPW_ALLOC_BLOCKS_MAX)
 		return spw_error(-EINVAL, "an allocator of %llu blocks: give 1 to 2^40",
 				 (unsigned long long)blocks_total);
-	if (extents_max == 0 || extents_max > EXTENTS_MAX)
+	if (extents_max == 0 || extents_max > SPW_ALLOC_EXTENTS_MAX)
 		return spw_error(-EINVAL, "an allocator for %llu extents: give 1 to 2^30",
 				 (unsigned long long)extents_max);
 	alloc = calloc(1, sizeof(*alloc));

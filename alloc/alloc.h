@@ -23,6 +23,9 @@
 
 struct spw_alloc; /* opaque */
 
+#define SPW_ALLOC_BLOCKS_MAX  (UINT64_C(1) << 40)
+#define SPW_ALLOC_EXTENTS_MAX (UINT64_C(1) << 30)
+
 struct spw_extent {
 	uint64_t start_block;
 	uint64_t len_blocks;
@@ -43,7 +46,8 @@ struct spw_alloc_stats {
  * @extents_max:  allocated extents that may exist at once; memory is reserved for that many (and the free ones between them) and
  *                committed as it is used
  *
- * Return: 0; -EINVAL blocks_total is 0 or above 2^40, or extents_max is 0 or above 2^30; -ENOMEM.
+ * Return: 0; -EINVAL blocks_total is 0 or above SPW_ALLOC_BLOCKS_MAX, or extents_max is 0 or above
+ * SPW_ALLOC_EXTENTS_MAX; -ENOMEM.
  */
 int spw_alloc_open(uint64_t blocks_total, uint64_t extents_max, struct spw_alloc **alloc);
 void spw_alloc_close(struct spw_alloc *alloc);

@@ -19,7 +19,8 @@
  *              come.
  *   STORE-3    A message that frees space is in the inbox before the reservation is given back, so that the worker
  *              frees the extents before it places what was reserved in their stead.
- *   STORE-4    Copy memory is held only by transfers in flight, so waiting for it always ends.
+ *   STORE-4    Copy memory is held only by transfers in flight, and by those of one drive never more than its share,
+ *              so waiting for it ends even if a drive never answers.
  *   STORE-5    A write is cut only from a request that could not be cancelled any more (state ACTIVE).
  */
 #ifndef SPW_STORE_INTERNAL_H
@@ -201,6 +202,7 @@ struct store_drive {
 	uint64_t blocks_total;
 	/* worker */
 	uint32_t in_flight;
+	uint32_t bounces; /* copy memory that its transfers in flight hold */
 	uint64_t bytes_placed;
 	uint32_t bypassed[LEVELS];
 	struct read_list waiting[SPW_CLASSES];
@@ -256,6 +258,7 @@ struct spw_store {
 	int numa_node;         /* that all drives lie on and that the worker and the arena are on, too; -1: none */
 	cpu_set_t worker_cpus; /* of that node, as far as whoever opened the store may run there */
 	char description[512];
+	uint32_t *own;   /* reads 0 in a child of fork(2); NULL: the kernel does not see to that */
 	sem_t stop_told; /* who closes the store has woken the worker and touches the queue no more */
 
 	/* worker */
@@ -268,8 +271,8 @@ struct spw_store {
 	uint32_t overlap_bytes_min;      /* of a piece whose checksum is computed while the drives work */
 	uint8_t *tails;                  /* block_bytes for each transfer */
 	uint8_t **bounces;               /* free copy buffers of chunk_bytes, the last used on top */
-	uint32_t bounces_free, bounces_total;
-	uint8_t *bounce_memory;
+	uint32_t bounces_free;
+	uint32_t bounces_per_drive; /* in flight to or from one at once, at most */
 	struct spw_request *writes_first, *writes_last;
 	uint64_t reads_waiting; /* in the drives' lists, retries included */
 	uint32_t first_drive;   /* where the next round over the drives begins */
@@ -315,6 +318,9 @@ void spw_request_end(struct spw_request *request);
 void spw_request_fail(struct spw_request *request, int error, const char *format, ...) SPW_PRINTF(3, 4);
 bool spw_request_begin(struct spw_request *request);
 
+/* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
+int spw_store_owned(const struct spw_store *store);
+
 /* store/worker.c */
 int spw_store_settle(struct spw_store *store);
 void spw_store_push(struct spw_store *store, struct message *message);
@@ -331,6 +337,7 @@ void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
 void spw_latency_refresh(struct store_drive *drive);
+bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
 

@@ -117,6 +117,8 @@ int spw_store_free(struct spw_store *store, spw_object id)
 	struct object *object;
 	uint64_t state;
 
+	if (spw_store_owned(store))
+		return -EPERM;
 	if ((uint32_t)id.value >= store->opts.objects_max)
 		return spw_error(-ENOENT, "no such object");
 	object = &store->objects[(uint32_t)id.value];

@@ -184,7 +184,8 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 	transfer->piece = read->piece;
 	if (fits_directly(request, piece)) {
 		transfer->direct = request->bytes + (piece->object_offset - request->offset_bytes);
-	} else if (!spw_bounce_take(store, transfer)) {
+	} else if (!spw_bounce_allowed(store, drive) || !spw_bounce_take(store, transfer)) {
+		count_add(&store->count.waits_for_copy_memory, 1);
 		spw_transfer_give(transfer);
 		return false;
 	}

@@ -59,7 +59,9 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 		*out = NULL;
 	if (len == 0 || (!bytes && !vector) || (!notify && !out))
 		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
-	rc = spw_object_create(store, len, id);
+	rc = spw_store_owned(store);
+	if (!rc)
+		rc = spw_object_create(store, len, id);
 	if (rc)
 		return rc;
 	request = request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify);
@@ -111,6 +113,8 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 		*out = NULL;
 	if (!notify && !out)
 		return spw_error(-EINVAL, "a notify or a request to wait for is needed");
+	if (spw_store_owned(store))
+		return -EPERM;
 	request = request_take(store, kind, NULL, notify);
 	if (!request)
 		return -ENOBUFS;
@@ -152,6 +156,8 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 		*out = NULL;
 	if (len == 0 || !bytes || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
 		return spw_error(-EINVAL, "get needs memory, a class, and a notify or a request to wait for");
+	if (spw_store_owned(store))
+		return -EPERM;
 	object = spw_object_acquire(store, id);
 	if (!object)
 		return spw_error(-ENOENT, "no such object: it was freed, or never was");
@@ -312,6 +318,8 @@ static int turn_inline(struct spw_store *store, bool wait)
 
 int spw_request_test(struct spw_request *request)
 {
+	if (spw_store_owned(request->store))
+		return -EPERM;
 	if (request->store->opts.inline_mode && !has_ended(request)) {
 		int rc = turn_inline(request->store, false);
 
@@ -325,6 +333,8 @@ int spw_request_test(struct spw_request *request)
 
 int spw_request_wait(struct spw_request *request)
 {
+	if (spw_store_owned(request->store))
+		return -EPERM;
 	while (!has_ended(request)) {
 		uint32_t not_ended = ENDED_NOT;
 
@@ -368,6 +378,8 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	if (count == 0 || count > INT_MAX)
 		return spw_error(-EINVAL, "there is no request to wait for");
 	store = requests[0]->store;
+	if (spw_store_owned(store))
+		return -EPERM;
 	for (;;) {
 		/* Read before the requests: an end after this changes it, and the wait returns at once. */
 		uint32_t sequence = atomic_load(&store->ended_sequence);
@@ -404,6 +416,8 @@ int spw_request_cancel(struct spw_request *request)
 	struct spw_store *store = request->store;
 	int queued = REQUEST_QUEUED;
 
+	if (spw_store_owned(store))
+		return -EPERM;
 	if (!atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_CANCELLED, memory_order_acq_rel,
 						     memory_order_acquire))
 		return spw_error(-EALREADY, "the request is under way or has ended");

@@ -59,10 +59,9 @@ static int lock_partition(struct spw_store *store, uint32_t partition)
  * gone, the kernel is still taking down its rings, which hold the drives open, and the lock with them. Nothing tells
  * when it is done.
  */
-static int lock_taken_partition(struct spw_store *store)
+static int lock_taken_partition(struct spw_store *store, uint64_t deadline_ns)
 {
 	const struct timespec interval = {.tv_nsec = 10000000};
-	uint64_t deadline_ns = spw_clock_ns() + TEARDOWN_NS_MAX;
 	struct spw_status *holder = malloc(sizeof(*holder));
 	char uuid[SPW_UUID_TEXT_BYTES], words[256];
 	int rc = -EBUSY, found = -ENOMEM;
@@ -90,6 +89,7 @@ static int lock_taken_partition(struct spw_store *store)
 static int take_partition(struct spw_store *store)
 {
 	uint32_t wanted = store->opts.partition, count = store->assembly.superblocks[0].partition_count;
+	uint64_t deadline_ns = spw_clock_ns() + TEARDOWN_NS_MAX;
 	int rc = -EBUSY;
 
 	if (wanted != SPW_PARTITION_ANY && wanted >= count)
@@ -97,16 +97,49 @@ static int take_partition(struct spw_store *store)
 				 count);
 	if (wanted != SPW_PARTITION_ANY) {
 		rc = lock_partition(store, wanted);
-		return rc == -EBUSY ? lock_taken_partition(store) : rc;
+		return rc == -EBUSY ? lock_taken_partition(store, deadline_ns) : rc;
 	}
 	for (uint32_t i = 0; i < count && rc == -EBUSY; i++)
 		rc = lock_partition(store, i);
+	/* None is free: one whose process is gone will be. */
+	for (uint32_t i = 0; i < count && rc == -EBUSY; i++) {
+		store->partition = i;
+		rc = lock_taken_partition(store, deadline_ns);
+	}
 	if (rc == -EBUSY)
 		return spw_error(rc,
 				 "all %u partitions of the store are open in other processes: close one, or format "
 				 "with more --partitions",
 				 count);
 	return rc;
+}
+
+/*
+ * A child of fork(2) has no I/O thread, and the queue, the locks and the DMA memory stay its parent's. It shall
+ * notice.
+ */
+static int open_mark(struct spw_store *store)
+{
+	size_t len = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return -ENOMEM;
+	if (madvise(page, len, MADV_WIPEONFORK)) {
+		spw_log(&store->opts.log, SPW_LOG_INFO,
+			"a child of fork() that uses this store by mistake will not be told: %s", spw_strerror(-errno));
+		(void)munmap(page, len);
+		return 0;
+	}
+	store->own = page;
+	*store->own = 1;
+	return 0;
+}
+
+static void close_mark(struct spw_store *store)
+{
+	if (store->own)
+		(void)munmap(store->own, (size_t)sysconf(_SC_PAGESIZE));
 }
 
 static int open_drives(struct spw_store *store)
@@ -143,8 +176,13 @@ static int open_pieces(struct spw_store *store)
 	uint64_t chunks = store->blocks_total * store->block_bytes / store->chunk_bytes;
 	uint64_t count = store->opts.objects_max + 4 * chunks + 1024;
 
-	if (count >= PIECE_NONE)
-		count = PIECE_NONE - 1;
+	if (count > SPW_ALLOC_EXTENTS_MAX)
+		count = SPW_ALLOC_EXTENTS_MAX;
+	if (count < chunks)
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"of this store's space only %llu chunks of %llu bytes can be used: format it with a larger "
+			"chunk",
+			(unsigned long long)count, (unsigned long long)store->chunk_bytes);
 	store->pieces_max = (uint32_t)count;
 	store->pieces_bytes = count * sizeof(struct piece);
 	store->pieces = mmap(NULL, store->pieces_bytes, PROT_READ | PROT_WRITE,
@@ -223,6 +261,8 @@ static int open_memory(struct spw_store *store)
 	store->bounces = calloc(wanted, sizeof(*store->bounces));
 	if (!store->bounces)
 		return -ENOMEM;
+	/* STORE-4 */
+	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
 	/* The lowest on top: memory that is never needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)
 		store->bounces[store->bounces_free++] = (uint8_t *)memory + (i - 1) * store->chunk_bytes;
@@ -273,9 +313,10 @@ static int open_queue(struct spw_store *store)
 
 int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts, struct spw_store **out)
 {
-	int (*const parts[])(struct spw_store *) = {take_partition,   open_drives,    open_pieces,    open_slots,
-						    spw_store_settle, open_memory,    open_transfers, open_queue,
-						    spw_publish_open, spw_store_start};
+	int (*const parts[])(struct spw_store *) = {
+		take_partition, open_mark,      open_drives, open_pieces,      open_slots,      spw_store_settle,
+		open_memory,    open_transfers, open_queue,  spw_publish_open, spw_store_start,
+	};
 	struct spw_store *store;
 	int rc;
 
@@ -302,10 +343,19 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 	return 0;
 }
 
+int spw_store_owned(const struct spw_store *store)
+{
+	if (!store->own || *store->own)
+		return 0;
+	return spw_error(
+		-EPERM,
+		"the store was opened before fork(), and is the parent's: open a partition of its own in the child");
+}
+
 /* Also closes what was opened only in part. Keeps the thread's last error. */
 void spw_store_close(struct spw_store *store)
 {
-	if (!store)
+	if (!store || spw_store_owned(store))
 		return;
 	spw_store_stop(store);
 	spw_publish_close(store);
@@ -326,6 +376,7 @@ void spw_store_close(struct spw_store *store)
 	free(store->requests);
 	free(store->drives);
 	spw_assembly_close(&store->assembly);
+	close_mark(store);
 	if (atomic_load(&store->eventfd) >= 0)
 		(void)close(atomic_load(&store->eventfd));
 	free(store);
@@ -335,8 +386,10 @@ void spw_store_close(struct spw_store *store)
 
 int spw_store_poll(struct spw_store *store, bool wait)
 {
-	int ended;
+	int ended = spw_store_owned(store);
 
+	if (ended)
+		return ended;
 	if (!store->opts.inline_mode)
 		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
 	do
@@ -347,7 +400,10 @@ int spw_store_poll(struct spw_store *store, bool wait)
 
 int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
 {
-	return spw_arena_alloc(store->arena, len, memory);
+	int rc = spw_store_owned(store);
+
+	*memory = NULL;
+	return rc ? rc : spw_arena_alloc(store->arena, len, memory);
 }
 
 void spw_store_release(struct spw_store *store, void *memory)

@@ -38,12 +38,17 @@ void spw_transfer_give(struct transfer *transfer)
 	store->transfer_free = transfer;
 }
 
+/* STORE-4. False: what this drive may hold of the copy memory is in flight to or from it. */
+bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
+{
+	return store->drives[drive].bounces < store->bounces_per_drive;
+}
+
 /* Copy memory for one chunk. False: all of it is in flight, and comes back when something ends (STORE-4). */
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
 		SPW_ASSERT(store->transfers_in_flight > 0);
-		count_add(&store->count.waits_for_copy_memory, 1);
 		return false;
 	}
 	/* The one used last: its cache lines and pages are warm. */
@@ -118,6 +123,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	transfer->request->in_flight++;
 	store->transfers_in_flight++;
 	drive->in_flight++;
+	drive->bounces += transfer->bounce != NULL;
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
 	if (drive->in_flight > atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed))
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight, memory_order_relaxed);
@@ -144,6 +150,7 @@ void spw_transfer_ended(struct transfer *transfer)
 	}
 	store->transfers_in_flight--;
 	drive->in_flight--;
+	drive->bounces -= transfer->bounce != NULL;
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
 	rate_end(io->op == SPW_READ ? &drive->read_rate : &drive->write_rate, now_ns, bytes);
 	spw_histogram_add(io->op == SPW_READ ? &drive->read_latency : &drive->write_latency,

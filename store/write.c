@@ -366,6 +366,8 @@ static bool is_aligned(const struct spw_store *store, const struct spw_request *
 bool spw_write_next(struct spw_store *store, const bool willing[])
 {
 	struct spw_request *request = store->writes_first;
+	bool copies = !is_aligned(store, request);
+	bool able[SPW_DRIVES_MAX] = {false}, any_able = false;
 	struct transfer *transfer;
 	uint32_t drive;
 
@@ -375,12 +377,17 @@ bool spw_write_next(struct spw_store *store, const bool willing[])
 		spw_request_end(request);
 		return true;
 	}
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		able[i] = willing[i] && (!copies || spw_bounce_allowed(store, i));
+		any_able |= able[i];
+	}
 	transfer = spw_transfer_take(store);
-	if (!is_aligned(store, request) && !spw_bounce_take(store, transfer)) {
+	if (!any_able || (copies && !spw_bounce_take(store, transfer))) {
+		count_add(&store->count.waits_for_copy_memory, 1);
 		spw_transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL ? pull(store, willing) : take_turn(store, willing);
+	drive = store->opts.stripe == SPW_STRIPE_PULL ? pull(store, able) : take_turn(store, able);
 	if (drive == SPW_DRIVES_MAX) {
 		spw_transfer_give(transfer);
 		if (space_left(store))
@@ -388,7 +395,7 @@ bool spw_write_next(struct spw_store *store, const bool willing[])
 		fail_no_space(request);
 		return true;
 	}
-	issue(request, transfer, drive, willing);
+	issue(request, transfer, drive, able);
 	return true;
 }
 
@@ -486,7 +493,13 @@ static void write_done(struct spw_io *io)
 	}
 	spw_write_sum(transfer);
 	spw_transfer_give(transfer);
-	if (io->res < 0) {
+	if (io->res == -EFAULT || io->res == -ENOMEM) {
+		/* Not the drive's fault: the next one would fail the same way. */
+		spw_request_fail(request, io->res, "%s: cannot write %u bytes from the memory given: %s",
+				 spw_device_path(store->drives[io->device].device), io->len_bytes,
+				 spw_strerror(io->res));
+		spw_piece_unplace(store, &store->pieces[index]);
+	} else if (io->res < 0) {
 		struct piece *piece = &store->pieces[index];
 
 		count_add(&store->drives[piece->drive].write_errors, 1);

@@ -9,6 +9,9 @@
  *   Buffers    A buffer handed to put stays untouched by its owner until the request has ended; one handed to get
  *              holds undefined bytes until then. Any address and any length will do; memory from spw_store_alloc(),
  *              and any other that meets the drives' alignment, is not copied; every copy is counted.
+ *   Fork       A store belongs to the process that opened it. In a child of fork(2) every call that could do
+ *              something fails with -EPERM, and spw_store_close() leaves all to the parent; memory of
+ *              spw_store_alloc() is not there. The child may open a partition of its own.
  *   Objects    An object exists from a successful put until free. Its bytes never change. Nothing survives
  *              spw_store_close().
  *   Errors     0 or a count on success, a negative errno otherwise; spw_last_error() names the drive, the cause and
@@ -120,7 +123,8 @@ SPW_EXPORT void spw_store_close(struct spw_store *store);
  * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has not @len bytes left (nothing is stored); -ENOBUFS all
  * requests or all objects are in use (a freed object's slot comes back when the worker has seen it). The request's
  * own end: 0; -ENOSPC, -EIO no drive is left that takes it; -ENOBUFS fragmentation has used up the chunk descriptors;
- * -ECANCELED.
+ * -EFAULT @bytes is not readable memory; -ENOMEM the kernel has no memory for the transfer (of these two, no drive is
+ * to blame); -ECANCELED.
  */
 SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
 			     spw_object *object, struct spw_request **request);

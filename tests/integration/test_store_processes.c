@@ -183,6 +183,67 @@ static void test_in_use_is_left_alone(void **state)
 	assert_int_equal(info.partitions_in_use, 0);
 }
 
+/* ---- Forked ---- */
+
+static struct spw_store *inherited;
+static struct spw_request *inherited_request;
+static spw_object inherited_object;
+
+/* All that a child could do by mistake: it is told, nothing hangs, and nothing of the parent's is touched. */
+static void misuse(unsigned which)
+{
+	static uint8_t bytes[4096];
+	struct spw_request *request;
+	spw_object object;
+	void *memory;
+
+	(void)which;
+	(void)alarm(60);
+	child_check(spw_store_put(inherited, bytes, sizeof(bytes), NULL, &object, &request) == -EPERM);
+	child_check(strstr(spw_last_error(), "before fork()") != NULL);
+	child_check(spw_store_get(inherited, inherited_object, 0, bytes, sizeof(bytes), SPW_URGENT_READ, NULL,
+				  &request) == -EPERM);
+	child_check(spw_request_wait(inherited_request) == -EPERM);
+	child_check(spw_request_test(inherited_request) == -EPERM);
+	child_check(spw_request_wait_any(&inherited_request, 1, -1) == -EPERM);
+	child_check(spw_request_cancel(inherited_request) == -EPERM);
+	child_check(spw_store_flush(inherited, NULL, &request) == -EPERM);
+	child_check(spw_store_free(inherited, inherited_object) == -EPERM);
+	child_check(spw_store_alloc(inherited, 4096, &memory) == -EPERM);
+	child_check(spw_store_poll(inherited, false) == -EPERM);
+	spw_store_close(inherited);
+}
+
+static void test_child_of_fork(void **state)
+{
+	uint8_t *bytes = malloc(4 * MIB);
+	struct spw_store *store;
+	struct child *child;
+
+	(void)state;
+	assert_non_null(bytes);
+	content_fill(bytes, 4 * MIB, 7);
+	format_drives(4, 1, 0);
+	for (unsigned inline_mode = 0; inline_mode < 2; inline_mode++) {
+		struct spw_store_opts opts = partition_opts(0);
+
+		opts.inline_mode = inline_mode != 0;
+		assert_ok(try_open(drive_paths, 4, &opts, &inherited));
+		assert_ok(spw_store_put(inherited, bytes, 4 * MIB, NULL, &inherited_object, &inherited_request));
+		child = start(0, misuse);
+		assert_int_equal(reap(child), 0);
+		/* The partition is still the parent's, and its bytes too. */
+		assert_int_equal(open_partition(0, &store), -EBUSY);
+		assert_ok(spw_request_wait(inherited_request));
+		get_check(inherited, inherited_object, 0, bytes, 4 * MIB, 7);
+		assert_ok(spw_store_free(inherited, inherited_object));
+		close_store(inherited);
+		assert_ok(open_partition(0, &store));
+		close_store(store);
+	}
+	free(bytes);
+}
+
 /* ---- Killed ------------------------------------------------------------------------------------------------------------------- */
 
 /* Puts, gets and frees without end, all of it in flight. */
@@ -309,6 +370,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_partition_in_use, end_all),
 		cmocka_unit_test_teardown(test_in_use_is_left_alone, end_all),
+		cmocka_unit_test_teardown(test_child_of_fork, end_all),
 		cmocka_unit_test_teardown(test_killed_in_the_middle, end_all),
 		cmocka_unit_test_teardown(test_partitions_do_not_touch, end_all),
 	};

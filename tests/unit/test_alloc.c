@@ -504,9 +504,9 @@ static void test_open_refuses(void **state)
 	(void)state;
 	assert_int_equal(spw_alloc_open(0, 1, &alloc), -EINVAL);
 	assert_null(alloc);
-	assert_int_equal(spw_alloc_open(BLOCKS_MAX + 1, 1, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc_open(SPW_ALLOC_BLOCKS_MAX + 1, 1, &alloc), -EINVAL);
 	assert_int_equal(spw_alloc_open(1, 0, &alloc), -EINVAL);
-	assert_int_equal(spw_alloc_open(1, EXTENTS_MAX + 1, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc_open(1, SPW_ALLOC_EXTENTS_MAX + 1, &alloc), -EINVAL);
 	for (memory_fails = 1; memory_fails <= 2; memory_fails++) {
 		assert_int_equal(spw_alloc_open(1, 1, &alloc), -ENOMEM);
 		assert_null(alloc);
@@ -521,17 +521,17 @@ static void test_largest_device(void **state)
 	struct spw_alloc *alloc;
 
 	(void)state;
-	assert_int_equal(spw_alloc_open(BLOCKS_MAX, 1000, &alloc), 0);
-	assert_int_equal(spw_alloc_get(alloc, BLOCKS_MAX, &whole), 0);
+	assert_int_equal(spw_alloc_open(SPW_ALLOC_BLOCKS_MAX, 1000, &alloc), 0);
+	assert_int_equal(spw_alloc_get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), 0);
 	assert_int_equal(spw_alloc_get(alloc, 1, &small), -ENOSPC);
 	assert_int_equal(spw_alloc_get_some(alloc, 1, &small), -ENOSPC);
 	assert_int_equal(spw_alloc_verify(alloc), 0);
 	spw_alloc_put(alloc, &whole);
 	assert_int_equal(spw_alloc_get(alloc, 1, &small), 0);
-	assert_int_equal(spw_alloc_get(alloc, BLOCKS_MAX, &whole), -ENOSPC);
+	assert_int_equal(spw_alloc_get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), -ENOSPC);
 	assert_int_equal(spw_alloc_get(alloc, UINT64_MAX, &whole), -ENOSPC);
 	assert_int_equal(spw_alloc_get_some(alloc, UINT64_MAX, &whole), 0);
-	assert_int_equal(whole.len_blocks, BLOCKS_MAX - 1);
+	assert_int_equal(whole.len_blocks, SPW_ALLOC_BLOCKS_MAX - 1);
 	assert_int_equal(spw_alloc_verify(alloc), 0);
 	spw_alloc_close(alloc);
 }
@@ -741,8 +741,8 @@ static void test_classes_rise(void **state)
 		assert_true(class_surely_fitting(len_blocks) == (here == class ? here + 1 : here));
 		class = here;
 	}
-	assert_int_equal(class_of(BLOCKS_MAX), (FIRST_COUNT - 1) * SECOND_COUNT);
-	assert_int_equal(class_surely_fitting(BLOCKS_MAX), class_of(BLOCKS_MAX));
+	assert_int_equal(class_of(SPW_ALLOC_BLOCKS_MAX), (FIRST_COUNT - 1) * SECOND_COUNT);
+	assert_int_equal(class_surely_fitting(SPW_ALLOC_BLOCKS_MAX), class_of(SPW_ALLOC_BLOCKS_MAX));
 }
 
 int main(void)

@@ -197,6 +197,41 @@ static void test_every_drive_fails(void **state)
 	free(bytes);
 }
 
+/*
+ * Memory that cannot be read, or a kernel without any: no drive is to blame, and none is lost to those who come
+ * after.
+ */
+static void test_writes_that_fail_by_their_memory(void **state)
+{
+	static const int errors[] = {-EFAULT, -ENOMEM};
+	uint8_t *bytes = pattern(1 << 20, 4);
+	spw_object object;
+
+	(void)state;
+	open_store(4);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(errors); i++) {
+		for (unsigned drive = 0; drive < DRIVES; drive++) {
+			fake_drives[drive].fail_write_in = 2;
+			fake_drives[drive].fail_error = errors[i];
+			fake_drives[drive].sticky = true;
+		}
+		assert_int_equal(put_wait(bytes, 1 << 20, &object), errors[i]);
+		assert_non_null(strstr(spw_last_error(), "from the memory given"));
+		assert_int_equal(stats().drives_retired, 0);
+		assert_int_equal(stats().write_errors, 0);
+		assert_int_equal(spw_store_free(store, object), 0);
+		for (unsigned drive = 0; drive < DRIVES; drive++)
+			fake_drives[drive].fail_write_in = 0;
+		assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
+		expect_identical(object, bytes, 1 << 20);
+		assert_int_equal(spw_store_free(store, object), 0);
+	}
+	expect_empty();
+	assert_int_equal(stats().used_bytes, 0);
+	spw_store_close(store);
+	free(bytes);
+}
+
 /* ---- Reads ---- */
 
 static void test_read_error_is_retried_once(void **state)
@@ -635,6 +670,77 @@ static void test_hung_write_moves(void **state)
 	free(bytes);
 }
 
+/* Copy memory that a hung drive does not give back must not be all there is: the other drives need some. */
+static void test_hung_drive_leaves_copy_memory(void **state)
+{
+	enum { CHUNKS = 48 };
+	const size_t len = CHUNKS * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len + 1, 18);
+	const char *paths[DRIVES] = {"fake0", "fake1", "fake2"};
+	struct spw_request *requests[CHUNKS];
+	uint8_t parts[CHUNKS][512], part[512];
+	struct spw_store_opts opts;
+	spw_object object, other;
+
+	(void)state;
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.inline_mode = true;
+	opts.write_deadline_ms = 20;
+	opts.queue_depth = 16;
+	opts.arena_bytes = 1u << 20; /* as little as there can be: two chunks for each drive */
+	assert_int_equal(spw_store_open(paths, DRIVES, &opts, &store), 0);
+	assert_int_equal(put_wait(bytes, len, &object), 0);
+	fake_hung_drive = 1;
+	assert_int_equal(put_wait(bytes + 1, len, &other), 0);
+	assert_true(is_retired(1));
+	expect_identical(other, bytes + 1, len);
+	/* Parts of chunks are read by way of copy memory, too. */
+	for (uint64_t i = 0; i < CHUNKS; i++)
+		assert_int_equal(spw_store_get(store, object, i * CHUNK_BYTES + 512, parts[i], sizeof(parts[i]),
+					       SPW_URGENT_READ, NULL, &requests[i]),
+				 0);
+	for (uint64_t i = 0; i < CHUNKS; i++) {
+		assert_int_equal(get_wait(other, i * CHUNK_BYTES + 512, part, sizeof(part)), 0);
+		assert_memory_equal(part, bytes + 1 + i * CHUNK_BYTES + 512, sizeof(part));
+	}
+	fake_hung_drive = -1;
+	for (uint64_t i = 0; i < CHUNKS; i++) {
+		assert_int_equal(spw_request_wait(requests[i]), 0);
+		assert_memory_equal(parts[i], bytes + i * CHUNK_BYTES + 512, sizeof(part));
+	}
+	spw_store_close(store);
+	free(bytes);
+}
+
+/* More chunks than there can be descriptors for: such a store can be used all the same. */
+static void test_small_chunks_on_large_drives(void **state)
+{
+	const char *paths[] = {"fake0"};
+	uint8_t *bytes = pattern(1 << 20, 19);
+	struct spw_store_opts opts;
+	spw_object object;
+	int rc;
+
+	(void)state;
+	fake_drive_free(0);
+	fake_drive_make(0, 1, DRIVE_BYTES, CHUNK_BYTES);
+	/* Never written so far out. */
+	fake_drives[0].superblock.partition_bytes = UINT64_C(20) << 40;
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.inline_mode = true;
+	opts.arena_bytes = 8u << 20;
+	rc = spw_store_open(paths, 1, &opts, &store);
+	if (rc == -ENOMEM && getenv("SPW_TEST_VALGRIND")) {
+		print_message("valgrind has no room for so many descriptors\n");
+		skip();
+	}
+	assert_int_equal(rc, 0);
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
+	expect_identical(object, bytes, 1 << 20);
+	spw_store_close(store);
+	free(bytes);
+}
+
 static void test_flush(void **state)
 {
 	struct spw_request *request, *second;
@@ -781,6 +887,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_nth_write_fails, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_sticky_write_error, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_every_drive_fails, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
@@ -795,6 +902,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_split_over_fragments, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_full_changes_nothing, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_hung_write_moves, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_hung_drive_leaves_copy_memory, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_small_chunks_on_large_drives, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flush, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_trim, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_putv, make_drives, free_drives),
