@@ -21,10 +21,27 @@ static void publish_name(const struct spw_store *store, char name[SPW_PAGE_NAME_
 	spw_page_name(uuid, store->partition, name);
 }
 
+/*
+ * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would end the process
+ * by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
+ */
+static int reserve(int fd, off_t len)
+{
+	if (ftruncate(fd, len))
+		return -errno;
+	while (fallocate(fd, 0, 0, len)) {
+		if (errno == EOPNOTSUPP) /* a file system that has no limit */
+			return 0;
+		if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
+}
+
 static int make_page(struct spw_store *store, const char *name)
 {
 	void *memory;
-	int fd, rc = 0;
+	int fd, rc;
 
 	/*
 	 * A killed process may have left one. Nobody else's: this process holds the partition's lock. Another user's
@@ -35,8 +52,7 @@ static int make_page(struct spw_store *store, const char *name)
 	fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, sizeof(*store->page)))
-		rc = -errno;
+	rc = reserve(fd, sizeof(*store->page));
 	memory = rc ? MAP_FAILED : mmap(NULL, sizeof(*store->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (rc == 0 && memory == MAP_FAILED)
 		rc = -errno;

@@ -49,61 +49,93 @@ uint64_t spw_process_start(int32_t pid)
 	return start;
 }
 
-/* Map the page of a partition. Nothing in it has been checked but its size, magic and version. */
-static int map_page(const char *store_uuid, uint32_t partition, int access, struct spw_status_page **page)
+static int no_page_error(const char *name)
+{
+	return spw_error(-EUCLEAN, "/dev/shm%s is no status page of this version of spillway", name);
+}
+
+/*
+ * Open the page of a partition. Anybody may put anything there: nothing of it is waited for, and only its size is
+ * known.
+ */
+static int open_page(const char *store_uuid, uint32_t partition, int flags, int *out)
 {
 	char name[SPW_PAGE_NAME_BYTES];
 	struct stat st;
-	void *memory = MAP_FAILED;
-	int fd, rc = 0;
+	int fd;
 
-	*page = NULL;
 	spw_page_name(store_uuid, partition, name);
-	fd = shm_open(name, access == PROT_READ ? O_RDONLY : O_RDWR, 0);
+	fd = shm_open(name, flags | O_NONBLOCK, 0);
 	if (fd < 0 && errno == ENOENT)
 		return spw_error(-ENOENT, "partition %u of store %s is not open in any process", partition, store_uuid);
 	if (fd < 0)
 		return spw_error_errno(-errno, "cannot read /dev/shm%s (its owner and root can)", name);
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(**page))
-		rc = -EUCLEAN;
-	else
-		memory = mmap(NULL, sizeof(**page), access, MAP_SHARED, fd, 0);
-	(void)close(fd);
-	if (rc == 0 && memory == MAP_FAILED)
-		return spw_error_errno(-errno, "cannot map /dev/shm%s", name);
-	*page = rc ? NULL : memory;
-	if (rc == 0 && ((*page)->magic != SPW_PAGE_MAGIC || (*page)->version != SPW_PAGE_VERSION ||
-			(*page)->size != sizeof(**page))) {
-		(void)munmap(*page, sizeof(**page));
-		*page = NULL;
-		rc = -EUCLEAN;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(struct spw_status_page)) {
+		(void)close(fd);
+		return no_page_error(name);
 	}
-	return rc ? spw_error(rc, "/dev/shm%s is no status page of this version of spillway", name) : 0;
+	*out = fd;
+	return 0;
 }
 
-static void unmap_page(struct spw_status_page *page)
+static bool read_exactly(int fd, void *bytes, size_t len, size_t offset)
 {
-	(void)munmap(page, sizeof(*page));
+	ssize_t got;
+
+	do
+		got = pread(fd, bytes, len, (off_t)offset);
+	while (got < 0 && errno == EINTR);
+	return got == (ssize_t)len;
 }
 
-static bool copy_page(const struct spw_status_page *page, struct spw_status_page *copy)
+/* All of the page as it is at one moment. Return: 0; -EIO it cannot be read; -EAGAIN it changes each time. */
+static int read_page(int fd, struct spw_status_page *copy)
 {
+	uint32_t before, after;
+
 	for (unsigned i = 0; i < READS_MAX; i++) {
-		uint32_t before = atomic_load_explicit(&page->sequence, memory_order_acquire);
-
+		if (!read_exactly(fd, &before, sizeof(before), offsetof(struct spw_status_page, sequence)))
+			return -EIO;
 		if (before % 2)
 			continue;
-		memcpy(copy, page, sizeof(*copy));
-		/* The copy is made before the sequence is read again. A full barrier: TSan knows no fences. */
-		__sync_synchronize();
-		if (atomic_load_explicit(&page->sequence, memory_order_relaxed) == before)
-			return true;
+		if (!read_exactly(fd, copy, sizeof(*copy), 0) ||
+		    !read_exactly(fd, &after, sizeof(after), offsetof(struct spw_status_page, sequence)))
+			return -EIO;
+		if (after == before)
+			return 0;
 	}
-	return false;
+	return -EAGAIN;
 }
 
-/* Text from elsewhere ends where its array ends. */
-#define TERMINATE(text) ((text)[sizeof(text) - 1] = '\0')
+/*
+ * Copy the page of a partition: by reading, not by mapping it, for its owner could cut the file off at any moment,
+ * and who then looks at the mapping ends by SIGBUS. Nothing in it has been checked but its size, magic and version.
+ */
+static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy)
+{
+	char name[SPW_PAGE_NAME_BYTES];
+	int fd, rc = open_page(store_uuid, partition, O_RDONLY, &fd);
+
+	if (rc)
+		return rc;
+	rc = read_page(fd, copy);
+	(void)close(fd);
+	if (rc == -EAGAIN)
+		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest", partition);
+	spw_page_name(store_uuid, partition, name);
+	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION || copy->size != sizeof(*copy))
+		return no_page_error(name);
+	return 0;
+}
+
+/* Text from elsewhere ends where its array ends, and does nothing to a terminal. */
+static void clean(char *text, size_t size)
+{
+	text[size - 1] = '\0';
+	spw_make_printable(text);
+}
+
+#define CLEAN(text) clean(text, sizeof(text))
 
 static int check_copy(struct spw_status_page *copy, const char *store_uuid, uint32_t partition)
 {
@@ -113,34 +145,29 @@ static int check_copy(struct spw_status_page *copy, const char *store_uuid, uint
 	if (start == 0 || start != copy->owner_start)
 		return spw_error(-ESRCH, "partition %u of store %s is not open: process %d left its page behind",
 				 partition, store_uuid, status->pid);
-	TERMINATE(status->store_uuid);
-	TERMINATE(status->command);
-	TERMINATE(status->description);
+	CLEAN(status->store_uuid);
+	CLEAN(status->command);
+	CLEAN(status->description);
 	if (status->drives > SPW_DRIVES_MAX || status->partition != partition ||
 	    strcmp(status->store_uuid, store_uuid) != 0)
 		return spw_error(-EUCLEAN, "the status page of partition %u of store %s makes no sense", partition,
 				 store_uuid);
 	for (uint32_t i = 0; i < status->drives; i++)
-		TERMINATE(status->drive[i].path);
+		CLEAN(status->drive[i].path);
 	return 0;
 }
 
 int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status, size_t size)
 {
-	struct spw_status_page *page, *copy;
+	struct spw_status_page *copy = malloc(sizeof(*copy));
 	uint64_t now_ns;
-	int rc = map_page(store_uuid, partition, PROT_READ, &page);
+	int rc;
 
-	if (rc)
-		return rc;
-	copy = malloc(sizeof(*copy));
 	if (!copy)
-		rc = spw_error(-ENOMEM, "out of memory");
-	else if (!copy_page(page, copy))
-		rc = spw_error(-EUCLEAN, "the status page of partition %u never comes to rest", partition);
-	else
+		return spw_error(-ENOMEM, "out of memory");
+	rc = copy_page(store_uuid, partition, copy);
+	if (rc == 0)
 		rc = check_copy(copy, store_uuid, partition);
-	unmap_page(page);
 	if (rc == 0) {
 		now_ns = spw_clock_ns();
 		copy->status.age_ns = now_ns > copy->refreshed_ns ? now_ns - copy->refreshed_ns : 0;
@@ -155,7 +182,7 @@ int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive
 {
 	struct spw_status *status = malloc(sizeof(*status));
 	struct spw_status_page *page;
-	int rc;
+	int fd, rc;
 
 	if (!status)
 		return spw_error(-ENOMEM, "out of memory");
@@ -164,11 +191,18 @@ int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive
 		rc = spw_error(-EINVAL, "the store has %u drives, numbered from 0", status->drives);
 	free(status);
 	if (rc == 0)
-		rc = map_page(store_uuid, partition, PROT_READ | PROT_WRITE, &page);
+		rc = open_page(store_uuid, partition, O_RDWR, &fd);
+	if (rc)
+		return rc;
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		rc = spw_error_errno(-errno, "cannot map the status page of partition %u of store %s", partition,
+				     store_uuid);
+	(void)close(fd);
 	if (rc)
 		return rc;
 	atomic_fetch_or(&page->revive, UINT64_C(1) << drive);
-	unmap_page(page);
+	(void)munmap(page, sizeof(*page));
 	return 0;
 }
 
@@ -189,28 +223,25 @@ static bool next_name(DIR *dir, struct spw_status_name *name)
  */
 void spw_status_sweep(void)
 {
-	DIR *dir = opendir("/dev/shm");
+	struct spw_status_page *page = malloc(sizeof(*page));
+	DIR *dir = page ? opendir("/dev/shm") : NULL;
 	struct spw_status_name name;
-	struct spw_status_page *page;
 
 	while (dir && next_name(dir, &name)) {
 		char path[SPW_PAGE_NAME_BYTES];
-		uint64_t start, refreshed_ns;
-		bool dead;
+		uint64_t start;
 
-		if (map_page(name.store_uuid, name.partition, PROT_READ, &page))
+		if (copy_page(name.store_uuid, name.partition, page))
 			continue;
 		start = spw_process_start(page->status.pid);
-		dead = start == 0 || start != page->owner_start;
-		refreshed_ns = page->refreshed_ns;
-		unmap_page(page);
-		if (!dead || refreshed_ns + SWEEP_AGE_NS > spw_clock_ns())
+		if ((start != 0 && start == page->owner_start) || page->refreshed_ns + SWEEP_AGE_NS > spw_clock_ns())
 			continue;
 		spw_page_name(name.store_uuid, name.partition, path);
 		(void)shm_unlink(path);
 	}
 	if (dir)
 		(void)closedir(dir);
+	free(page);
 }
 
 int spw_status_list(struct spw_status_name names[], unsigned count)

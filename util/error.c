@@ -91,6 +91,17 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 	log->write(log->context, level, text);
 }
 
+void spw_make_printable(char *text)
+{
+	for (unsigned char *at = (unsigned char *)text; *at; at++) {
+		if (*at < 0x20 || *at == 0x7f)
+			*at = '?';
+		/* Those of ISO 6429 above 127, as UTF-8 has them: 9b begins a terminal's command like ESC [. */
+		if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f)
+			at[0] = at[1] = '?';
+	}
+}
+
 void spw_assert_failed(const char *condition, const char *file, int line)
 {
 	(void)fprintf(stderr, "spillway: %s:%d: broken invariant: %s\n", file, line, condition);

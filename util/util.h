@@ -44,6 +44,12 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 /* Options structs start with their size: copy what the caller's version has over the defaults. */
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
 
+/*
+ * Make text that came from a device or another process fit to be shown on a terminal: control characters become
+ * question marks.
+ */
+void spw_make_printable(char *text);
+
 /* The first line of a small file (sysfs, /proc), without its newline. Return: false, and "", when there is none to be read. */
 bool spw_read_line(const char *path, char *line, size_t len);
 

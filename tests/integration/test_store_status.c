@@ -3,7 +3,10 @@
 #include "tests/integration/test_store.h"
 #include "store/status.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -123,6 +126,61 @@ static void test_who_holds_it(void **state)
 	close_store(store);
 }
 
+static int held_fd;
+static bool waited;
+
+static void release_when_waiting(void *context, enum spw_log_level level, const char *message)
+{
+	(void)context, (void)level;
+	if (!strstr(message, "its last process is gone"))
+		return;
+	waited = true;
+	if (held_fd >= 0)
+		(void)close(held_fd);
+	held_fd = -1;
+}
+
+/*
+ * Killed a moment ago, and the kernel has not released its drives yet, which the lock here stands for: whoever takes
+ * any partition waits for it, as one who wants this one does.
+ */
+static void test_any_partition_of_a_killed_process(void **state)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct spw_store_opts opts = default_opts();
+	struct spw_drive_info drives[4];
+	struct spw_store *store;
+	int opened;
+	pid_t pid;
+
+	(void)state;
+	if (strncmp(drive_paths[0], "pci:", 4) == 0) {
+		print_message("a controller behind vfio has no locks that others see\n");
+		skip();
+	}
+	(void)format_drives(4, 1, 0);
+	memset(drives, 0, sizeof(drives));
+	drives[0].size = sizeof(drives[0]);
+	assert_ok(spw_check(drive_paths, 4, NULL, drives));
+	pid = open_in_child(&opened);
+	assert_true(opened);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	held_fd = open(drive_paths[0], O_RDWR);
+	assert_true(held_fd >= 0);
+	lock.l_start = (off_t)drives[0].data_offset_bytes;
+	lock.l_len = 1;
+	/* Its rings may still be there. */
+	while (fcntl(held_fd, F_OFD_SETLK, &lock) != 0)
+		assert_true(errno == EAGAIN || errno == EACCES);
+	waited = false;
+	opts.partition = SPW_PARTITION_ANY;
+	opts.log.write = release_when_waiting;
+	assert_ok(try_open(drive_paths, 4, &opts, &store));
+	assert_true(waited);
+	close_store(store);
+}
+
 /* A page that anybody could have written is not trusted. */
 static void test_page_that_makes_no_sense(void **state)
 {
@@ -142,6 +200,82 @@ static void test_page_that_makes_no_sense(void **state)
 	assert_int_equal(unlink(path), 0);
 }
 
+/* Nobody waits for the other end of what is no page. */
+static void test_pipe_instead_of_a_page(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	struct spw_status_name names[64];
+	struct spw_store *store;
+	char path[128];
+
+	(void)state;
+	page_path(&info, path, sizeof(path));
+	assert_int_equal(mkfifo(path, 0666), 0);
+	(void)alarm(60);
+	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -EUCLEAN);
+	assert_true(spw_status_list(names, 64) >= 0);
+	store = open_default();
+	assert_ok(spw_status_read(info.store_uuid, 0, &status, sizeof(status)));
+	close_store(store);
+	(void)alarm(0);
+}
+
+static _Atomic bool cut_off_done;
+
+static void *cut_off(void *path)
+{
+	int fd = open(path, O_RDWR);
+
+	while (fd >= 0 && !atomic_load(&cut_off_done))
+		if (ftruncate(fd, 0) || ftruncate(fd, sizeof(struct spw_status_page)))
+			break;
+	(void)close(fd);
+	return NULL;
+}
+
+/* Who looks at a page does not depend on its owner's goodwill: it may be cut off under one's eyes. */
+static void test_page_that_is_cut_off(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	struct spw_store *store = open_default();
+	struct spw_status_name names[64];
+	char path[128], other[128];
+	pthread_t thread;
+
+	(void)state;
+	page_path(&info, path, sizeof(path));
+	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0", getpid());
+	assert_int_equal(link(path, other), 0);
+	close_store(store);
+	atomic_store(&cut_off_done, false);
+	assert_int_equal(pthread_create(&thread, NULL, cut_off, other), 0);
+	for (unsigned i = 0; i < 2000; i++)
+		assert_true(spw_status_list(names, 64) >= 0);
+	atomic_store(&cut_off_done, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	(void)unlink(other);
+}
+
+/* What a process calls itself is shown on others' terminals. */
+static void test_names_do_nothing_to_a_terminal(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	char path[128], text[] = "a\033[31mb";
+	struct spw_store *store = open_default();
+	int fd;
+
+	(void)state;
+	page_path(&info, path, sizeof(path));
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, text, sizeof(text), offsetof(struct spw_status_page, status.command)),
+			 sizeof(text));
+	assert_int_equal(close(fd), 0);
+	assert_ok(spw_status_read(info.store_uuid, 0, &status, sizeof(status)));
+	assert_string_equal(status.command, "a?[31mb");
+	close_store(store);
+}
+
 /* As if it had not been refreshed for longer than anybody waits; and as if its process were gone. */
 static void make_older(const char *path)
 {
@@ -158,8 +292,8 @@ static void make_older(const char *path)
 }
 
 /*
- * Pages that killed processes left are removed when a store is opened, or all are listed, but not while they may still be
- * evidence.
+ * Pages that killed processes left are removed when a store is opened, or all are listed, but not while they may
+ * still be evidence.
  */
 static void test_old_pages_are_swept(void **state)
 {
@@ -199,7 +333,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test_case(test_page_of_an_open_store),
 		test_case(test_who_holds_it),
+		test_case(test_any_partition_of_a_killed_process),
 		test_case(test_page_that_makes_no_sense),
+		test_case(test_pipe_instead_of_a_page),
+		test_case(test_page_that_is_cut_off),
+		test_case(test_names_do_nothing_to_a_terminal),
 		test_case(test_old_pages_are_swept),
 	};
 

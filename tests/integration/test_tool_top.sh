@@ -61,6 +61,15 @@ if grep -q '"pid"' "$OUTPUT"; then fail "still open"; fi
 expect_exit 0 "$SPILLWAY" top --once
 if grep -q "process $holder" "$OUTPUT"; then fail "still shown"; fi
 
+begin "a full /dev/shm costs the page, not the process"
+if is_root && unshare --mount true 2>/dev/null; then
+    expect_exit 0 unshare --mount sh -c "mount -t tmpfs -o size=16k tmpfs /dev/shm && head -c 16k /dev/zero >/dev/shm/full;
+        exec '$SPILLWAY' bench --level=store --filename='$one:$two' --rw=write --object-size=1m --size=4m --allow-destructive"
+    expect_output "cannot publish the store's state"
+else
+    skip "needs root and unshare"
+fi
+
 begin "wrong usage"
 expect_exit 2 "$SPILLWAY" top --interval 0
 expect_exit 2 "$SPILLWAY" top --twice

@@ -421,6 +421,16 @@ static void test_assert(void **state)
 	assert_non_null(strstr(text, "1 + 1 == 3"));
 }
 
+static void test_printable(void **state)
+{
+	/* A terminal's commands begin with ESC, or with 9b as Latin-1 or UTF-8 has it. */
+	char text[] = "a\033[2J\tb\177\302\233c \303\274 \342\202\254\302";
+
+	(void)state;
+	spw_make_printable(text);
+	assert_string_equal(text, "a?[2J?b???c \303\274 \342\202\254\302");
+}
+
 /* ---- Small files ------------------------------------------------------------------------------------------------------------ */
 
 static void test_first_lines(void **state)
@@ -478,6 +488,7 @@ int main(void)
 		cmocka_unit_test(test_opts_of_newer_version),
 		cmocka_unit_test(test_clock),
 		cmocka_unit_test(test_assert),
+		cmocka_unit_test(test_printable),
 		cmocka_unit_test(test_first_lines),
 	};
 
