@@ -97,7 +97,9 @@ struct spw_queue_device {
 	uint32_t uncut_bytes;    /* this much is one part, wherever the memory is, */
 	uint32_t whole_bytes;    /* and this much in registered memory, */
 	uint32_t whole_mask;     /* where address, offset and length are multiples of this + 1 */
-	bool is_file;
+	uint64_t
+		boundary_bytes; /* polled: no part goes over a multiple of this, counted on the whole drive; 0: anywhere */
+	uint64_t start_bytes; /* of the device on that drive */
 	uint64_t size_bytes;
 	const struct spw_device *device;
 } __attribute__((aligned(128))); /* an index becomes an address by a shift */

@@ -23,6 +23,12 @@
 /* The least that a controller with a limit can take: MDTS 1. */
 #define PASSTHROUGH_BYTES_ASSUMED 8192u
 
+/* A controller without a limit: the kernel writes 2^32 - 1 sectors, rounded down to blocks. */
+#define UNLIMITED_KIB (INT64_C(1) << 22)
+
+/* Of all that sysfs counts in sectors. */
+#define SECTOR_BYTES 512u
+
 /* A file system that does not say how direct I/O must be aligned: right for all drives with blocks up to this. */
 #define FILE_ALIGN_ASSUMED 4096u
 
@@ -127,18 +133,46 @@ static void read_sysfs(dev_t number, struct spw_geometry *g)
 		nvme_char_path(drive, g->nvme_char_path, sizeof(g->nvme_char_path));
 }
 
+uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block_kib)
+{
+	if (hardware_kib > 0 && hardware_kib < UNLIMITED_KIB)
+		return (uint32_t)hardware_kib << 10;
+	if (hardware_kib >= UNLIMITED_KIB && block_kib > 0 && block_kib < UNLIMITED_KIB)
+		return (uint32_t)block_kib << 10;
+	return PASSTHROUGH_BYTES_ASSUMED;
+}
+
 uint32_t spw_geometry_passthrough_bytes(int fd)
 {
 	char drive[PATH_MAX], queue[PATH_MAX];
+	long long value, block_value;
 	bool is_partition;
-	long long value;
 	struct stat st;
 
 	if (fstat(fd, &st) || !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
 	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
-	    !sysfs_number(queue, "max_hw_sectors_kb", &value) || value <= 0 || value > UINT32_MAX >> 10)
+	    !sysfs_number(queue, "max_hw_sectors_kb", &value))
 		return PASSTHROUGH_BYTES_ASSUMED;
-	return (uint32_t)value << 10;
+	return spw_geometry_choose_passthrough(value,
+					       sysfs_number(queue, "max_sectors_kb", &block_value) ? block_value : 0);
+}
+
+void spw_geometry_boundary(int fd, uint64_t *boundary_bytes, uint64_t *start_bytes)
+{
+	char drive[PATH_MAX], queue[PATH_MAX], device[64];
+	long long sectors, start;
+	bool is_partition;
+	struct stat st;
+
+	*boundary_bytes = *start_bytes = 0;
+	if (fstat(fd, &st) || !S_ISBLK(st.st_mode) || !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
+	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
+	    !sysfs_number(queue, "chunk_sectors", &sectors) || sectors <= 0 || sectors > UINT32_MAX)
+		return;
+	*boundary_bytes = (uint64_t)sectors * SECTOR_BYTES;
+	(void)snprintf(device, sizeof(device), "/sys/dev/block/%u:%u", major(st.st_rdev), minor(st.st_rdev));
+	if (is_partition && sysfs_number(device, "start", &start) && start > 0)
+		*start_bytes = (uint64_t)start * SECTOR_BYTES;
 }
 
 static int read_block_ioctls(int fd, const char *path, struct spw_geometry *g)

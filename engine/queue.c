@@ -10,6 +10,7 @@
 
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/geometry.h"
 #include "engine/tune.h"
 #include "util/util.h"
 
@@ -51,18 +52,25 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	if (q->polls) {
 		dev->part_bytes_max = g->transfer_bytes_max;
 		dev->segments_max = (g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
+		if (dev->fd >= 0)
+			spw_geometry_boundary(dev->fd, &dev->boundary_bytes, &dev->start_bytes);
 	}
 	if (q->ops->limits)
 		q->ops->limits(q, dev);
 	/* One logical block always fits, at any address. */
 	if (dev->segments_max < block_pages + 2)
 		dev->segments_max = block_pages + 2;
+	if (dev->part_bytes_max < g->logical_block_bytes)
+		dev->part_bytes_max = g->logical_block_bytes;
 	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
 	if (dev->uncut_bytes > dev->part_bytes_max)
 		dev->uncut_bytes = dev->part_bytes_max;
 	whole = (uint64_t)(dev->segments_max - 1) * q->arena_page_bytes;
 	dev->whole_mask = dev->block_mask | dev->align_mask;
 	dev->whole_bytes = whole < dev->part_bytes_max ? (uint32_t)whole : dev->part_bytes_max;
+	/* Where a transfer may have to be cut, each is looked at. */
+	if (dev->boundary_bytes > 0)
+		dev->uncut_bytes = dev->whole_bytes = 0;
 }
 
 static void set_up_device(struct spw_queue *q, unsigned index, const struct spw_device *device)
@@ -149,6 +157,7 @@ static void settle_wait_mode(struct spw_queue *q)
 
 static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const candidates[], unsigned count)
 {
+	enum spw_wait wait_mode = q->wait_mode;
 	char refusals[256] = "";
 	int ret = -EINVAL;
 
@@ -162,6 +171,8 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		q->registered_bytes = 0;
 		q->prepare = spw_queue_prepare_any;
 		q->polls = false;
+		/* The one before may have made do with another. */
+		q->wait_mode = wait_mode;
 		ret = q->ops->open(q);
 		if (ret == 0) {
 			spw_queue_describe(q, "%s", refusals);
@@ -249,6 +260,7 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count, const str
 {
 	static const struct spw_backend_ops *const in_order[] = {&spw_backend_nvme, &spw_backend_io_uring,
 								 &spw_backend_libaio};
+	static const struct spw_backend_ops *const libaio_first[] = {&spw_backend_libaio, &spw_backend_io_uring};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
 	enum spw_backend asked, wanted;
 	int ret;
@@ -264,12 +276,14 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count, const str
 	if (asked == SPW_BACKEND_VFIO || any_is_vfio(devices, count))
 		return open_vfio(devices, count, opts, asked, queue);
 	wanted = opts->backend;
+	/* What the caller asks for is had or nothing; what a settings file says is tried first. */
 	if (wanted == SPW_BACKEND_NVME || (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
-		return spw_queue_open_with(devices, count, opts, in_order, wanted == SPW_BACKEND_NVME ? 1 : 3, queue);
+		return spw_queue_open_with(devices, count, opts, in_order, asked == SPW_BACKEND_NVME ? 1 : 3, queue);
 	if (wanted == SPW_BACKEND_IO_URING)
 		return spw_queue_open_with(devices, count, opts, in_order + 1, 1, queue);
 	if (wanted == SPW_BACKEND_LIBAIO)
-		return spw_queue_open_with(devices, count, opts, in_order + 2, 1, queue);
+		return spw_queue_open_with(devices, count, opts, libaio_first, asked == SPW_BACKEND_LIBAIO ? 1 : 2,
+					   queue);
 	return spw_queue_open_with(devices, count, opts, in_order + 1, 2, queue);
 }
 

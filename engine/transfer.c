@@ -16,6 +16,7 @@
  *   INV-4  An io counts in spw_queue_ios() from prepare until done is about to be called.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -190,10 +191,11 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 	if (res > (int64_t)part->len_bytes)
 		res = -EPROTO;
 	if (res >= 0) {
-		bool is_torn = (res & dev->block_mask) != 0;
+		/* A torn last block is transferred again, and what memory has to be aligned by: offsets and addresses stay multiples of them. */
+		uint32_t mask = part->iov ? dev->block_mask : dev->whole_mask;
+		bool is_torn = (res & mask) != 0;
 
-		/* A torn last block is transferred again: offsets stay multiples of the block. */
-		res &= ~(int64_t)dev->block_mask;
+		res &= ~(int64_t)mask;
 		if (res < (int64_t)part->len_bytes)
 			q->stats.short_transfers++;
 		if (res > 0) {
@@ -253,15 +255,30 @@ void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 
 /* ---- Cutting --------------------------------------------------------------------------------------------------------------- */
 
-/* The longest part that may begin at @address, a multiple of the logical block. */
-HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev, uintptr_t address)
+/* How far it is to where the kernel splits what goes on, if it splits anywhere. */
+static uint64_t boundary_rest(const struct spw_queue_device *dev, uint64_t offset_bytes)
+{
+	uint64_t rest;
+
+	if (likely(dev->boundary_bytes == 0))
+		return UINT64_MAX;
+	rest = dev->boundary_bytes - (dev->start_bytes + offset_bytes) % dev->boundary_bytes;
+	return rest > dev->block_mask ? rest : UINT64_MAX;
+}
+
+/* The longest part that may begin at @address, and at @offset_bytes of the device; a multiple of the logical block. */
+HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev, uintptr_t address,
+			uint64_t offset_bytes)
 {
 	uint64_t in_arena = address - q->arena_base;
 	uintptr_t page = in_arena < q->arena_len_bytes ? q->arena_page_bytes : q->page_bytes;
 	uint64_t limit = (uint64_t)dev->segments_max * page - (address & (page - 1));
+	uint64_t rest = boundary_rest(dev, offset_bytes);
 
 	if (limit > dev->part_bytes_max)
 		limit = dev->part_bytes_max;
+	if (limit > rest)
+		limit = rest;
 	if (in_arena < q->arena_len_bytes && q->pieces > 0) {
 		uint64_t piece = UINT64_C(1) << q->piece_shift;
 		uint64_t piece_rest = piece - (in_arena & (piece - 1));
@@ -283,17 +300,19 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }
 
-/* As many whole elements as fit one request, counted in the pages that they touch. */
+/* As many whole elements as fit one request, counted in the pages that they touch; no system call takes more than IOV_MAX. */
 static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev, const struct spw_io *io)
 {
+	uint64_t rest = boundary_rest(dev, io->offset_bytes + io->engine_issued_bytes);
+	uint64_t bytes_max = rest < dev->part_bytes_max ? rest : dev->part_bytes_max;
 	uint64_t bytes = 0, segments = 0;
 
-	for (uint32_t i = io->engine_iov_index; i < io->iov_count; i++) {
+	for (uint32_t i = io->engine_iov_index; i < io->iov_count && i - io->engine_iov_index < IOV_MAX; i++) {
 		uintptr_t base = (uintptr_t)io->iov[i].iov_base;
 		uintptr_t page = spw_queue_arena_holds(q, (void *)base) ? q->arena_page_bytes : q->page_bytes;
 
 		segments += ((base & (page - 1)) + io->iov[i].iov_len + page - 1) / page;
-		if (segments > dev->segments_max || bytes + io->iov[i].iov_len > dev->part_bytes_max)
+		if (segments > dev->segments_max || bytes + io->iov[i].iov_len > bytes_max)
 			break;
 		bytes += io->iov[i].iov_len;
 		if (i + 1 < io->iov_count && splits_after(q, &io->iov[i]))
@@ -315,7 +334,7 @@ COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_de
 	if (bytes == 0) {
 		uint64_t rest = iov->iov_len - offset;
 
-		bytes = part_limit(q, dev, (uintptr_t)iov->iov_base + offset);
+		bytes = part_limit(q, dev, (uintptr_t)iov->iov_base + offset, part->offset_bytes);
 		if (bytes > rest)
 			bytes = (uint32_t)rest;
 	}
@@ -340,7 +359,7 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 		uint32_t limit;
 
 		part->buf = (char *)io->buf + io->engine_issued_bytes;
-		limit = rest <= dev->uncut_bytes ? rest : part_limit(q, dev, (uintptr_t)part->buf);
+		limit = rest <= dev->uncut_bytes ? rest : part_limit(q, dev, (uintptr_t)part->buf, part->offset_bytes);
 		part->rest_bytes = rest < limit ? rest : limit;
 		io->engine_issued_bytes += part->rest_bytes;
 	} else if (io->op <= SPW_WRITE) {

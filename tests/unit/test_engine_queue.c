@@ -5,6 +5,7 @@
  * The backend keeps the drive's bytes in memory and can be told to complete late, in another order, short, torn or not at all.
  */
 #include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,9 +45,10 @@ static struct fake {
 	int open_result, wait_result;
 	unsigned pieces;
 	bool polls;
-	bool random;       /* order and outcome */
-	bool hold;         /* complete nothing */
-	bool ends_at_once; /* inside issue */
+	bool random;                    /* order and outcome */
+	bool hold;                      /* complete nothing */
+	bool ends_at_once;              /* inside issue */
+	struct spw_queue_device limits; /* what of them is not 0 */
 	int64_t (*outcome)(struct spw_part *part);
 } fake;
 
@@ -80,6 +82,17 @@ static void fake_close(struct spw_queue *q)
 	q->state = NULL;
 }
 
+static void fake_limits(struct spw_queue *q, struct spw_queue_device *dev)
+{
+	(void)q;
+	if (fake.limits.part_bytes_max)
+		dev->part_bytes_max = fake.limits.part_bytes_max;
+	if (fake.limits.segments_max)
+		dev->segments_max = fake.limits.segments_max;
+	dev->boundary_bytes = fake.limits.boundary_bytes;
+	dev->start_bytes = fake.limits.start_bytes;
+}
+
 static int fake_issue(struct spw_queue *q, struct spw_part *part)
 {
 	if (fake.unsubmitted == fake.capacity)
@@ -89,6 +102,8 @@ static int fake_issue(struct spw_queue *q, struct spw_part *part)
 		assert_ptr_not_equal(fake.issued[i], part);
 	assert_int_equal(part->offset_bytes % BLOCK, 0);
 	assert_int_equal(part->len_bytes % BLOCK, 0);
+	if (!part->iov_count)
+		assert_int_equal((uintptr_t)part->buf & q->devices[part->device].align_mask, 0);
 	if (fake.ends_at_once) {
 		spw_part_completed(q, part, part->len_bytes);
 		return 0;
@@ -189,6 +204,7 @@ static const struct spw_backend_ops fake_ops = {
 	.name = "fake",
 	.backend = SPW_BACKEND_LIBAIO,
 	.open = fake_open,
+	.limits = fake_limits,
 	.close = fake_close,
 	.issue = fake_issue,
 	.submit = fake_submit,
@@ -390,6 +406,80 @@ static void test_arena_memory_is_cut_at_16_mib_and_at_pieces(void **state)
 	spw_arena_close(arena);
 }
 
+/* More than this would be cut into parts of no bytes, without an end. */
+static void test_a_block_is_one_part_whatever_the_limits(void **state)
+{
+	(void)state;
+	devices[0].geometry.logical_block_bytes = 16384;
+	fake.limits = (struct spw_queue_device){.part_bytes_max = 8192, .segments_max = 2};
+	open_queue(2, NULL);
+	assert_int_equal(parts_of(memory, 65536), 4);
+}
+
+/* The kernel splits what goes over a boundary, and a polled transfer that is split never completes on some. */
+static void test_no_part_goes_over_a_boundary(void **state)
+{
+	struct iovec iov[40];
+	struct counted one = {0};
+	uint64_t bytes = 0;
+
+	(void)state;
+	/* The drive's boundaries; the device begins 3 blocks before one. */
+	fake.limits = (struct spw_queue_device){.boundary_bytes = 64u << 10, .start_bytes = (64u << 10) - 3 * BLOCK};
+	open_queue(8, NULL);
+	assert_int_equal(parts_of(memory, 3 * BLOCK), 1);
+	assert_int_equal(parts_of(memory, 4 * BLOCK), 2);
+	assert_int_equal(fake.history[0].len_bytes, 3 * BLOCK);
+	assert_int_equal(parts_of(memory, (256u << 10) + 4 * BLOCK), 6);
+	for (unsigned i = 1; i < fake.history_count; i++)
+		assert_int_equal(fake.history[i].offset_bytes % (64u << 10), 3 * BLOCK);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++) {
+		iov[i] = (struct iovec){memory + (size_t)i * 65536, (1 + i % 9) * 3 * BLOCK};
+		bytes += iov[i].iov_len;
+	}
+	fake.history_count = 0;
+	one.io = (struct spw_io){.op = SPW_READ,
+				 .iov = iov,
+				 .iov_count = SPW_ARRAY_LEN(iov),
+				 .len_bytes = (uint32_t)bytes,
+				 .offset_bytes = 7 * BLOCK,
+				 .done = count,
+				 .context = &one};
+	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
+	while (!one.done)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	assert_int_equal(one.io.res, (int)bytes);
+	for (unsigned i = 0; i < fake.history_count; i++) {
+		uint64_t first = fake.history[i].offset_bytes + fake.limits.start_bytes;
+
+		assert_int_equal(first >> 16, (first + fake.history[i].len_bytes - 1) >> 16);
+	}
+}
+
+static void test_no_vector_is_longer_than_a_system_call_takes(void **state)
+{
+	static struct iovec iov[2500];
+	struct counted one = {0};
+
+	(void)state;
+	fake.limits.segments_max = 65535;
+	open_queue(8, NULL);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++)
+		iov[i] = (struct iovec){memory + (size_t)i * 2 * BLOCK, BLOCK};
+	one.io = (struct spw_io){.op = SPW_WRITE,
+				 .iov = iov,
+				 .iov_count = SPW_ARRAY_LEN(iov),
+				 .len_bytes = SPW_ARRAY_LEN(iov) * BLOCK,
+				 .done = count,
+				 .context = &one};
+	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+	assert_int_equal(fake.history_count, 3);
+	for (unsigned i = 0; i < fake.history_count; i++)
+		assert_true(fake.history[i].iov_count <= IOV_MAX);
+}
+
 static void test_vectors_are_cut_between_elements(void **state)
 {
 	struct iovec iov[300];
@@ -516,6 +606,11 @@ static int64_t three_blocks_and_a_bit(struct spw_part *part)
 	return part->len_bytes > 3 * BLOCK ? 3 * BLOCK + 17 : (int64_t)part->len_bytes;
 }
 
+static int64_t five_blocks(struct spw_part *part)
+{
+	return part->len_bytes > 5 * BLOCK ? 5 * BLOCK : (int64_t)part->len_bytes;
+}
+
 static void test_a_short_transfer_is_continued_where_it_ended(void **state)
 {
 	struct spw_queue_stats stats;
@@ -534,6 +629,23 @@ static void test_a_short_transfer_is_continued_where_it_ended(void **state)
 	assert_int_equal(fake.history[2].len_bytes, 2 * BLOCK);
 	spw_queue_stats(queue, &stats, sizeof(stats));
 	assert_int_equal(stats.short_transfers, 2);
+}
+
+/* Memory that has to be aligned by more than a block is so where a transfer is continued. */
+static void test_a_short_transfer_is_continued_in_aligned_memory(void **state)
+{
+	struct counted one;
+
+	(void)state;
+	devices[0].geometry.memory_align_bytes = 4 * BLOCK;
+	open_queue(4, NULL);
+	fake.outcome = five_blocks;
+	prepare(&one, SPW_READ, 0, memory, 11 * BLOCK, BLOCK);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	assert_int_equal(one.io.res, 11 * BLOCK);
+	assert_int_equal(fake.history_count, 3);
+	assert_int_equal(fake.history[1].offset_bytes, 5 * BLOCK);
+	assert_int_equal(fake.history[2].len_bytes, 3 * BLOCK);
 }
 
 static int64_t less_than_a_block(struct spw_part *part)
@@ -924,6 +1036,27 @@ static void test_fallback_in_order_with_the_reason(void **state)
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
 }
 
+static int settle_for_interrupts_and_refuse(struct spw_queue *q)
+{
+	q->wait_mode = SPW_WAIT_INTERRUPT;
+	return spw_error(-EPERM, "first refused: Operation not permitted");
+}
+
+static void test_what_one_backend_made_do_with_binds_no_other(void **state)
+{
+	struct spw_backend_ops first = fake_ops;
+	const struct spw_backend_ops *const both[] = {&first, &fake_ops};
+	struct spw_device *one_device[] = {&devices[0]};
+	struct spw_queue_opts opts;
+
+	(void)state;
+	first.open = settle_for_interrupts_and_refuse;
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.wait = SPW_WAIT_POLL;
+	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
+	assert_int_equal(queue->wait_mode, SPW_WAIT_POLL);
+}
+
 #define QUEUE_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -934,10 +1067,14 @@ int main(void)
 		QUEUE_TEST(test_a_large_block_stays_whole),
 		QUEUE_TEST(test_polled_transfers_are_never_split_by_the_kernel),
 		QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces),
+		QUEUE_TEST(test_a_block_is_one_part_whatever_the_limits),
+		QUEUE_TEST(test_no_part_goes_over_a_boundary),
+		QUEUE_TEST(test_no_vector_is_longer_than_a_system_call_takes),
 		QUEUE_TEST(test_vectors_are_cut_between_elements),
 		QUEUE_TEST(test_polled_vectors_are_cut_at_gaps),
 		QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes),
 		QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended),
+		QUEUE_TEST(test_a_short_transfer_is_continued_in_aligned_memory),
 		QUEUE_TEST(test_less_than_a_block_is_tried_again_and_no_missing_device),
 		QUEUE_TEST(test_trying_again_has_a_bound),
 		QUEUE_TEST(test_no_progress_is_a_lost_device),
@@ -955,6 +1092,7 @@ int main(void)
 		QUEUE_TEST(test_ending_at_once_does_not_nest),
 		QUEUE_TEST(test_discard_without_support),
 		QUEUE_TEST(test_fallback_in_order_with_the_reason),
+		QUEUE_TEST(test_what_one_backend_made_do_with_binds_no_other),
 	};
 
 	if (text)
