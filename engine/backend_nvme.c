@@ -143,7 +143,8 @@ static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abi
 /* How to register memory so that commands can use it. Return: the most pieces. */
 static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all, uint32_t segments_max)
 {
-	unsigned shift = 63 - (unsigned)__builtin_clzll(segments_max * (uint64_t)q->page_bytes);
+	uint64_t pages = segments_max < SPW_NVME_PROBE_PAGES_MAX ? segments_max : SPW_NVME_PROBE_PAGES_MAX;
+	unsigned shift = 63 - (unsigned)__builtin_clzll(pages * q->page_bytes);
 
 	if (q->arena_len_bytes > 0 && !all->fixed_small)
 		spw_log(&q->log, SPW_LOG_WARNING,
@@ -230,6 +231,7 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
+	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
 	/* Nobody splits what has too many segments: transparent huge pages may be missing, and registered pages may count one by one. */
 	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
 		q->arena_page_bytes = q->page_bytes;

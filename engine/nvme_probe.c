@@ -23,7 +23,7 @@ enum piece { PIECE_LARGE, PIECE_SMALL, PIECES, PIECE_NONE = PIECES };
 struct probe {
 	struct io_uring ring;
 	char *memory;
-	size_t large_bytes, small_bytes;
+	size_t large_bytes, small_bytes;      /* large_bytes is 0: not tried */
 	const struct spw_nvme_probed *failed; /* the device that passthrough does not work with */
 };
 
@@ -71,8 +71,9 @@ static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], u
 	struct io_uring_params params = {
 		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32 | (polled ? IORING_SETUP_IOPOLL : 0),
 	};
+	bool try_large = p->large_bytes > 0;
 	const struct iovec pieces[PIECES] = {
-		[PIECE_LARGE] = {.iov_base = p->memory, .iov_len = p->large_bytes},
+		[PIECE_LARGE] = {.iov_base = p->memory, .iov_len = try_large ? p->large_bytes : p->small_bytes},
 		[PIECE_SMALL] = {.iov_base = p->memory, .iov_len = p->small_bytes},
 	};
 	int ret = io_uring_queue_init_params(4, &p->ring, &params);
@@ -88,7 +89,7 @@ static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], u
 		bool registered = io_uring_register_buffers(&p->ring, pieces, PIECES) == 0;
 
 		abilities->polled = polled;
-		abilities->fixed_large = registered && registered_works(p, devices, count, PIECE_LARGE);
+		abilities->fixed_large = registered && try_large && registered_works(p, devices, count, PIECE_LARGE);
 		abilities->fixed_small =
 			abilities->fixed_large || (registered && registered_works(p, devices, count, PIECE_SMALL));
 	}
@@ -108,32 +109,41 @@ static const char *remedy(int error)
 	}
 }
 
-int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
-		   struct spw_nvme_abilities *abilities)
+void spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count, uint32_t *small, uint32_t *large)
 {
-	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-	uint32_t most = 0, fewest = UINT32_MAX;
-	struct probe p = {.failed = devices};
-	int ret = -EOPNOTSUPP;
+	uint32_t most = 0, fewest = SPW_NVME_PROBE_PAGES_MAX;
 
-	*abilities = (struct spw_nvme_abilities){0};
 	for (unsigned i = 0; i < count; i++) {
 		most = devices[i].segments_max > most ? devices[i].segments_max : most;
 		fewest = devices[i].segments_max < fewest ? devices[i].segments_max : fewest;
 	}
-	/* More pages than a command to any may have, and just as many as one to each may have or one less. */
-	p.large_bytes = (most + 2) * page_bytes;
-	p.small_bytes = (fewest > 1 ? fewest - 1 : 1) * page_bytes;
-	p.memory = mmap(NULL, p.large_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	*large = most < SPW_NVME_PROBE_PAGES_MAX ? most + 2 : 0;
+	*small = fewest > 1 ? fewest - 1 : 1;
+}
+
+int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
+		   struct spw_nvme_abilities *abilities)
+{
+	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE), bytes;
+	struct probe p = {.failed = devices};
+	uint32_t small, large;
+	int ret = -EOPNOTSUPP;
+
+	*abilities = (struct spw_nvme_abilities){0};
+	spw_nvme_probe_pages(devices, count, &small, &large);
+	p.large_bytes = large * page_bytes;
+	p.small_bytes = small * page_bytes;
+	bytes = large > 0 ? p.large_bytes : p.small_bytes;
+	p.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p.memory == MAP_FAILED)
 		return spw_error(-ENOMEM, "nvme: no memory to try %s", devices[0].path);
 	/* Else a huge page would be one segment. */
-	(void)madvise(p.memory, p.large_bytes, MADV_NOHUGEPAGE);
+	(void)madvise(p.memory, bytes, MADV_NOHUGEPAGE);
 	if (want_polled)
 		ret = probe_ring(&p, devices, count, true, abilities);
 	if (!abilities->polled)
 		ret = probe_ring(&p, devices, count, false, abilities);
-	(void)munmap(p.memory, p.large_bytes);
+	(void)munmap(p.memory, bytes);
 	return ret ? spw_error(ret, "nvme refused: passthrough to %s: %s%s", p.failed->path, spw_strerror(ret),
 			       remedy(ret))
 		   : 0;

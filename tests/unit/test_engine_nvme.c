@@ -523,8 +523,33 @@ static void test_pieces_that_the_kernel_can_map(void **state)
 	assert_int_equal(q.piece_shift, 18);
 	assert_true(choose_pieces(&q, &all, 256) == SMALL_PIECES_MAX);
 	assert_int_equal(q.piece_shift, 20);
+	/* Over a network a command may have many more: pieces stay what was tried. */
+	assert_true(choose_pieces(&q, &all, 65535) == SMALL_PIECES_MAX);
+	assert_int_equal(q.piece_shift, 24);
 	all.fixed_small = false;
 	assert_true(choose_pieces(&q, &all, 127) == 0);
+}
+
+static void test_what_is_tried_is_never_much_memory(void **state)
+{
+	const struct spw_nvme_probed devices[] = {
+		{.segments_max = 127}, {.segments_max = 256}, {.segments_max = 65535}};
+	uint32_t small, large;
+
+	(void)state;
+	spw_nvme_probe_pages(devices, 1, &small, &large);
+	assert_int_equal(small, 126);
+	assert_int_equal(large, 129);
+	spw_nvme_probe_pages(devices, 2, &small, &large);
+	assert_int_equal(small, 126);
+	assert_int_equal(large, 258);
+	/* Not more than a command to the third may have, so it would prove nothing. */
+	spw_nvme_probe_pages(devices, 3, &small, &large);
+	assert_int_equal(small, 126);
+	assert_int_equal(large, 0);
+	spw_nvme_probe_pages(devices + 2, 1, &small, &large);
+	assert_int_equal(small, 4095);
+	assert_int_equal(large, 0);
 }
 
 /* ---- Nodes: a sysfs of the test's own ------------------------------------------------------------------------------------------ */
@@ -719,6 +744,7 @@ int main(void)
 		cmocka_unit_test(test_a_file_is_not_nvme),
 		DRIVE_TEST(test_a_namespace_is_what_its_block_node_says),
 		cmocka_unit_test(test_pieces_that_the_kernel_can_map),
+		cmocka_unit_test(test_what_is_tried_is_never_much_memory),
 		cmocka_unit_test_teardown(test_the_block_node_of_a_character_node, remove_namespace),
 		cmocka_unit_test(test_nodes_of_one_namespace),
 	};
