@@ -519,6 +519,19 @@ static int enter_for(const struct spw_uring *u, unsigned count, unsigned want, u
 			       sizeof(arg));
 }
 
+static int refuse_thread(void)
+{
+	return spw_error(-EEXIST, "io_uring: the queue belongs to the thread that used it first");
+}
+
+/* A registered ring is known by a number that means another ring to another thread, which would then be submitted and waited for. */
+static int own(struct spw_queue *q, struct spw_uring *u)
+{
+	if (__builtin_expect(!u->enabled, 0))
+		return enable(q, u);
+	return __builtin_expect(pthread_equal(u->owner, pthread_self()), 1) ? 0 : refuse_thread();
+}
+
 static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events, int64_t timeout_ns)
 {
 	unsigned flags = u->enter_flags | (get_events ? IORING_ENTER_GETEVENTS : 0);
@@ -541,7 +554,7 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 	else
 		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags, NULL, 0);
 	if (ret == -EEXIST)
-		return spw_error(ret, "io_uring: the queue belongs to the thread that used it first");
+		return refuse_thread();
 	/* No memory for a request, or completions overflowed: they are reaped, and what was not submitted stays in the ring. */
 	if (ret == -EAGAIN || ret == -EBUSY)
 		return 0;
@@ -554,13 +567,10 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 int spw_uring_submit(struct spw_queue *q)
 {
 	struct spw_uring *u = q->state;
-	int ret;
+	int ret = own(q, u);
 
-	if (!u->enabled) {
-		ret = enable(q, u);
-		if (ret)
-			return ret;
-	}
+	if (ret)
+		return ret;
 	ret = enter(q, u, 0, false, -1);
 	return ret == -EINTR ? 0 : ret;
 }
@@ -673,13 +683,10 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	struct spw_uring *u = q->state;
-	int ret;
+	int ret = own(q, u);
 
-	if (!u->enabled) {
-		ret = enable(q, u);
-		if (ret)
-			return ret;
-	}
+	if (ret)
+		return ret;
 	if (q->polls)
 		return wait_polled(q, u, want, timeout_ns);
 	if (want > 0)

@@ -251,6 +251,49 @@ static void test_a_second_thread_is_refused(void **state)
 	assert_true(ret < 0);
 }
 
+struct elsewhere {
+	struct spw_queue *own;
+	int own_ret, foreign_ret;
+	unsigned done;
+	struct spw_io io;
+};
+
+/* A thread with a ring of its own: a number that is registered for the first means that one. */
+static void *use_two_from_elsewhere(void *context)
+{
+	struct elsewhere *e = context;
+
+	e->own_ret = spw_queue_reap(e->own, 0, 0);
+	if (e->own_ret == 0)
+		e->own_ret = spw_queue_prepare(e->own, &e->io);
+	e->foreign_ret = spw_queue_reap(drive_queue, 0, 0);
+	while (e->own_ret == 0 && e->done == 0)
+		e->own_ret = spw_queue_reap(e->own, 1, -1) < 0;
+	spw_queue_close(e->own);
+	return NULL;
+}
+
+static void test_a_second_thread_with_a_queue_of_its_own_is_refused(void **state)
+{
+	struct elsewhere e = {0};
+	pthread_t thread;
+	void *memory;
+
+	(void)state;
+	assert_int_equal(spw_arena_alloc(drive_arena, 4096, &memory), 0);
+	e.io = small_io(SPW_READ, memory, 3, &e.done);
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	e.own = drive_queue;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_int_equal(spw_queue_reap(drive_queue, 0, 0), 0);
+	assert_int_equal(pthread_create(&thread, NULL, use_two_from_elsewhere, &e), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(e.own_ret, 0);
+	assert_int_equal(e.foreign_ret, -EEXIST);
+	assert_int_equal(e.io.res, 4096);
+	spw_arena_free(drive_arena, memory);
+}
+
 static void *wake_often(void *context)
 {
 	for (unsigned i = 0; i < 2000; i++)
@@ -397,6 +440,7 @@ int main(void)
 		RING_TEST(test_a_busy_kernel_is_asked_again),
 		RING_TEST(test_an_error_of_the_ring_is_reported),
 		RING_TEST(test_a_second_thread_is_refused),
+		RING_TEST(test_a_second_thread_with_a_queue_of_its_own_is_refused),
 		RING_TEST(test_wakes_lose_no_io),
 		RING_TEST(test_a_signal_ends_the_wait),
 		RING_TEST(test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive),
