@@ -258,6 +258,9 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 
 	if (!device->geometry.discards)
 		return spw_error(-EOPNOTSUPP, "%s cannot discard", device->path);
+	ret = spw_device_check_transfer(device, NULL, len_bytes, offset_bytes);
+	if (ret)
+		return ret;
 	if (device->vfio)
 		return device->read_only
 			       ? spw_error(-EBADF, "%s: a discard needs a device opened read-write", device->path)

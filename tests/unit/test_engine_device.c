@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "engine/device.h"
+#include "engine/geometry.h"
 
 #define SIZE (4u << 20)
 
@@ -267,6 +268,41 @@ static void test_discard_punches_a_hole(void **state)
 	free(buf);
 }
 
+/* A hole may begin and end anywhere: what is not whole blocks of the device would take bytes of others with it. */
+static void test_only_whole_blocks_are_discarded(void **state)
+{
+	struct spw_device *device = open_drive();
+	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
+	char *buf = aligned_alloc(65536, 65536);
+
+	(void)state;
+	memset(buf, 0x55, 65536);
+	assert_int_equal(spw_device_pwrite(device, buf, 65536, 0), 0);
+	assert_int_equal(spw_device_discard(device, block / 2, block), -EINVAL);
+	assert_int_equal(spw_device_discard(device, block, block / 2), -EINVAL);
+	assert_int_equal(spw_device_discard(device, 0, 0), -EINVAL);
+	assert_int_equal(spw_device_discard(device, SIZE, block), -EINVAL);
+	assert_int_equal(spw_device_discard(device, UINT64_MAX - block + 1, block), -EINVAL);
+	assert_non_null(strstr(spw_last_error(), path));
+	assert_int_equal(spw_device_pread(device, buf, 65536, 0), 0);
+	for (unsigned i = 0; i < 65536; i++)
+		assert_int_equal(buf[i], 0x55);
+	spw_device_close(device);
+	free(buf);
+}
+
+static void test_the_longest_passthrough_command(void **state)
+{
+	(void)state;
+	assert_int_equal(spw_geometry_choose_passthrough(512, 128), 512u << 10);
+	assert_int_equal(spw_geometry_choose_passthrough(4194303, 1280), 4194303u << 10);
+	/* No limit of the controller's, as over a network: what the block layer asks for. */
+	assert_int_equal(spw_geometry_choose_passthrough(2147483644, 1280), 1280u << 10);
+	assert_int_equal(spw_geometry_choose_passthrough(2147483644, 0), 8192);
+	assert_int_equal(spw_geometry_choose_passthrough(0, 1280), 8192);
+	assert_int_equal(spw_geometry_choose_passthrough(-1, -1), 8192);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -280,6 +316,8 @@ int main(void)
 		cmocka_unit_test(test_a_lock_ends_with_its_process),
 		cmocka_unit_test(test_a_lock_ends_with_its_device),
 		cmocka_unit_test(test_discard_punches_a_hole),
+		cmocka_unit_test(test_only_whole_blocks_are_discarded),
+		cmocka_unit_test(test_the_longest_passthrough_command),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
