@@ -14,6 +14,8 @@
 
 #define FILE_BYTES_MAX (16 << 20)
 
+#define TRANSFER_BYTES (UINT64_C(1) << 20)
+
 static int load(const char *path, json_t **document)
 {
 	FILE *file = fopen(path, "re");
@@ -148,6 +150,17 @@ int spw_tune_read(const char *path, struct spw_device *const devices[], unsigned
 	return ret;
 }
 
+/*
+ * As many transfers as keep in flight what was measured. How large the queue's are is not known here: those of a store are chunks, much
+ * smaller than the largest blocks that are measured.
+ */
+static uint32_t depth_of(const struct spw_tune_settings *settings)
+{
+	uint64_t depth = settings->depth * ((settings->block_bytes + TRANSFER_BYTES - 1) / TRANSFER_BYTES);
+
+	return depth < SPW_QUEUE_DEPTH_MAX ? (uint32_t)depth : SPW_QUEUE_DEPTH_MAX;
+}
+
 int spw_tune_apply(struct spw_device *const devices[], unsigned count, struct spw_queue_opts *opts)
 {
 	static const char *const waits[] = {"interrupts", "polling", "sqpoll"};
@@ -167,8 +180,8 @@ int spw_tune_apply(struct spw_device *const devices[], unsigned count, struct sp
 		return ret;
 	/* One queue reads and writes: it waits as is best for reads, which somebody waits for, and is deep enough for both. */
 	from = tune.read.depth ? &tune.read : &tune.write;
-	opts->depth = tune.read.depth > tune.write.depth ? tune.read.depth : tune.write.depth;
-	/* io_uring is what is tried first anyway, and where it is refused today, libaio does. */
+	opts->depth = depth_of(&tune.read) > depth_of(&tune.write) ? depth_of(&tune.read) : depth_of(&tune.write);
+	/* io_uring is what is tried first anyway; whatever is refused today, another does. */
 	if (opts->backend == SPW_BACKEND_AUTO && from->backend != SPW_BACKEND_IO_URING)
 		opts->backend = from->backend;
 	if (opts->wait == SPW_WAIT_INTERRUPT)

@@ -60,6 +60,7 @@ struct sweep {
 	bool drives_poll; /* all of them */
 	bool drives_vfio; /* one of them is driven from this process, so nothing else reaches all */
 	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
+	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them can be had this way */
 	bool interrupted;
 	json_t *drives; /* as the library tells them again */
 };
@@ -78,7 +79,8 @@ static const char *backend_name(enum spw_backend backend)
 
 static void add_setting(struct sweep *sweep, struct setting setting)
 {
-	if (setting.block_bytes * setting.depth * devices.count <= MEMORY_BYTES_MAX &&
+	if (!sweep->refused[setting.backend] &&
+	    setting.block_bytes * setting.depth * devices.count <= MEMORY_BYTES_MAX &&
 	    setting.depth * devices.count <= SPW_QUEUE_DEPTH_MAX)
 		sweep->settings[sweep->settings_count++] = setting;
 }
@@ -158,6 +160,60 @@ static int look_at_drives(struct sweep *sweep)
 				      access(info.geometry.nvme_char_path, R_OK | W_OK) == 0;
 	}
 	return 0;
+}
+
+static int open_drives(struct spw_device *drives[], unsigned *count)
+{
+	struct spw_device_opts opts;
+	int result = 0;
+
+	if (devices.count > SPW_QUEUE_DEVICES_MAX)
+		return spw_error(-EINVAL, "%u drives: at most %u", devices.count, SPW_QUEUE_DEVICES_MAX);
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = true;
+	for (*count = 0; *count < devices.count && result == 0; *count += result == 0)
+		result = spw_device_open(devices.paths[*count], &opts, &drives[*count]);
+	return result;
+}
+
+static int try_backend(struct spw_device *drives[], unsigned count, enum spw_backend backend)
+{
+	struct spw_queue *queue;
+	struct spw_queue_opts opts;
+	int result;
+
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.tune_path = "";
+	opts.backend = backend;
+	opts.depth = 1;
+	result = spw_queue_open(drives, count, &opts, &queue);
+	if (result == 0)
+		spw_queue_close(queue);
+	return result;
+}
+
+/* What is refused here, as io_uring is in many containers and passthrough to many users, is said and not measured. */
+static int try_backends(struct sweep *sweep)
+{
+	static const enum spw_backend all[] = {SPW_BACKEND_IO_URING, SPW_BACKEND_LIBAIO, SPW_BACKEND_NVME};
+	struct spw_device *drives[SPW_QUEUE_DEVICES_MAX];
+	unsigned count = 0, refused = 0, tried = 0;
+	int result = sweep->drives_vfio ? 0 : open_drives(drives, &count);
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(all) && result == 0 && !sweep->drives_vfio; i++) {
+		if (all[i] == SPW_BACKEND_NVME && !sweep->drives_pass)
+			continue;
+		tried++;
+		sweep->refused[all[i]] = try_backend(drives, count, all[i]) != 0;
+		refused += sweep->refused[all[i]];
+		if (sweep->refused[all[i]])
+			(void)fprintf(stderr, "spillway tune: not measured: %s\n", spw_last_error());
+	}
+	while (count > 0)
+		spw_device_close(drives[--count]);
+	if (result == 0 && tried > 0 && refused == tried)
+		return spw_error(-EOPNOTSUPP, "neither io_uring nor libaio can be used here");
+	return result;
 }
 
 /* ---- One measurement -------------------------------------------------------------------------------------------------------- */
@@ -389,6 +445,8 @@ static int tune(const struct tool_command *command)
 		return tool_usage_error(command, "%s", spw_last_error());
 	result = look_at_drives(&sweep);
 	if (result == 0)
+		result = try_backends(&sweep);
+	if (result == 0)
 		result = plan_sweep(&sweep);
 	if (result == 0)
 		result = run_sweep(&sweep);
@@ -408,13 +466,14 @@ const struct tool_command command_tune = {
 	.name = "tune",
 	.summary = "find the block size, depth, polling and backend that suit the drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
-	.description = "Measures sequential transfers of the drives together, in every combination of block size, "
-		       "depth per drive,\n"
-		       "backend and (where all drives can) polling; prints a table with the best marked, and writes "
-		       "the settings to\n"
-		       "a file. Reads only, unless --write is given. Drives that were never written answer reads "
-		       "without reading\n"
-		       "anything: write them once before, or give --write.\n",
+	.description =
+		"Measures sequential transfers of the drives together, in every combination of block size, "
+		"depth per drive,\n"
+		"backend and (where all drives can) polling; prints a table with the best marked, and writes "
+		"the settings to\n"
+		"a file. A backend that is refused here is left out. Reads only, unless --write is given. Drives that "
+		"were\n"
+		"never written answer reads without reading anything: write them once before, or give --write.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
 		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 --time-based\n",

@@ -249,9 +249,10 @@ struct spw_queue_opts {
 		placement; /* nvme, drives with FDP: writes name the drive's placement handle of this number, counted from 1 and
 			       modulo how many there are; 0: none; default 0 */
 	/*
-	 * A file that `spillway tune` wrote for these drives: its depth is used instead of depth, and its backend and way to wait
-	 * where those above are the defaults; which, is logged. NULL: the file that the environment variable SPILLWAY_TUNE names, if
-	 * it is set; "": none. Read by spw_queue_open() only.
+	 * A file that `spillway tune` wrote for these drives: its depth is used instead of depth (so often as its blocks have 1 MiB,
+	 * that as much is in flight as was measured), and its backend and way to wait where those above are the defaults; which, is
+	 * logged. A backend that it names and that is refused falls back as SPW_BACKEND_AUTO does. NULL: the file that the environment
+	 * variable SPILLWAY_TUNE names, if it is set; "": none. Read by spw_queue_open() only.
 	 */
 	const char *tune_path;
 	uint32_t timeout_ms; /* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
@@ -278,7 +279,7 @@ struct spw_queue_stats {
 
 #define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
 
-/* What suits reads, or writes, of all the drives at once. depth, of kernel requests per drive, is 0 when nothing is known. */
+/* What suits reads, or writes, of all the drives at once. depth, of blocks in flight per drive, is 0 when nothing is known. */
 struct spw_tune_settings {
 	uint64_t block_bytes;
 	uint32_t depth;

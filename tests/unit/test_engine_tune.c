@@ -68,6 +68,35 @@ static void test_settings_for_this_drive_are_used(void **state)
 	assert_logged("depth 9");
 }
 
+static void test_large_blocks_mean_many_transfers(void **state)
+{
+	(void)state;
+	write_file("{\"format\": 1, " DRIVES ", \"best\": {\"read\": {\"block_bytes\": 16777216, \"iodepth\": 3, "
+		   "\"wait\": \"interrupt\", \"backend\": \"libaio\"}, " WRITE "}}",
+		   drive_path, DRIVE_BYTES);
+	assert_int_equal(open_tuned(tune_path), 0);
+	assert_int_equal(spw_queue_room(drive_queue, 0), 48);
+	spw_queue_close(drive_queue);
+	write_file("{\"format\": 1, " DRIVES ", \"best\": {\"read\": {\"block_bytes\": 1073741824, \"iodepth\": 1024, "
+		   "\"wait\": \"interrupt\", \"backend\": \"libaio\"}}}",
+		   drive_path, DRIVE_BYTES);
+	assert_int_equal(open_tuned(tune_path), 0);
+	assert_int_equal(spw_queue_room(drive_queue, 0), SPW_QUEUE_DEPTH_MAX);
+}
+
+/* Measured by root, or on another kernel: what worked then is no reason to fail now. */
+static void test_a_backend_that_is_refused_today_is_done_without(void **state)
+{
+	(void)state;
+	write_file("{\"format\": 1, " DRIVES ", \"best\": {\"read\": {\"block_bytes\": 4096, \"iodepth\": 7, "
+		   "\"wait\": \"interrupt\", \"backend\": \"nvme\"}}}",
+		   drive_path, DRIVE_BYTES);
+	assert_int_equal(open_tuned(tune_path), 0);
+	assert_int_not_equal(spw_queue_backend(drive_queue), SPW_BACKEND_NVME);
+	assert_int_equal(spw_queue_room(drive_queue, 0), 7);
+	assert_logged("is not a whole NVMe namespace");
+}
+
 static void test_the_environment_names_a_file_unless_the_caller_does(void **state)
 {
 	(void)state;
@@ -154,6 +183,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TUNE_TEST(test_settings_for_this_drive_are_used),
+		TUNE_TEST(test_large_blocks_mean_many_transfers),
+		TUNE_TEST(test_a_backend_that_is_refused_today_is_done_without),
 		TUNE_TEST(test_the_environment_names_a_file_unless_the_caller_does),
 		TUNE_TEST(test_settings_for_another_drive_are_left),
 		TUNE_TEST(test_bad_files_are_refused),
