@@ -374,6 +374,13 @@ static int check_verify(const struct bench_job *job)
 				 "job %s: verify does not go with norandommap: blocks that are written twice "
 				 "cannot be told apart",
 				 job->name);
+	if (job->skip_bytes % (int64_t)job->block_bytes_min != 0 ||
+	    (job->skip_bytes != 0 && job->time_based && bench_rw_writes(job->rw)))
+		return spw_error(
+			-EINVAL,
+			"job %s: verify with rw=%s:%jd: blocks lie over one another, or are written twice in a "
+			"pass, and cannot be told apart: skip whole blocks, and leave time_based out",
+			job->name, bench_rw_name(job->rw), (intmax_t)job->skip_bytes);
 	if (job->numjobs > 1 && bench_rw_writes(job->rw) &&
 	    (job->size_bytes == 0 || job->offset_increment_bytes < job->size_bytes))
 		return spw_error(-EINVAL,

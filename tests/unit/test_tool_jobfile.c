@@ -155,6 +155,8 @@ static const struct bad {
 	{"[a]\nfilename=x\nverify=xxh3\nrw=randrw\n", 1, "does not go with rw=randrw"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=write\nnumjobs=2\n", 1, "overwrite each other"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=randwrite\nnorandommap\n", 1, "norandommap"},
+	{"[a]\nfilename=x\nverify=xxh3\nrw=write:512\n", 1, "skip whole blocks"},
+	{"[a]\nfilename=x\nverify=xxh3\nrw=write:4k\ntime_based\nruntime=1\n", 1, "written twice"},
 	{"[a]\nfilename=x\n\n\n[b]\nbs=q\n", 6, "not a number"},
 	{"[a]\nrw=read\n[b]\nfilename=x\n", 1, "no filename given"},
 	{"bs=4k\n[a]\nfilename=x\n", 1, "before the first section"},
