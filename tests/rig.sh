@@ -158,8 +158,16 @@ check_room() {
     fi
 }
 
+# reset_queue DEVICE: a loop device keeps what somebody has set of its queue from one file to the next. What this kernel lacks stays.
+reset_queue() {
+    local queue=/sys/block/${1##*/}/queue setting
+    for setting in rq_affinity=1 nomerges=0 scheduler=none iostats=1 max_sectors_kb=0; do
+        echo "${setting#*=}" 2>/dev/null >"$queue/${setting%%=*}" || true
+    done
+}
+
 make_drive() {
-    local file=$1 bytes=$2
+    local file=$1 bytes=$2 device
     record file "$file"
     : >"$file"
     if [ -n "$sparse" ]; then
@@ -169,7 +177,9 @@ make_drive() {
     else
         dd if=/dev/zero of="$file" bs=4M iflag=fullblock,count_bytes count="$bytes" oflag=direct conv=fsync status=none
     fi
-    losetup -f --show --direct-io=on -b "$block" "$file"
+    device=$(losetup -f --show --direct-io=on -b "$block" "$file") || return
+    reset_queue "$device"
+    echo "$device"
 }
 
 up() {

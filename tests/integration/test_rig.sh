@@ -30,6 +30,19 @@ done
 expect_exit 0 "$rig" status --name $name
 expect_output "${drives[@]}"
 
+begin "what somebody has set of a drive's queue is not there any more in the next rig"
+for drive in "${drives[@]}"; do
+    echo 2 >"/sys/block/${drive##*/}/queue/rq_affinity"
+    echo 2 >"/sys/block/${drive##*/}/queue/nomerges"
+done
+expect_exit 0 "$rig" down --name $name
+expect_exit 0 "$rig" up --name $name --drives 3 --size 16M
+mapfile -t drives < <(grep ^/dev "$OUTPUT")
+for drive in "${drives[@]}"; do
+    expect_equal 1 "$(cat "/sys/block/${drive##*/}/queue/rq_affinity")" "rq_affinity"
+    expect_equal 0 "$(cat "/sys/block/${drive##*/}/queue/nomerges")" "nomerges"
+done
+
 begin "a second rig of the same name is refused, and the first one stays"
 expect_exit 1 "$rig" up --name $name
 expect_output "is up" "down --name $name"
