@@ -2,7 +2,7 @@
 /*
  * store/assemble.h - from device paths to a verified set of drives: what open, check, format, wipe and probe share
  *
- * Everything here reads only, except spw_superblock_write(). Errors come with the drive, the cause and the remedy in
+ * Everything here reads only, except spw_format_with(). Errors come with the drive, the cause and the remedy in
  * spw_last_error().
  */
 #ifndef SPW_STORE_ASSEMBLE_H
@@ -45,8 +45,9 @@ void spw_assembly_close(struct spw_assembly *assembly);
  * Reads the superblocks again afterwards: a format that came between assembling and locking is noticed. The locks end
  * when the assembly is closed or the process ends.
  *
- * Return: 0; -EINVAL no such partition; -EBUSY another process owns it, or is formatting; -EUCLEAN the drives were
- * formatted meanwhile; or an error of reading them.
+ * Return: 0; -EINVAL no such partition; -EBUSY another process owns it, or is formatting, or has a store open on a
+ * part of one of the drives, or on the whole of which it is a part; -EUCLEAN the drives were formatted meanwhile; or
+ * an error of reading them.
  */
 int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
 
@@ -118,7 +119,10 @@ struct spw_contents {
 	char text[160]; /* "ext4 file system \"root\"", "nothing known" */
 };
 
-/* Return: 0; or an error of reading, as words in spw_last_error(): then nothing may be assumed. */
+/*
+ * Return: 0; -ESTALE its path names another device by now; or an error of reading, as words in spw_last_error(): then
+ * nothing may be assumed. Several drives may be read at the same time, by threads.
+ */
 int spw_contents_read(const struct spw_device *device, struct spw_contents *contents);
 
 /*

@@ -4,7 +4,8 @@
  *
  * Rules
  *   ASSEMBLE-1  First that no device is named twice, then every drive by itself in the order in which they were
- *               named, then the set: the first fault found is the one reported.
+ *               named, then the set: the first fault in this order is the one reported. What the drives hold is read
+ *               from all of them at the same time.
  *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a format that did
  *               not finish never leaves a store of mixed generations.
  *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also when both copies are
@@ -20,6 +21,7 @@
 #include <string.h>
 
 #include "engine/vfio.h"
+#include "store/parallel.h"
 #include "store/safety.h"
 #include "util/util.h"
 
@@ -153,12 +155,21 @@ int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks
 /* A drive that was named, as far as it could be read. */
 struct candidate {
 	const char *path;
-	unsigned path_index;
 	struct spw_device *device;
 	struct spw_contents contents;
 	struct spw_superblock superblock;
 	bool has_superblock;
+	int fault; /* the first, and its words */
+	char words[512];
 };
+
+static void note_fault(struct candidate *candidate, int rc)
+{
+	if (rc == 0 || candidate->fault != 0)
+		return;
+	candidate->fault = rc;
+	(void)snprintf(candidate->words, sizeof(candidate->words), "%s", spw_last_error());
+}
 
 /* What to say of a drive neither of whose copies can be believed. */
 static int no_superblock_error(const struct candidate *candidate)
@@ -233,15 +244,21 @@ static void warn_of_damage(const struct candidate *candidate, const struct spw_l
 		bad->why ? bad->why : "it is older");
 }
 
-static int examine(struct candidate *candidate, bool read_only, const struct spw_log *log)
+/* Of one of several, by a thread of its own. */
+static void look_into(void *context, unsigned index)
+{
+	struct candidate *candidate = (struct candidate *)context + index;
+
+	if (candidate->device)
+		note_fault(candidate, spw_contents_read(candidate->device, &candidate->contents));
+}
+
+/* By what was read, and by who else uses the drive. */
+static int judge(struct candidate *candidate, bool read_only, const struct spw_log *log)
 {
 	struct spw_contents *contents = &candidate->contents;
-	int rc = spw_safety_open(candidate->path, read_only, false, log, &candidate->device);
+	int rc;
 
-	if (rc == 0)
-		rc = spw_contents_read(candidate->device, contents);
-	if (rc != 0)
-		return rc;
 	if (contents->superblocks.chosen < 0)
 		return no_superblock_error(candidate);
 	candidate->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
@@ -374,16 +391,31 @@ static void close_candidates(struct candidate *candidates, unsigned count)
 	free(candidates);
 }
 
-/*
- * Examine all drives, also those behind the first fault, for they may be shown.
- *
- * Return: the first fault, with its words in spw_last_error().
- */
+/* Also those behind the first fault, for they may be shown. */
+static void examine_each(struct candidate *candidates, const char *const paths[], unsigned count, bool read_only,
+			 const struct spw_log *log)
+{
+	struct spw_vfio_hold *hold = spw_vfio_hold(paths, count);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct candidate *candidate = &candidates[i];
+
+		candidate->path = paths[i];
+		note_fault(candidate, spw_safety_open(paths[i], read_only, false, log, &candidate->device));
+	}
+	spw_safety_prepare();
+	spw_parallel(count, look_into, candidates, log);
+	for (unsigned i = 0; i < count; i++)
+		if (candidates[i].fault == 0)
+			note_fault(&candidates[i], judge(&candidates[i], read_only, log));
+	spw_vfio_let_go(hold);
+}
+
+/* Return: the first fault, with its words in spw_last_error(). */
 static int examine_all(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
 		       struct candidate **out)
 {
 	struct candidate *candidates;
-	struct spw_vfio_hold *hold;
 	char words[512] = "";
 	int first = 0;
 
@@ -397,20 +429,13 @@ static int examine_all(const char *const paths[], unsigned count, bool read_only
 	first = spw_safety_distinct(paths, count);
 	if (first != 0)
 		(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	hold = spw_vfio_hold(paths, count);
-	for (unsigned i = 0; i < count; i++) {
-		int rc;
-
-		candidates[i].path = paths[i];
-		candidates[i].path_index = i;
-		rc = examine(&candidates[i], read_only, log);
-		if (rc != 0 && first == 0) {
-			first = rc;
-			(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-		}
-	}
-	spw_vfio_let_go(hold);
-	return first != 0 ? spw_error(first, "%s", words) : verify_set(candidates, count);
+	examine_each(candidates, paths, count, read_only, log);
+	if (first != 0)
+		return spw_error(first, "%s", words);
+	for (unsigned i = 0; i < count; i++)
+		if (candidates[i].fault != 0)
+			return spw_error(candidates[i].fault, "%s", candidates[i].words);
+	return verify_set(candidates, count);
 }
 
 /* ---- Assemble ---- */
@@ -508,6 +533,9 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 			return rc;
 		}
 	}
+	/* With its own locks taken: a format that asks the same way meets them, or is met here. */
+	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
+		rc = spw_safety_relatives_locked(spw_device_path(assembly->devices[i]));
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = verify_unchanged(assembly, i);
 	if (rc != 0)
@@ -520,9 +548,14 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 static void fill_drive(const struct candidate *candidate, struct spw_drive_info *info, size_t size)
 {
 	const struct spw_superblock *sb = &candidate->superblock;
-	struct spw_drive_info own = {.size = sizeof(own), .copies_good = candidate->contents.superblocks.copies_good};
+	struct spw_drive_info own = {
+		.size = sizeof(own),
+		.copies_good = candidate->contents.superblocks.copies_good,
+		.error = candidate->fault,
+	};
 
 	(void)snprintf(own.path, sizeof(own.path), "%s", candidate->path);
+	(void)snprintf(own.reason, sizeof(own.reason), "%.255s", candidate->words);
 	if (candidate->device) {
 		own.geometry = *spw_device_geometry(candidate->device);
 		own.size_bytes = own.geometry.size_bytes;

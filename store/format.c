@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/blkpg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -33,6 +34,7 @@
 #include "engine/device.h"
 #include "engine/vfio.h"
 #include "store/assemble.h"
+#include "store/parallel.h"
 #include "store/safety.h"
 #include "util/util.h"
 
@@ -47,6 +49,8 @@ struct target {
 	struct spw_contents contents; /* as found */
 	struct spw_superblock superblock;
 	bool had_partitions;
+	int result; /* of reading what it holds, and its words */
+	char words[512];
 };
 
 struct format_run {
@@ -280,7 +284,8 @@ static int write_store(const struct format_run *run)
 
 /*
  * Become the only user of a drive: no mount, no holder, no other exclusive opener, no store open on any partition. A
- * store's processes lock single bytes, so a lock on all bytes meets every one of them, whatever the superblocks say.
+ * store's processes lock single bytes, so a lock on all bytes meets every one of them, whatever the superblocks say;
+ * also those whose partition lay where the device has no bytes any more.
  */
 static int seize(struct target *target, const struct spw_log *log)
 {
@@ -293,18 +298,21 @@ static int seize(struct target *target, const struct spw_log *log)
 		rc = spw_safety_writable(target->path);
 	if (rc != 0)
 		return rc;
-	rc = spw_device_lock(target->device, 0, spw_device_geometry(target->device)->size_bytes);
+	rc = spw_device_lock(target->device, 0, SPW_LOCK_ALL_BYTES);
 	if (rc == -EBUSY)
 		(void)spw_error(rc, "%s: a process has the store on it open; end that process first (see fuser %s)",
 				target->path, target->path);
-	return rc;
+	if (rc == 0)
+		rc = spw_safety_relatives_locked(target->path);
+	/* Once more of what is open now: until then the name may have been another's. */
+	return rc == 0 ? spw_safety_in_use(target->path) : rc;
 }
 
-static int examine(struct target *target, const struct spw_format_opts *opts)
+static int seize_for_format(struct target *target, const struct spw_log *log)
 {
+	char size[32], least[32];
 	uint64_t size_bytes;
-	char size[32], least[32], names[8];
-	int rc = seize(target, &opts->log);
+	int rc = seize(target, log);
 
 	if (rc != 0)
 		return rc;
@@ -313,9 +321,33 @@ static int examine(struct target *target, const struct spw_format_opts *opts)
 		return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", target->path,
 				 spw_size_format(size_bytes, size, sizeof(size)),
 				 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));
-	rc = spw_contents_read(target->device, &target->contents);
-	if (rc != 0)
-		return rc;
+	return 0;
+}
+
+static void read_target(void *context, unsigned index)
+{
+	struct target *target = (struct target *)context + index;
+
+	target->result = spw_contents_read(target->device, &target->contents);
+	if (target->result != 0)
+		(void)snprintf(target->words, sizeof(target->words), "%s", spw_last_error());
+}
+
+/* What they hold, of all at the same time. Return: 0, or the fault of the first that cannot be read. */
+static int read_targets(const struct format_run *run)
+{
+	spw_safety_prepare();
+	spw_parallel(run->count, read_target, run->targets, run->log);
+	for (unsigned i = 0; i < run->count; i++)
+		if (run->targets[i].result != 0)
+			return spw_error(run->targets[i].result, "%s", run->targets[i].words);
+	return 0;
+}
+
+static int examine_for_format(struct target *target, const struct spw_format_opts *opts)
+{
+	char names[8];
+
 	target->had_partitions = spw_safety_partitions(target->path, names, sizeof(names)) > 0;
 	if (!opts->force && (target->contents.store || target->contents.foreign))
 		return spw_carries_error(target->path, &target->contents);
@@ -369,19 +401,22 @@ static int random_uuid(uint8_t uuid[16])
 /* FORMAT-2: above every intact copy, also one that is not chosen. */
 static int next_sequence(const struct format_run *run, uint64_t *sequence)
 {
+	const struct target *highest_on = &run->targets[0];
 	uint64_t highest = 0;
 
 	for (unsigned i = 0; i < run->count; i++)
 		for (unsigned place = 0; place < SPW_PLACES; place++) {
 			const struct spw_place_content *content = &run->targets[i].contents.superblocks.places[place];
 
-			if (content->result == 0 && content->superblock.sequence > highest)
+			if (content->result == 0 && content->superblock.sequence > highest) {
 				highest = content->superblock.sequence;
+				highest_on = &run->targets[i];
+			}
 		}
 	/* Not in a lifetime of formats; but a superblock may come from anybody. */
 	if (highest > SPW_LAYOUT_SEQUENCE_MAX - 2)
 		return spw_error(-EUCLEAN, "%s: its superblock's sequence number is used up; run spillway wipe first",
-				 run->targets[0].path);
+				 highest_on->path);
 	*sequence = highest + 1;
 	return 0;
 }
@@ -488,7 +523,11 @@ static int format_targets(struct format_run *run, const struct spw_format_opts *
 	int rc = 0;
 
 	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = examine(&run->targets[i], opts);
+		rc = seize_for_format(&run->targets[i], run->log);
+	if (rc == 0)
+		rc = read_targets(run);
+	for (unsigned i = 0; rc == 0 && i < run->count; i++)
+		rc = examine_for_format(&run->targets[i], opts);
 	if (rc == 0)
 		rc = plan(run, opts);
 	return rc == 0 ? write_store(run) : rc;
@@ -544,15 +583,10 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 /* ---- Wipe ---- */
 
 /* Only what is surely a store, and nothing else, is wiped: its data area is discarded. */
-static int examine_for_wipe(struct target *target, const struct spw_log *log)
+static int examine_for_wipe(struct target *target)
 {
 	const struct spw_contents *contents = &target->contents;
-	int rc = seize(target, log);
 
-	if (rc == 0)
-		rc = spw_contents_read(target->device, &target->contents);
-	if (rc != 0)
-		return rc;
 	if (contents->superblocks.chosen < 0 && contents->store)
 		return spw_error(contents->superblocks.chosen,
 				 "%s: carries a %s, whose extent is not known; format it again with --force, or run "
@@ -586,28 +620,32 @@ static void discard_data(const struct target *target, const struct spw_log *log)
 		spw_log(log, SPW_LOG_INFO, "%s: its data area was not discarded: %s", target->path, spw_strerror(rc));
 }
 
+static int wipe_place(const struct format_run *run, const struct target *target, enum spw_place place)
+{
+	const struct spw_place_content *content = &target->contents.superblocks.places[place];
+	uint64_t copy_bytes = spw_layout_copy_offset(target->superblock.device_bytes, 1);
+	bool is_copy = place == SPW_PLACE_FIRST || content->offset_bytes == copy_bytes;
+	int rc;
+
+	/* The end of a device that has grown since is not the store's. */
+	if (!content->exists || (!is_copy && content->result == -EMEDIUMTYPE))
+		return 0;
+	rc = write_copy(run, target, NULL, 0, content->offset_bytes);
+	return rc == 0 ? run->io->sync(run->io->context, target->device) : rc;
+}
+
 /*
- * Both copies, and a remnant at the end; last ones first: while copy 0 is there, the drive is still known for what it
- * is.
+ * Both copies, and a remnant at the end. As long as the one that counts is there, the drive is known for what it is.
  */
 static int wipe_copies(const struct format_run *run, const struct target *target)
 {
-	uint64_t copy_bytes = spw_layout_copy_offset(target->superblock.device_bytes, 1);
+	int chosen = target->contents.superblocks.chosen;
 	int rc = 0;
 
-	for (int place = SPW_PLACE_FORMER_LAST; rc == 0 && place >= SPW_PLACE_FIRST; place--) {
-		const struct spw_place_content *content = &target->contents.superblocks.places[place];
-
-		bool is_copy = place == SPW_PLACE_FIRST || content->offset_bytes == copy_bytes;
-
-		/* The end of a device that has grown since is not the store's. */
-		if (!content->exists || (!is_copy && content->result == -EMEDIUMTYPE))
-			continue;
-		rc = write_copy(run, target, NULL, 0, content->offset_bytes);
-		if (rc == 0)
-			rc = run->io->sync(run->io->context, target->device);
-	}
-	return rc;
+	for (int place = SPW_PLACE_FORMER_LAST; rc == 0 && place >= SPW_PLACE_FIRST; place--)
+		if (place != chosen)
+			rc = wipe_place(run, target, (enum spw_place)place);
+	return rc == 0 ? wipe_place(run, target, (enum spw_place)chosen) : rc;
 }
 
 int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log)
@@ -616,7 +654,11 @@ int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *lo
 	int rc = open_targets(&run, paths, count);
 
 	for (unsigned i = 0; rc == 0 && i < run.count; i++)
-		rc = examine_for_wipe(&run.targets[i], log);
+		rc = seize(&run.targets[i], log);
+	if (rc == 0)
+		rc = read_targets(&run);
+	for (unsigned i = 0; rc == 0 && i < run.count; i++)
+		rc = examine_for_wipe(&run.targets[i]);
 	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
 		discard_data(&run.targets[i], log);
 		rc = wipe_copies(&run, &run.targets[i]);

@@ -91,6 +91,8 @@ int spw_contents_read(const struct spw_device *device, struct spw_contents *cont
 		return rc;
 	describe_store(contents);
 	rc = describe_foreign(path, contents);
+	if (rc == 0)
+		rc = spw_safety_still(device);
 	if (rc == 0 && contents->text[0] == '\0')
 		add_text(contents, "nothing known");
 	return rc;
@@ -122,11 +124,13 @@ static int find_obstacle(const char *path, const struct spw_device *device, cons
 		rc = spw_safety_writable(path);
 	if (rc != 0)
 		return rc;
-	rc = spw_safety_locked(path, 0, geometry->size_bytes);
+	rc = spw_safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
 	if (rc > 0)
 		return spw_error(-EBUSY,
 				 "%s: a process has the store on it open; end that process first (see fuser %s)", path,
 				 path);
+	if (rc == 0)
+		rc = spw_safety_relatives_locked(path);
 	if (rc == 0 && geometry->size_bytes < SPW_DRIVE_BYTES_MIN)
 		return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
 				 spw_size_format(geometry->size_bytes, size, sizeof(size)),

@@ -16,6 +16,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "engine/device.h"
 #include "engine/vfio.h"
 #include "store/vfio_image.h"
 #include "store/vfio_system.h"
@@ -57,6 +58,8 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 	else
 		(void)snprintf(signature->what, sizeof(signature->what), "%s partition table",
 			       table ? table : "unknown");
+	/* A label is anybody's bytes, and this is shown on terminals. */
+	spw_make_printable(signature->what);
 	signature->offset_bytes = magic ? strtoull(magic, NULL, 10) : 0;
 	if (magic && blkid_probe_lookup_value(probe, type ? "SBMAGIC" : "PTMAGIC", NULL, &len) == 0)
 		signature->len_bytes = len;
@@ -108,6 +111,11 @@ static int stat_node(const char *path, struct stat *st)
 	int rc = spw_device_block_node(path, node, sizeof(node));
 
 	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
+}
+
+void spw_safety_prepare(void)
+{
+	blkid_init_debug(0);
 }
 
 /* @sector_bytes: 0: as the descriptor says */
@@ -213,23 +221,33 @@ static bool read_device_number(const char *folder, dev_t *number)
 	return true;
 }
 
+/* A folder of sysfs. Return: 1; 0: there is none; a negative errno: what is in it cannot be told. */
+static int open_folder(const char *folder, DIR **dir)
+{
+	*dir = opendir(folder);
+	if (*dir)
+		return 1;
+	return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
+}
+
 /*
  * Call @visit for every partition that the kernel has of a whole device, until it returns something else than 0.
- * Return: that, or 0.
+ * Return: that, or 0; or a negative errno: nobody can tell.
  */
 static int each_partition(dev_t number, int (*visit)(const char *name, dev_t number, void *context), void *context)
 {
 	char folder[PATH_MAX], child[PATH_MAX], mark[PATH_MAX];
 	struct dirent *entry;
 	dev_t partition;
-	int rc = 0;
 	DIR *dir;
+	int rc;
 
 	if (!sysfs_folder(number, folder))
 		return 0;
-	dir = opendir(folder);
-	if (!dir)
-		return 0;
+	rc = open_folder(folder, &dir);
+	if (rc <= 0)
+		return rc;
+	rc = 0;
 	while (rc == 0 && (entry = readdir(dir)) != NULL) {
 		if (entry->d_name[0] == '.' || !join(child, sizeof(child), folder, entry->d_name) ||
 		    !join(mark, sizeof(mark), child, "partition"))
@@ -359,32 +377,37 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	size_t room = 0;
 	int found = 0;
 
-	/* No such table: a kernel without swap. */
+	/* A kernel without swap. Without mounts there is none: then /proc itself is missing, and nobody can tell. */
+	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
+		return 0;
 	if (!file)
-		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", table);
+		return spw_error_errno(-errno, "%s cannot be read, so nobody can tell whether the device is in use",
+				       table);
 	while (found == 0 && getline(&line, &room, file) >= 0) {
 		line[strcspn(line, "\n")] = '\0';
 		found = ask(line, question) ? 1 : 0;
 	}
-	if (found == 0 && ferror(file))
-		found = spw_error(-EIO, "%s cannot be read", table);
+	/* No memory for a line is no error of the file. */
+	if (found == 0 && !feof(file))
+		found = spw_error(-EIO, "%s cannot be read to its end", table);
 	free(line);
 	(void)fclose(file);
 	return found;
 }
 
-/* The block devices on top: device mapper, RAID, bcache. */
-static bool find_holder(dev_t number, char *answer, size_t len)
+/* The block devices on top: device mapper, RAID, bcache. Return: 1, 0 or a negative errno. */
+static int find_holder(dev_t number, char *answer, size_t len)
 {
 	char folder[PATH_MAX], path[PATH_MAX], name[64];
 	struct dirent *entry = NULL;
 	DIR *dir;
+	int rc;
 
 	if (!sysfs_folder(number, folder) || !join(path, sizeof(path), folder, "holders"))
-		return false;
-	dir = opendir(path);
-	if (!dir)
-		return false;
+		return 0;
+	rc = open_folder(path, &dir);
+	if (rc <= 0)
+		return rc;
 	while ((entry = readdir(dir)) != NULL && entry->d_name[0] == '.')
 		continue;
 	if (entry) {
@@ -393,27 +416,16 @@ static bool find_holder(dev_t number, char *answer, size_t len)
 		    spw_read_line(path, name, sizeof(name)))
 			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
 	}
+	rc = entry != NULL;
 	(void)closedir(dir);
-	return entry != NULL;
+	return rc;
 }
 
-/* What of @path is used: itself or a partition on it. */
-static void name_part(const char *path, const char *partition, char *text, size_t len)
-{
-	if (partition)
-		(void)snprintf(text, len, "%s: its partition %s", path, partition);
-	else
-		(void)snprintf(text, len, "%s:", path);
-}
-
-static int block_device_in_use(const char *path, const char *partition, dev_t number)
+static int has_users(const char *subject, dev_t number)
 {
 	struct question question = {.number = number};
-	char subject[PATH_MAX + 64];
-	int found;
+	int found = ask_table("/proc/self/mountinfo", is_mount_of, &question);
 
-	name_part(path, partition, subject, sizeof(subject));
-	found = ask_table("/proc/self/mountinfo", is_mount_of, &question);
 	if (found > 0)
 		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device", subject,
 				 question.answer);
@@ -421,61 +433,155 @@ static int block_device_in_use(const char *path, const char *partition, dev_t nu
 		found = ask_table("/proc/swaps", is_swap_on, &question);
 	if (found > 0)
 		return spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another device", subject);
-	if (found < 0)
-		return found;
-	if (find_holder(number, question.answer, sizeof(question.answer)))
+	if (found == 0)
+		found = find_holder(number, question.answer, sizeof(question.answer));
+	if (found > 0)
 		return spw_error(
 			-EBUSY,
 			"%s is held by %s, a block device made on top of it; remove that first, or name another device",
 			subject, question.answer);
-	return 0;
+	return found;
 }
 
-static int partition_in_use(const char *name, dev_t number, void *context)
+/* ---- Loop devices, which claim nothing of what they show ---- */
+
+static bool same_device(const struct stat *a, const struct stat *b)
 {
-	return block_device_in_use(context, name, number);
+	if (S_ISBLK(a->st_mode) && S_ISBLK(b->st_mode))
+		return a->st_rdev == b->st_rdev;
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Is @name ("loop3") a loop device over the file? */
-static bool is_loop_over(const char *name, const struct stat *file)
+/* What the loop device with that sysfs folder shows: a file, or a block device. */
+static bool read_backing(const char *folder, struct stat *st)
 {
 	char path[PATH_MAX], backing[PATH_MAX];
-	struct stat st;
 
-	if (strncmp(name, "loop", 4) != 0 ||
-	    snprintf(path, sizeof(path), "/sys/class/block/%s/loop/backing_file", name) >= (int)sizeof(path) ||
-	    !spw_read_line(path, backing, sizeof(backing)))
-		return false;
-	return stat(backing, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
+	return join(path, sizeof(path), folder, "loop/backing_file") && spw_read_line(path, backing, sizeof(backing)) &&
+	       stat(backing, st) == 0;
 }
 
-static int file_in_use(const char *path, const struct stat *st)
+/*
+ * The name of a loop device over @shown, other than the one with number @but (0: any). Return: 1, 0 or a negative
+ * errno.
+ */
+static int find_loop_over(const struct stat *shown, dev_t but, char *name, size_t len)
 {
-	struct question question = {.st = *st};
+	static const char all[] = "/sys/class/block";
+	char folder[PATH_MAX];
 	struct dirent *entry;
-	int rc = ask_table("/proc/swaps", is_swap_on, &question);
+	struct stat st;
+	dev_t number;
 	DIR *dir;
+	int rc = open_folder(all, &dir);
 
-	if (rc > 0)
-		return spw_error(-EBUSY, "%s: is in use as swap; run swapoff first, or name another file", path);
-	if (rc < 0)
+	if (rc <= 0)
 		return rc;
-	dir = opendir("/sys/class/block");
-	if (!dir)
-		return 0;
-	while (rc == 0 && (entry = readdir(dir)) != NULL)
-		if (is_loop_over(entry->d_name, st))
-			rc = spw_error(
-				-EBUSY,
-				"%s: is the file behind /dev/%s; name that device, or detach it first (losetup -d)",
-				path, entry->d_name);
+	rc = 0;
+	while (rc == 0 && (entry = readdir(dir)) != NULL) {
+		if (strncmp(entry->d_name, "loop", 4) != 0 || !join(folder, sizeof(folder), all, entry->d_name) ||
+		    !read_backing(folder, &st) || !same_device(&st, shown) || !read_device_number(folder, &number) ||
+		    number == but)
+			continue;
+		rc = 1;
+		(void)snprintf(name, len, "%s", entry->d_name);
+	}
 	(void)closedir(dir);
 	return rc;
 }
 
+/* The sysfs folder of the whole drive, and its number: of a partition, the folder above. */
+static bool whole_drive(dev_t number, char folder[PATH_MAX], dev_t *whole)
+{
+	char mark[PATH_MAX];
+
+	if (!sysfs_folder(number, folder) || !join(mark, sizeof(mark), folder, "partition"))
+		return false;
+	if (access(mark, F_OK) == 0)
+		*strrchr(folder, '/') = '\0';
+	return read_device_number(folder, whole);
+}
+
+/*
+ * Who is asked about, in words that begin a message; and the number of a loop device over it that does not count, or
+ * 0.
+ */
+struct subject {
+	const char *words;
+	dev_t but;
+};
+
+static int is_shown(const struct subject *subject, const struct stat *st)
+{
+	char loop[256];
+	int rc = find_loop_over(st, subject->but, loop, sizeof(loop));
+
+	return rc <= 0 ? rc
+		       : spw_error(-EBUSY,
+				   "%s is shown by /dev/%s, a loop device; name that, or detach it first (losetup -d)",
+				   subject->words, loop);
+}
+
+static int file_has_users(const struct subject *subject, const struct stat *st)
+{
+	struct question question = {.st = *st};
+	int rc = ask_table("/proc/swaps", is_swap_on, &question);
+
+	if (rc > 0)
+		return spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another file",
+				 subject->words);
+	return rc == 0 ? is_shown(subject, st) : rc;
+}
+
+static int shown_has_users(const struct subject *subject, const struct stat *shown);
+
+/* A whole device or a partition; and, if it is a loop device, what it shows. */
+static int block_device_has_users(const struct subject *subject, dev_t number)
+{
+	struct stat st = {.st_mode = S_IFBLK, .st_rdev = number};
+	char folder[PATH_MAX], words[PATH_MAX + 160];
+	struct subject inner = {.words = words};
+	int rc = has_users(subject->words, number);
+
+	if (rc == 0)
+		rc = is_shown(subject, &st);
+	if (rc != 0 || !whole_drive(number, folder, &inner.but))
+		return rc;
+	st.st_rdev = inner.but;
+	if (inner.but != number)
+		rc = is_shown(subject, &st);
+	if (rc != 0 || !read_backing(folder, &st))
+		return rc;
+	(void)snprintf(words, sizeof(words), "%s what it shows", subject->words);
+	return shown_has_users(&inner, &st);
+}
+
+static int partition_has_users(const char *name, dev_t number, void *context)
+{
+	const struct subject *whole = context;
+	char words[PATH_MAX + 256];
+	struct subject subject = {.words = words, .but = whole->but};
+
+	(void)snprintf(words, sizeof(words), "%s its partition %s", whole->words, name);
+	return block_device_has_users(&subject, number);
+}
+
+/* The kernel lets loop devices show each other, but not in a circle. */
+static int shown_has_users(const struct subject *subject, const struct stat *shown)
+{
+	struct subject whole = *subject;
+	int rc;
+
+	if (!S_ISBLK(shown->st_mode))
+		return file_has_users(subject, shown);
+	rc = block_device_has_users(subject, shown->st_rdev);
+	return rc != 0 ? rc : each_partition(shown->st_rdev, partition_has_users, &whole);
+}
+
 int spw_safety_in_use(const char *path)
 {
-	char *context = (char *)(uintptr_t)path;
+	char words[PATH_MAX + 8];
+	struct subject subject = {.words = words};
 	struct stat st;
 	int rc;
 
@@ -485,22 +591,13 @@ int spw_safety_in_use(const char *path)
 	rc = stat_node(path, &st);
 	if (rc != 0)
 		return spw_error_errno(rc, "%s cannot be examined", path);
-	if (S_ISREG(st.st_mode))
-		return file_in_use(path, &st);
-	if (!S_ISBLK(st.st_mode))
+	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
 		return 0;
-	rc = block_device_in_use(path, NULL, st.st_rdev);
-	return rc != 0 ? rc : each_partition(st.st_rdev, partition_in_use, context);
+	(void)snprintf(words, sizeof(words), "%s:", path);
+	return shown_has_users(&subject, &st);
 }
 
 /* ---- Names, locks, opening ---- */
-
-static bool same_device(const struct stat *a, const struct stat *b)
-{
-	if (S_ISBLK(a->st_mode) && S_ISBLK(b->st_mode))
-		return a->st_rdev == b->st_rdev;
-	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
 
 static bool are_same(const char *a, const char *b)
 {
@@ -568,6 +665,70 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 	if (spw_vfio_is_name(path))
 		return vfio_locked(path, offset_bytes, len_bytes);
 	return node_locked(path, offset_bytes, len_bytes);
+}
+
+/* The node of the block device of that name in sysfs. Return: false: /dev has none. */
+static bool node_of(const char *name, dev_t number, char *node, size_t len)
+{
+	struct stat st;
+
+	if (snprintf(node, len, "/dev/%s", name) >= (int)len)
+		return false;
+	for (char *at = strchr(node, '!'); at; at = strchr(at, '!'))
+		*at = '/';
+	return stat(node, &st) == 0 && S_ISBLK(st.st_mode) && st.st_rdev == number;
+}
+
+static int relative_locked(const char *path, const char *name, dev_t number)
+{
+	char node[PATH_MAX];
+	int rc;
+
+	/* Without a node nobody has it open by that. */
+	if (!node_of(name, number, node, sizeof(node)))
+		return 0;
+	rc = node_locked(node, 0, SPW_LOCK_ALL_BYTES);
+	return rc <= 0 ? rc
+		       : spw_error(-EBUSY,
+				   "%s: a process has a store on %s open, which has the same blocks; end that process "
+				   "first (see fuser %s)",
+				   path, node, node);
+}
+
+static int partition_locked(const char *name, dev_t number, void *context)
+{
+	return relative_locked(context, name, number);
+}
+
+int spw_safety_relatives_locked(const char *path)
+{
+	char folder[PATH_MAX], *context = (char *)(uintptr_t)path;
+	struct stat st;
+	dev_t whole;
+	int rc = spw_vfio_is_name(path) ? 0 : stat_node(path, &st);
+
+	if (rc != 0)
+		return spw_error_errno(rc, "%s cannot be examined", path);
+	if (spw_vfio_is_name(path) || !S_ISBLK(st.st_mode) || !whole_drive(st.st_rdev, folder, &whole))
+		return 0;
+	if (whole != st.st_rdev)
+		return relative_locked(path, strrchr(folder, '/') + 1, whole);
+	return each_partition(whole, partition_locked, context);
+}
+
+int spw_safety_still(const struct spw_device *device)
+{
+	const char *path = spw_device_path(device);
+	struct stat named, opened;
+
+	if (spw_vfio_is_name(path))
+		return 0;
+	if (fstat(device->fd, &opened) != 0)
+		return spw_error_errno(-errno, "%s cannot be examined", path);
+	if (stat_node(path, &named) != 0 || !same_device(&named, &opened))
+		return spw_error(-ESTALE, "%s: names another device than a moment ago; look what it is, and try again",
+				 path);
+	return 0;
 }
 
 int spw_safety_writable(const char *path)

@@ -40,12 +40,24 @@ int spw_safety_signatures(const char *path, struct spw_signatures *signatures);
 /* The same by way of spw_device_pread() alone, as it is done with a drive that has no node. */
 int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures);
 
+/*
+ * Before signatures are searched for in several threads: libblkid sets itself up with the first search, and not under
+ * a lock.
+ */
+void spw_safety_prepare(void);
+
+/*
+ * Does the path of an open device still name it? The questions here are asked of a path, and what is written goes to
+ * the device: a link may have been put elsewhere in between, a drive exchanged. Return: 0; -ESTALE.
+ */
+int spw_safety_still(const struct spw_device *device);
+
 /* Names of the partitions that the kernel has for a whole device: "loop0p1, loop0p2". Return: how many. */
 unsigned spw_safety_partitions(const char *path, char *names, size_t len);
 
 /*
- * Return: 0; -EBUSY it (or a partition on it) is mounted, swapped on, held by another block device, or the file
- * behind one.
+ * Return: 0; -EBUSY it (or a partition on it) is mounted, swapped on, held by another block device, or what a loop
+ * device shows; or it is a loop device, and what it shows is used in one of these ways, or shown by another one too.
  */
 int spw_safety_in_use(const char *path);
 
@@ -54,6 +66,16 @@ int spw_safety_distinct(const char *const paths[], unsigned count);
 
 /* Is any byte of the range locked by anybody but us? Needs no right to write. Return: 1, 0 or a negative errno. */
 int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
+
+/* For locks from byte 0 on: also of bytes that a device no longer has. */
+#define SPW_LOCK_ALL_BYTES INT64_MAX
+
+/*
+ * A partition and its whole drive have the same blocks, and locks on one node are not seen on the other. To be asked
+ * with locks of one's own on the node of @path: of two who do so, one at least meets the other.
+ * Return: 0; -EBUSY a process has a store on a partition of it open, or on the drive that it is a partition of.
+ */
+int spw_safety_relatives_locked(const char *path);
 
 /* Return: 0; -EROFS the block device is write-protected. */
 int spw_safety_writable(const char *path);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "util/util.h"
 
@@ -25,14 +26,36 @@ static unsigned damaged_copies(const struct spw_drive_info *drives)
 	return damaged;
 }
 
-static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives)
+static json_t *json_drives(const struct spw_drive_info *drives)
 {
 	json_t *array = json_array();
 
 	for (unsigned i = 0; i < devices.count; i++)
 		(void)json_array_append_new(array, tool_json_drive(&drives[i]));
+	return array;
+}
+
+static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives)
+{
 	return tool_print_json(json_pack("{s:b, s:i, s:o, s:o}", "usable", 1, "drives_with_a_damaged_copy",
-					 (int)damaged_copies(drives), "store", tool_json_store(info), "drives", array));
+					 (int)damaged_copies(drives), "store", tool_json_store(info), "drives",
+					 json_drives(drives)));
+}
+
+/* The first fault as every command reports it, and those that would be met next. */
+static int report_faults(const struct tool_command *command, int result, const struct spw_drive_info *drives)
+{
+	int code;
+
+	if (json)
+		(void)tool_print_json(json_pack("{s:b, s:o, s:i, s:o}", "usable", 0, "error",
+						tool_json_text(spw_last_error()), "errno", -result, "drives",
+						json_drives(drives)));
+	code = tool_fail(command, result, false);
+	for (unsigned i = 0; i < devices.count; i++)
+		if (drives[i].error && strncmp(drives[i].reason, spw_last_error(), sizeof(drives[i].reason) - 1) != 0)
+			(void)fprintf(stderr, "spillway %s: %s\n", command->name, drives[i].reason);
+	return code;
 }
 
 static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives)
@@ -58,7 +81,7 @@ static int check(const struct tool_command *command)
 		drives[i].size = sizeof(drives[i]);
 	result = spw_check(devices.paths, devices.count, &info, drives);
 	if (result < 0)
-		code = tool_fail(command, result, json);
+		code = report_faults(command, result, drives);
 	else if (json)
 		code = print_json(&info, drives);
 	else
@@ -76,9 +99,10 @@ const struct tool_command command_check = {
 	.name = "check",
 	.summary = "verify the superblocks of a store and that its drives belong together",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "Reads and verifies both superblock copies of every drive. Exits with 0 when the store can be "
-		       "opened (and names\n"
-		       "drives that have one good copy left), else with 1 and the first fault found. Reads only.\n",
+	.description =
+		"Reads and verifies both superblock copies of every drive. Exits with 0 when the store can be "
+		"opened (and names\n"
+		"drives that have one good copy left), else with 1 and what is wrong, of every drive. Reads only.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n",
 	.run = run,

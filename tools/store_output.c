@@ -43,7 +43,8 @@ json_t *tool_json_store(const struct spw_store_info *info)
 
 json_t *tool_json_drive(const struct spw_drive_info *drive)
 {
-	return json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "path", tool_json_text(drive->path),
+	return json_pack("{s:o, s:i, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "path", tool_json_text(drive->path),
+			 "errno", -drive->error, "error", drive->error ? tool_json_text(drive->reason) : json_null(),
 			 "drive_uuid", drive->drive_uuid, "index", (json_int_t)drive->index, "copies_good",
 			 (json_int_t)drive->copies_good, "size_bytes", (json_int_t)drive->size_bytes,
 			 "data_offset_bytes", (json_int_t)drive->data_offset_bytes, "partition_bytes",

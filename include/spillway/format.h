@@ -69,6 +69,8 @@ struct spw_drive_info {
 	uint64_t partition_bytes; /* of each partition on this drive */
 	uint64_t sequence;
 	struct spw_geometry geometry;
+	int32_t error;    /* what is wrong with this drive by itself: 0, or as spw_store_open() */
+	char reason[256]; /* in words, with the remedy; "" when nothing is */
 };
 
 /* One candidate device, whatever it holds. */

@@ -144,6 +144,70 @@ begin "the file behind a loop device is the device's"
 unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$(cat "/sys/class/block/$(basename "$one")/loop/backing_file")" --force
 expect_output "$one"
 
+begin "a loop device over a drive that is used, and a drive under one"
+make_loop lower 24M
+upper=$(losetup -f --show "$lower")
+on_exit sh -c "losetup -d '$upper' 2>/dev/null"
+refuses 3 "$lower" "$SPILLWAY" format --devices "$lower" --force
+expect_output "shown by $upper"
+mkfs.ext4 -q -F "$upper"
+mkdir "$TEST_TMP/upper"
+mount -o ro "$upper" "$TEST_TMP/upper"
+on_exit sh -c "umount '$TEST_TMP/upper' 2>/dev/null"
+refuses 3 "$lower" "$SPILLWAY" format --devices "$lower" --force
+umount "$TEST_TMP/upper"
+mount -o ro "$lower" "$TEST_TMP/upper"
+refuses 3 "$upper" "$SPILLWAY" format --devices "$upper" --force
+expect_output "what it shows" "mounted on $TEST_TMP/upper"
+umount "$TEST_TMP/upper"
+expect_exit 0 "$SPILLWAY" format --devices "$upper" --force
+expect_exit 0 "$SPILLWAY" wipe --devices "$upper" --yes
+losetup -d "$upper"
+expect_exit 0 "$SPILLWAY" format --devices "$lower" --force
+
+begin "two loop devices over one file"
+backing=$(cat "/sys/class/block/$(basename "$lower")/loop/backing_file")
+twin=$(losetup -f --show "$backing")
+on_exit sh -c "losetup -d '$twin' 2>/dev/null"
+for disk in "$lower" "$twin"; do
+    refuses 3 "$disk" "$SPILLWAY" format --devices "$disk" --force
+    expect_output "what it shows is shown by"
+done
+losetup -d "$twin"
+
+begin "a store on a partition keeps its whole drive from being formatted, and the other way round"
+make_loop parted 40M
+printf 'label: dos\n,20M\n' | sfdisk -q --no-reread "$parted" >/dev/null 2>&1
+partx -u "$parted" 2>/dev/null || partx -a "$parted" 2>/dev/null || true
+part=${parted}p1
+if [ -b "$part" ]; then
+    on_exit sh -c "partx -d '$parted' 2>/dev/null"
+    expect_exit 0 "$SPILLWAY" format --devices "$part"
+    for pair in "$part $parted" "$parted $part"; do
+        read -r held refused <<<"$pair"
+        coproc holder {
+            exec python3 -c '
+import fcntl, sys
+with open(sys.argv[1], "r+b", buffering=0) as drive:
+    fcntl.lockf(drive, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 20)
+    print("held", flush=True)
+    sys.stdin.read()
+' "$held"
+        }
+        read -r word <&"${holder[0]}"
+        expect_equal held "$word"
+        refuses 3 "$refused" "$SPILLWAY" format --devices "$refused" --force
+        expect_output "a process has a store on $held open"
+        expect_exit 0 "$SPILLWAY" probe "$refused"
+        expect_output "a process has a store on $held open"
+        eval "exec ${holder[1]}>&-"
+        wait "$holder_PID"
+    done
+    expect_exit 0 "$SPILLWAY" format --devices "$parted" --force
+else
+    skip "the kernel makes no partitions on loop devices here"
+fi
+
 begin "a store in use by another process"
 # As docs/FORMAT.md says: the first byte of partition 0 on every drive of the store.
 coproc holder {

@@ -3,7 +3,7 @@
 # tests/integration/test_tool_command.sh - probe, format, info, check, wipe: output, JSON, exit codes, refusals that write nothing
 . "$(dirname "$0")/../lib.sh"
 need python3
-one= two= foreign= small= disk=
+one= two= foreign= small= disk= first= second= third=
 
 # json EXPRESSION: true of the document that the last expect_exit printed on standard output, as d.
 json() {
@@ -33,6 +33,18 @@ begin "wrong usage exits with 2 and a hint"
 expect_exit 2 "$SPILLWAY" formta
 expect_output "did you mean 'format'?"
 expect_exit 2 "$SPILLWAY" help quicksilver
+# What takes drives away is proposed only to somebody who wrote nearly that.
+for typed in nope pipe find form for bound wip; do
+    expect_exit 2 "$SPILLWAY" "$typed"
+    if [ "$typed" = wip ]; then
+        expect_output "did you mean 'wipe'?"
+    else
+        expect_output "there is no command '$typed'"
+        expect_no_output "did you mean 'format'" "did you mean 'wipe'" "did you mean 'bind'"
+    fi
+done
+expect_exit 2 "$SPILLWAY" unbnd
+expect_output "did you mean 'unbind'?"
 expect_exit 2 "$SPILLWAY" format --device x
 expect_output "did you mean --devices?"
 expect_exit 2 "$SPILLWAY" format
@@ -77,6 +89,23 @@ expect_exit 0 "$SPILLWAY" check "$one" "$two" --json
 json "d['usable'] is True and d['drives_with_a_damaged_copy'] == 0"
 expect_exit 3 "$SPILLWAY" wipe --devices "$one" --json
 json "'--yes' in d['error']"
+
+begin "check names every drive that has a fault"
+make_file first 64M
+make_file second 64M
+make_file third 64M
+expect_exit 0 "$SPILLWAY" format --devices "$first,$second,$third"
+for disk in "$first" "$third"; do
+    dd if=/dev/zero of="$disk" bs=4096 count=1 conv=notrunc status=none
+    dd if=/dev/zero of="$disk" bs=4096 count=1 seek=$((64 * 256 - 1)) conv=notrunc status=none
+done
+expect_exit 1 "$SPILLWAY" check "$first" "$second" "$third"
+expect_output "$first: is no drive of a spillway store" "$third: is no drive of a spillway store"
+expect_no_output "$second:"
+expect_equal 1 "$(grep -c "$first: is no drive" "$OUTPUT")" "times that the first fault is told"
+expect_exit 1 "$SPILLWAY" check "$first" "$second" "$third" --json
+json "d['usable'] is False and '$first' in d['error'] and d['errno'] == d['drives'][0]['errno'] > 0"
+json "[x['error'] is None for x in d['drives']] == [False, True, False] and d['drives'][1]['errno'] == 0"
 
 begin "failures name device, cause and remedy, and write nothing"
 unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$two"

@@ -36,7 +36,11 @@ int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signat
 unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len);
 int __wrap_spw_safety_in_use(const char *path);
 int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_safety_relatives_locked(const char *path);
+int __wrap_spw_safety_still(const struct spw_device *device);
 int __wrap_spw_safety_writable(const char *path);
+void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
+			 const struct spw_log *log);
 void __wrap_spw_status_sweep(void);
 ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
 time_t __wrap_time(time_t *now);
@@ -109,10 +113,31 @@ int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t l
 	return 0;
 }
 
+int __wrap_spw_safety_relatives_locked(const char *path)
+{
+	(void)path;
+	return 0;
+}
+
+int __wrap_spw_safety_still(const struct spw_device *device)
+{
+	(void)device;
+	return 0;
+}
+
 int __wrap_spw_safety_writable(const char *path)
 {
 	(void)path;
 	return 0;
+}
+
+/* One after the other: what the drives do follows from the seed, in the order in which they are asked. */
+void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
+			 const struct spw_log *log)
+{
+	(void)log;
+	for (unsigned i = 0; i < count; i++)
+		work(context, i);
 }
 
 /* ---- Devices ---- */

@@ -137,9 +137,11 @@ static void test_sequence_rises(void **state)
 	expect(0, format_drives(DRIVES, true, NULL));
 	read_copy(drives[0], 0, &sb);
 	assert_int_equal(sb.sequence, 1002);
+	read_copy(drives[1], 0, &sb);
 	sb.sequence = SPW_LAYOUT_SEQUENCE_MAX - 1;
-	write_copy(drives[0], 0, &sb);
+	write_copy(drives[1], 0, &sb);
 	expect(-EUCLEAN, format_drives(DRIVES, true, NULL));
+	expect_words("drive1: its superblock");
 	expect_words("spillway wipe");
 	expect(0, spw_wipe(drives, 1, NULL));
 	expect(0, spw_wipe(drives + 1, 2, NULL));
