@@ -34,6 +34,19 @@ for mutation in "${mutations[@]}"; do
     expect_output "seed "
 done
 
+# A kind that no error put in on purpose brings to light would be injected for nothing.
+declare -A shown_by=(
+    [short]=short-is-whole [again]=again-is-error [full]=full-takes-all [hang]=late-is-lost [slow]=late-is-lost
+    [eio]=lost-error [sticky]=lost-error [latent]=lost-error [removal]=lost-error [shrink]=lost-error
+    [rot]=no-checksums [flip]=no-checksums [lost]=no-checksums [torn]=no-checksums [misdirected]=no-checksums [power]=no-checksums
+)
+mapfile -t kinds < <("$sim" --list | awk '$1 == "fault" { print $2 }')
+for kind in "${kinds[@]}"; do
+    begin "what $kind does is noticed: ${shown_by[$kind]}"
+    expect_exit 1 "$sim" --faults "$kind" --mutate "${shown_by[$kind]}" --seeds 2000 --quiet
+    expect_output "seed "
+done
+
 begin "a failing seed is cut down to few steps, which replay"
 expect_exit 1 "$sim" --mutate wrong-drive --seed 2 --jobs 1 --out "$TEST_TMP"
 expect_output "steps are enough"

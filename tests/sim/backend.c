@@ -15,6 +15,7 @@
 #include "util/util.h"
 
 #define HUNG_NS_MAX UINT64_C(1000000000000) /* no drive hangs so long */
+#define LATE_NS     UINT64_C(1000000000)    /* more than any drive needs that is not slow */
 #define CALL_NS     1000                    /* what a call costs that does not wait: so that polling gets anywhere */
 
 struct sim_backend {
@@ -85,6 +86,8 @@ static int backend_issue(struct spw_queue *q, struct spw_part *part)
 	if (b->pending_count > 0 && drive->armed[SIM_FULL].times > 0) {
 		drive->armed[SIM_FULL].times--;
 		drive->injected[SIM_FULL]++;
+		if (sim_mutation == SIM_MUTATION_FULL_TAKES_ALL)
+			b->pending[b->pending_count++] = part;
 		return -EAGAIN;
 	}
 	if (b->pending_count == b->slots)
@@ -135,20 +138,38 @@ static struct sim_io *first_to_finish(struct sim_backend *b)
 	return first;
 }
 
+static bool is_dropped(const struct sim_io *io)
+{
+	if (sim_mutation == SIM_MUTATION_COMPLETION_IS_LOST)
+		return io->sequence % 50 == 49;
+	return sim_mutation == SIM_MUTATION_LATE_IS_LOST && io->finish_ns - io->begun_ns > LATE_NS;
+}
+
+static int64_t mutated(const struct spw_part *part, int64_t res)
+{
+	bool again = res == -EAGAIN || res == -EINTR;
+
+	if (sim_mutation == SIM_MUTATION_SHORT_IS_WHOLE && res > 0)
+		return part->len_bytes;
+	if (sim_mutation == SIM_MUTATION_ERROR_IS_LOST && res <= 0 && !again)
+		return part->len_bytes;
+	if (sim_mutation == SIM_MUTATION_AGAIN_IS_ERROR && again)
+		return -EIO;
+	return res;
+}
+
 static void complete(struct spw_queue *q, struct sim_backend *b, struct sim_io *io)
 {
 	struct spw_part *part = &q->parts[io - b->ios];
 	int64_t res = sim_io_end(io);
 
 	b->in_flight--;
-	if (sim_mutation == SIM_MUTATION_SHORT_IS_WHOLE && res > 0)
-		res = part->len_bytes;
-	if (sim_mutation == SIM_MUTATION_COMPLETION_IS_LOST && io->sequence % 50 == 49) {
+	if (is_dropped(io)) {
 		b->in_flight++;
 		io->active = false;
 		return;
 	}
-	spw_part_completed(q, part, res);
+	spw_part_completed(q, part, mutated(part, res));
 }
 
 static int backend_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)

@@ -245,6 +245,7 @@ int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_b
 
 	if (!drive->geometry.discards)
 		return spw_error(-EOPNOTSUPP, "%s: cannot discard", device->path);
+	event();
 	if (sim_discard(drive, offset_bytes, len_bytes))
 		return spw_error(-EIO, "%s: discard failed", device->path);
 	return 0;

@@ -577,6 +577,7 @@ void sim_io_begin(struct sim_io *io)
 	io->sequence = sequence++;
 	io->forced = 0;
 	io->again = 0;
+	io->begun_ns = sim_now_ns;
 	io->finish_ns = finish_time(drive, io);
 	io->fault = draw_fault(drive, io);
 	if (io->fault == SIM_HANG) {
@@ -728,6 +729,17 @@ int64_t sim_io_end(struct sim_io *io)
 	return res;
 }
 
+/* What was in the cache of a discarded range does not come back. */
+static void forget_before(const struct sim_undo *undo, uint64_t from, uint64_t to)
+{
+	uint64_t undo_end = undo->offset_bytes + undo->len_bytes;
+
+	from = from > undo->offset_bytes ? from : undo->offset_bytes;
+	to = to < undo_end ? to : undo_end;
+	if (from < to)
+		memset(undo->before + (from - undo->offset_bytes), 0xdd, to - from);
+}
+
 /* What a read of the range gives then is undefined: something that was never there. Where nothing ever was, zeros do. */
 int sim_discard(struct sim_drive *drive, uint64_t offset, uint64_t len)
 {
@@ -747,9 +759,7 @@ int sim_discard(struct sim_drive *drive, uint64_t offset, uint64_t len)
 		memset(drive->medium + offset, 0xdd, next - offset);
 		memset(drive->truth + offset, 0xdd, next - offset);
 	}
-	/* What was in the cache of it does not come back. */
 	for (unsigned i = 0; i < drive->undo_count; i++)
-		if (overlap(drive->undo[i].offset_bytes, drive->undo[i].len_bytes, write.offset_bytes, len))
-			memset(drive->undo[i].before, 0xdd, drive->undo[i].len_bytes);
+		forget_before(&drive->undo[i], write.offset_bytes, end);
 	return 0;
 }

@@ -67,7 +67,7 @@ struct sim_io {
 	struct iovec one; /* what vector may point to */
 	/* the drive's */
 	bool active;
-	uint64_t finish_ns;
+	uint64_t begun_ns, finish_ns;
 	uint64_t sequence;
 	int fault;         /* enum sim_fault, or -1 */
 	uint32_t again;    /* so often more */
@@ -165,8 +165,8 @@ bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset_bytes, 
 bool sim_reads_may_fail(const struct sim_drive *drive);
 bool sim_writes_may_fail(const struct sim_drive *drive);
 
-/* tests/sim/device.c: power is cut while the blocking transfer or flush of that number is under way; 0: never. How many there were. */
-extern uint64_t sim_cut_at, sim_events;
+/* tests/sim/device.c: power is cut while the blocking transfer, flush or discard of that number is under way; 0: never. */
+extern uint64_t sim_cut_at, sim_events; /* sim_events: how many there were */
 
 /* A violation: says so and does not return. */
 __attribute__((noreturn, format(printf, 1, 2))) void sim_fail(const char *format, ...);

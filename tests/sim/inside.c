@@ -196,3 +196,13 @@ uint32_t sim_inside_block_bytes(void)
 {
 	return sim_world.store->block_bytes;
 }
+
+uint64_t sim_inside_sound_bytes(void)
+{
+	const struct spw_store *store = sim_world.store;
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		bytes += sim_writes_may_fail(&sim_drives[i]) ? 0 : store->drives[i].blocks_total * store->block_bytes;
+	return bytes;
+}

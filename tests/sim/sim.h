@@ -121,6 +121,7 @@ void sim_objects_closing(void);
 void sim_objects_forget(void);
 unsigned sim_objects_alive(void);
 void sim_objects_check_stats(void);
+void sim_objects_check_counts(void);
 
 /* ---- inside.c: what the store's own structures say ---- */
 
@@ -133,6 +134,8 @@ bool sim_inside_no_objects(void);
 bool sim_inside_has_space(uint64_t blocks);
 bool sim_inside_is_at(spw_object id, unsigned drive, uint64_t byte, uint64_t len, uint64_t block);
 uint32_t sim_inside_block_bytes(void);
+/* Of the store's part of those drives whose writes do not fail. */
+uint64_t sim_inside_sound_bytes(void);
 
 /* ---- tensors.c: the cache against a model ---- */
 
@@ -155,7 +158,11 @@ void sim_tensors_end(bool abruptly);
 	X(WRONG_DRIVE, "wrong-drive", "errors name the drive beside the one that failed")                   \
 	X(ENDED_TWICE, "ended-twice", "one request in 50 is reported twice")                                \
 	X(NO_FLUSH, "no-flush", "drives are not asked to flush")                                            \
-	X(EARLY_TOKENS, "early-tokens", "the cache gives memory back as soon as a write was accepted")
+	X(EARLY_TOKENS, "early-tokens", "the cache gives memory back as soon as a write was accepted")      \
+	X(ERROR_IS_LOST, "lost-error", "an error counts as a whole transfer")                               \
+	X(AGAIN_IS_ERROR, "again-is-error", "EAGAIN and EINTR are errors")                                  \
+	X(FULL_TAKES_ALL, "full-takes-all", "what a full backend refuses is taken all the same")            \
+	X(LATE_IS_LOST, "late-is-lost", "what takes a drive longer than a second is dropped")
 
 enum sim_mutation {
 	SIM_MUTATION_NONE,

@@ -49,6 +49,9 @@ static struct model_lease leases[LEASES];
 static struct model_key keys[KEYS];
 static uint64_t last_key, last_token;
 static unsigned depth;
+static struct {
+	uint64_t offers, bytes_offered, keeps, spills, duplicates, refused, takes, releases;
+} counted; /* what the cache must have counted */
 
 void sim_tensors_begin(void)
 {
@@ -56,6 +59,7 @@ void sim_tensors_begin(void)
 	memset(tensors, 0, sizeof(tensors));
 	memset(leases, 0, sizeof(leases));
 	memset(keys, 0, sizeof(keys));
+	memset(&counted, 0, sizeof(counted));
 	last_key = last_token = depth = 0;
 	if (spw_cache_open(sim_world.store, &sim_world.config->cache, &cache))
 		sim_fail("the cache cannot be opened: %s", spw_last_error());
@@ -107,15 +111,20 @@ static void check_inside(void)
 
 /* ---- Offers ---- */
 
+/* Another storage; or the same one, written in place, while the cache may still have what was in it before. */
 static void draw_key(struct model_key *key, const struct sim_step *step)
 {
 	uint64_t random = step->b;
 
-	*key = (struct model_key){.key = ++last_key};
-	key->len = 1 + sim_below(&random, sim_below(&random, 4) ? 40000 : 400000);
+	if (key->expected && step->a / KEYS / 4 % 2) {
+		key->version++;
+	} else {
+		*key = (struct model_key){.key = ++last_key};
+		key->len = 1 + sim_below(&random, sim_below(&random, 4) ? 40000 : 400000);
+	}
 	key->expected = sim_memory(key->len, 64);
 	if (key->expected)
-		sim_fill(key->expected, key->len, last_key << 32 | key->version);
+		sim_fill(key->expected, key->len, key->key << 32 | key->version);
 }
 
 static struct model_owner *owner_new(const struct model_key *key, uint64_t random)
@@ -140,6 +149,22 @@ static void destroy(struct model_owner *owner)
 {
 	owner->held = false;
 	memset(owner->bytes, 0xc3, owner->len);
+}
+
+/* Nothing that drives do is a reason to refuse. */
+static void count_offer(const struct spw_offer *offer, int rc)
+{
+	counted.offers++;
+	counted.bytes_offered += offer->len_bytes;
+	switch (rc) {
+	case SPW_OFFER_KEEP: counted.keeps++; break;
+	case SPW_OFFER_SPILL: counted.spills++; break;
+	case SPW_OFFER_DEDUP: counted.duplicates++; break;
+	default:
+		if (rc != -ENOBUFS || cache->count.entries < cache->opts.tensors_max)
+			sim_fail("an offer was refused: %d, %s", rc, spw_last_error());
+		counted.refused++;
+	}
 }
 
 /* a: which storage, and whether it is new or has a new version; b: which part of it; c: where it lies */
@@ -171,8 +196,7 @@ static bool do_offer(const struct sim_step *step)
 	offer.owner = owner->token;
 	rc = spw_cache_offer_hint(cache, &offer, step->c % 8 ? SPW_HINT_NONE : (enum spw_cache_hint)(step->c / 8 % 4),
 				  &tensor->id);
-	if (rc < 0 && rc != -ENOBUFS)
-		sim_fail("an offer was refused: %d, %s", rc, spw_last_error());
+	count_offer(&offer, rc);
 	owner->held = rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL;
 	if (!owner->held)
 		destroy(owner);
@@ -247,6 +271,7 @@ static bool do_take(const struct sim_step *step)
 		len = 1 + sim_below(&random, tensor->offset + tensor->len - offset);
 	}
 	rc = spw_cache_take(cache, tensor->id, offset, len, &taken);
+	counted.takes += rc == 0;
 	if (rc == 0)
 		check_taken(&taken, tensor->expected, offset, len);
 	else if (rc != -ENOBUFS || !sim_inside_no_requests())
@@ -277,6 +302,7 @@ static bool do_release(uint64_t pick)
 		return false;
 	if (spw_cache_release(cache, tensor->id))
 		sim_fail("a tensor cannot be released: %s", spw_last_error());
+	counted.releases++;
 	tensor->used = false;
 	return true;
 }
@@ -348,6 +374,39 @@ static bool any_held(void)
 	return false;
 }
 
+static uint64_t kept(const struct spw_cache_stats *stats)
+{
+	return stats->tensors_kept_small + stats->tensors_kept_last_scope + stats->tensors_kept_backpressure +
+	       stats->tensors_kept_no_space + stats->tensors_kept_error + stats->tensors_kept_entries +
+	       stats->tensors_kept_observed + stats->tensors_kept_backward + stats->tensors_kept_planned +
+	       stats->tensors_kept_hint;
+}
+
+/* What the cache says of itself, when nothing is under way. */
+static void check_counts(void)
+{
+	struct spw_cache_stats stats;
+	uint64_t written_or_not, kept_later;
+
+	spw_cache_stats(cache, &stats, sizeof(stats));
+	if (stats.offers != counted.offers || stats.bytes_offered != counted.bytes_offered ||
+	    stats.takes != counted.takes || stats.releases != counted.releases ||
+	    stats.tensors_deduplicated != counted.duplicates)
+		sim_fail("the cache counts other offers, takes or releases than there were");
+	/* A spilled tensor is written, or not, for a reason; a write that was held back may also fail before it begins. */
+	written_or_not = stats.tensors_spilled + stats.writes_cancelled + stats.writes_failed;
+	kept_later = kept(&stats) - counted.keeps - counted.refused;
+	if (kept(&stats) < counted.keeps + counted.refused || written_or_not > counted.spills ||
+	    kept_later < counted.spills - written_or_not ||
+	    kept_later > counted.spills - written_or_not + stats.writes_failed)
+		sim_fail("the cache counts %llu kept, %llu written, %llu cancelled, %llu failed; of %llu it said that "
+			 "it "
+			 "keeps them, of %llu that not",
+			 (unsigned long long)kept(&stats), (unsigned long long)stats.tensors_spilled,
+			 (unsigned long long)stats.writes_cancelled, (unsigned long long)stats.writes_failed,
+			 (unsigned long long)(counted.keeps + counted.refused), (unsigned long long)counted.spills);
+}
+
 /* All users gone, all tokens must come. */
 static void give_all_back(void)
 {
@@ -364,6 +423,7 @@ static void give_all_back(void)
 	check_inside();
 	if (cache->count.activation_bytes || cache->count.staging_bytes || cache->count.prefetched_bytes)
 		sim_fail("the cache is empty and counts bytes");
+	check_counts();
 }
 
 void sim_tensors_end(bool abruptly)

@@ -324,6 +324,8 @@ static void end_run(void)
 	}
 	sim_turn(false);
 	sim_check_empty(arena_bytes_used, bounces);
+	sim_objects_check_stats();
+	sim_objects_check_counts();
 	close_store();
 }
 
