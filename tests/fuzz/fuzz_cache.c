@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_cache.c - the tensor cache called as a binding calls it, with any numbers in any order: no crash, no wrong byte, every
- * token back at most once, nothing left in the store
+ * tests/fuzz/fuzz_cache.c - the tensor cache called as a binding calls it, with any numbers in any order: no crash, no wrong
+ * byte, no take that fails though its drive has not, every token back once, nothing left in the store
+ *
+ * What a storage holds follows from its key and version. Memory that was offered is destroyed and freed as soon as its token
+ * is back.
  */
 /* link: util tensor */
+#include <malloc.h>
+
 #include "tests/fuzz/fuzz.h"
 
 #include <spillway/cache.h>
@@ -13,32 +18,63 @@
 #include "tests/unit/cache_fake.h"
 
 #define STORAGE_BYTES 4096u
-#define STORAGES      4u
+#define CONTENTS      8u
 #define HANDLES       64u
 #define TOKENS        256u
+#define OPERATIONS    12u
+#define ENTRIES_MAX   32u
+
+struct handle {
+	spw_tensor tensor;
+	const uint8_t *content; /* of the storage */
+	uint64_t offset, len;
+};
+
+struct lease {
+	uint64_t lease;
+	const uint8_t *bytes, *expected;
+	uint64_t len;
+};
 
 struct world {
 	struct spw_store *store;
 	struct spw_cache *cache;
 	struct fuzz_bytes bytes;
-	struct handle {
-		spw_tensor tensor;
-		uint64_t key;
-	} handles[HANDLES];
-	uint64_t leases[HANDLES];
+	struct handle handles[HANDLES];
+	struct lease leases[HANDLES];
 	unsigned handle_count, lease_count, tokens;
-	bool held[TOKENS]; /* tokens that the cache has */
+	uint8_t *memory[TOKENS]; /* by token: what the cache may read */
+	uint64_t memory_bytes[TOKENS];
 };
 
-static uint8_t storages[STORAGES][STORAGE_BYTES];
+static uint8_t contents[CONTENTS][STORAGE_BYTES];
+
+/* ---- Memory of the caller's ---- */
+
+static void give_memory(struct world *world, unsigned token, const uint8_t *content, uint64_t len)
+{
+	world->memory_bytes[token] = len;
+	world->memory[token] = malloc(len + 1);
+	FUZZ_REQUIRE(world->memory[token]);
+	memcpy(world->memory[token], content, len);
+}
+
+static void destroy_memory(struct world *world, unsigned token)
+{
+	memset(world->memory[token], 0xdd, world->memory_bytes[token]);
+	free(world->memory[token]);
+	world->memory[token] = NULL;
+}
+
+/* ---- Calls ---- */
 
 static void offer(struct world *world)
 {
-	uint64_t key = fuzz_number(&world->bytes);
+	uint64_t key = fuzz_number(&world->bytes), version = fuzz_number(&world->bytes);
+	const uint8_t *content = contents[(key + 3 * version) % CONTENTS];
 	struct spw_offer offer = {
 		.storage_key = key,
-		.storage_version = fuzz_number(&world->bytes),
-		.storage_bytes = storages[key % STORAGES],
+		.storage_version = version,
 		.storage_len_bytes = fuzz_number(&world->bytes) % (STORAGE_BYTES + 1),
 		.offset_bytes = fuzz_number(&world->bytes),
 		.len_bytes = fuzz_number(&world->bytes),
@@ -50,15 +86,19 @@ static void offer(struct world *world)
 
 	if (world->handle_count == HANDLES || world->tokens + 1 == TOKENS)
 		return;
+	give_memory(world, ++world->tokens, content, offer.storage_len_bytes);
+	offer.storage_bytes = world->memory[world->tokens];
 	rc = spw_cache_offer_hint(world->cache, &offer, hint, &tensor);
 	FUZZ_REQUIRE((rc >= 0) == (tensor.value != 0));
+	if (rc < 0 || rc == SPW_OFFER_DEDUP)
+		destroy_memory(world, world->tokens--);
+	FUZZ_REQUIRE(rc >= 0 || rc == -EINVAL || rc == -ENOBUFS);
 	if (rc < 0)
 		return;
 	FUZZ_REQUIRE(offer.len_bytes > 0 && offer.offset_bytes <= offer.storage_len_bytes &&
 		     offer.len_bytes <= offer.storage_len_bytes - offer.offset_bytes);
-	if (rc != SPW_OFFER_DEDUP)
-		world->held[++world->tokens] = true;
-	world->handles[world->handle_count++] = (struct handle){.tensor = tensor, .key = key};
+	world->handles[world->handle_count++] = (struct handle){
+		.tensor = tensor, .content = content, .offset = offer.offset_bytes, .len = offer.len_bytes};
 }
 
 /* A tensor that exists, or any number. */
@@ -73,11 +113,41 @@ static struct handle *any_handle(struct world *world)
 	return &none;
 }
 
+static bool is_ours(const struct world *world, const struct handle *handle)
+{
+	return handle >= world->handles && handle < world->handles + HANDLES;
+}
+
+static void return_lease(struct world *world)
+{
+	const struct lease *lease = &world->leases[--world->lease_count];
+
+	FUZZ_REQUIRE(memcmp(lease->bytes, lease->expected, lease->len) == 0);
+	spw_cache_return(world->cache, lease->lease);
+}
+
+static void check_taken(struct world *world, const struct spw_taken *taken, const uint8_t *expected, uint64_t offset,
+			uint64_t len)
+{
+	if (!taken->bytes) {
+		FUZZ_REQUIRE(taken->owner > 0 && taken->owner < TOKENS && world->memory[taken->owner]);
+		FUZZ_REQUIRE(offset + len <= world->memory_bytes[taken->owner]);
+		FUZZ_REQUIRE(memcmp(world->memory[taken->owner] + offset, expected, len) == 0);
+		return;
+	}
+	FUZZ_REQUIRE(memcmp(taken->bytes, expected, len) == 0);
+	if (world->lease_count == HANDLES)
+		return_lease(world);
+	world->leases[world->lease_count++] = (struct lease){taken->lease, taken->bytes, expected, len};
+}
+
+/* Of what was offered, whatever the drives did but for this one read. */
 static void take(struct world *world)
 {
 	struct handle *handle = any_handle(world);
 	uint64_t offset = fuzz_number(&world->bytes), len = fuzz_number(&world->bytes);
 	struct spw_taken taken = {0};
+	bool offered;
 	int rc;
 
 	/* One thread: a read that is under way ends before anybody waits for it. */
@@ -85,24 +155,23 @@ static void take(struct world *world)
 		fake_end_oldest(world->store, FAKE_READ, 0);
 	rc = spw_cache_take(world->cache, handle->tensor, offset, len, &taken);
 	FUZZ_REQUIRE(rc <= 0);
-	if (rc != 0 || handle < world->handles || handle >= world->handles + HANDLES)
+	if (!is_ours(world, handle))
+		return;
+	offered = len > 0 && offset >= handle->offset && offset - handle->offset <= handle->len &&
+		  len <= handle->len - (offset - handle->offset);
+	FUZZ_REQUIRE(rc != -EIO || world->store->wait_res);
+	FUZZ_REQUIRE(!offered || rc == 0 || rc == -EIO);
+	world->store->wait_res = 0;
+	if (rc != 0)
 		return;
 	FUZZ_REQUIRE(len > 0 && offset < STORAGE_BYTES && len <= STORAGE_BYTES - offset);
-	if (!taken.bytes) {
-		FUZZ_REQUIRE(taken.owner > 0 && taken.owner <= world->tokens && world->held[taken.owner]);
-		return;
-	}
-	FUZZ_REQUIRE(memcmp(taken.bytes, storages[handle->key % STORAGES] + offset, len) == 0);
-	if (world->lease_count < HANDLES)
-		world->leases[world->lease_count++] = taken.lease;
-	else
-		spw_cache_return(world->cache, taken.lease);
+	check_taken(world, &taken, handle->content + offset, offset, len);
 }
 
 static void release(struct world *world)
 {
 	struct handle *handle = any_handle(world);
-	bool ours = handle >= world->handles && handle < world->handles + HANDLES;
+	bool ours = is_ours(world, handle);
 
 	/* Any number may by chance be a tensor that is ours: its handle would be wrong from then on. */
 	for (unsigned i = 0; !ours && i < world->handle_count; i++)
@@ -113,17 +182,17 @@ static void release(struct world *world)
 		*handle = world->handles[--world->handle_count];
 }
 
-static void drain(struct world *world)
+static int drain(struct world *world, unsigned count)
 {
 	uint64_t owners[8];
-	unsigned count = fuzz_byte(&world->bytes) % 9;
 	int rc = spw_cache_drain(world->cache, owners, count);
 
 	FUZZ_REQUIRE(rc <= (int)count);
 	for (int i = 0; i < rc; i++) {
-		FUZZ_REQUIRE(owners[i] > 0 && owners[i] <= world->tokens && world->held[owners[i]]);
-		world->held[owners[i]] = false;
+		FUZZ_REQUIRE(owners[i] > 0 && owners[i] <= world->tokens && world->memory[owners[i]]);
+		destroy_memory(world, (unsigned)owners[i]);
 	}
+	return rc;
 }
 
 static void end_one(struct world *world)
@@ -134,11 +203,35 @@ static void end_one(struct world *world)
 		fake_end_oldest(world->store, kind, fuzz_byte(&world->bytes) % 8 == 0 ? -EIO : 0);
 }
 
+static void stage_next(struct world *world)
+{
+	uint32_t now = (uint32_t)fuzz_number(&world->bytes), next = (uint32_t)fuzz_number(&world->bytes);
+	uint8_t stages = fuzz_byte(&world->bytes);
+
+	spw_cache_stage_next(world->cache, now, (enum spw_stage)(stages % 3), next, (enum spw_stage)(stages / 3 % 3));
+}
+
+/* Beside the twelve that follow, and seldom. */
+static void do_rare(struct world *world, unsigned which)
+{
+	switch (which) {
+	case 0: stage_next(world); break;
+	case 1: world->store->wait_res = -EIO; break;
+	case 2: world->store->put_error = fuzz_byte(&world->bytes) % 2 ? -EIO : -ENOSPC; break;
+	default: spw_cache_reset_peak(world->cache); break;
+	}
+}
+
 static void do_one(struct world *world)
 {
 	struct spw_cache_stats stats;
+	unsigned which = fuzz_byte(&world->bytes);
 
-	switch (fuzz_byte(&world->bytes) % 12) {
+	if (which >= 256 / OPERATIONS * OPERATIONS) {
+		do_rare(world, which - 256 / OPERATIONS * OPERATIONS);
+		return;
+	}
+	switch (which % OPERATIONS) {
 	case 0: spw_cache_step(world->cache); break;
 	case 1:
 		spw_cache_stage(world->cache, (uint32_t)fuzz_number(&world->bytes),
@@ -150,10 +243,10 @@ static void do_one(struct world *world)
 	case 5: offer(world); break;
 	case 6: take(world); break;
 	case 7: release(world); break;
-	case 8: drain(world); break;
+	case 8: (void)drain(world, fuzz_byte(&world->bytes) % 9); break;
 	case 9:
 		if (world->lease_count > 0)
-			spw_cache_return(world->cache, world->leases[--world->lease_count]);
+			return_lease(world);
 		break;
 	case 10: end_one(world); break;
 	default: spw_cache_stats(world->cache, &stats, sizeof(stats)); break;
@@ -171,22 +264,58 @@ static void open_cache(struct world *world)
 	opts.prefetch_bytes = fuzz_number(&world->bytes) % 65536;
 	opts.memory_bytes = 1 + fuzz_number(&world->bytes) % 65536;
 	opts.spill_last_scope = fuzz_byte(&world->bytes) % 2;
-	opts.tensors_max = 1 + fuzz_byte(&world->bytes) % 32;
+	opts.tensors_max = 1 + fuzz_byte(&world->bytes) % ENTRIES_MAX;
 	FUZZ_REQUIRE(spw_cache_open(world->store, &opts, &world->cache) == 0);
+}
+
+static void begin_once(void)
+{
+	if (contents[0][0])
+		return;
+	for (unsigned i = 0; i < CONTENTS * STORAGE_BYTES; i++)
+		((uint8_t *)contents)[i] = (uint8_t)(1 + i * 7 + (i >> 8) * 3 + (i >> 12) * 41);
+	/* Large tables that a short run hardly touches: new pages for what is used are quicker than clearing all. */
+	FUZZ_REQUIRE(mallopt(M_MMAP_THRESHOLD, 64 << 10) == 1);
+}
+
+/* Users gone, leases back, I/O ended: then every token comes back, and nothing is held. */
+static void wind_down(struct world *world)
+{
+	struct spw_cache_stats stats;
+
+	for (; world->handle_count > 0; world->handle_count--)
+		FUZZ_REQUIRE(spw_cache_release(world->cache, world->handles[world->handle_count - 1].tensor) == 0);
+	while (world->lease_count > 0)
+		return_lease(world);
+	fake_end_all(world->store);
+	while (drain(world, 8) > 0)
+		;
+	for (unsigned token = 1; token <= world->tokens; token++)
+		FUZZ_REQUIRE(!world->memory[token]);
+	spw_cache_stats(world->cache, &stats, sizeof(stats));
+	FUZZ_REQUIRE(stats.entries == 0 && stats.activation_bytes == 0 && stats.staging_bytes == 0 &&
+		     stats.prefetched_bytes == 0);
+	FUZZ_REQUIRE(world->store->objects_used == 0 && world->store->arena_used == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct world world = {.bytes = {data, size}};
 
-	for (unsigned i = 0; storages[0][1] == 0 && i < STORAGES * STORAGE_BYTES; i++)
-		((uint8_t *)storages)[i] = (uint8_t)(1 + i * 7 + (i >> 8) * 3 + (i >> 12) * 41);
+	begin_once();
 	world.store = fake_open();
 	open_cache(&world);
 	for (unsigned i = 0; i < 400 && world.bytes.left > 0; i++)
 		do_one(&world);
+	world.store->wait_res = 0;
+	/* Else it is closed with all that there is. */
+	if (size > 0 && data[size - 1] % 4)
+		wind_down(&world);
 	fake_end_all(world.store);
 	spw_cache_close(world.cache);
+	for (unsigned token = 1; token <= world.tokens; token++)
+		if (world.memory[token])
+			destroy_memory(&world, token);
 	fake_close(world.store);
 	return 0;
 }

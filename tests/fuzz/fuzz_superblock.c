@@ -36,7 +36,50 @@ static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, str
 	return true;
 }
 
-/* The first byte says which copy, and whether the checksum is made right: no fuzzer finds that by itself. */
+/*
+ * Numbers that fit each other but for some: of the bytes of a superblock most are UUIDs and zeros, where any change is
+ * refused at once.
+ */
+static void encode_any(struct fuzz_bytes *bytes, unsigned copy, uint8_t block[SPW_SUPERBLOCK_BYTES])
+{
+	uint8_t how = fuzz_byte(bytes);
+	struct spw_superblock sb = {
+		.sequence = fuzz_number(bytes),
+		.drive_count = (uint32_t)fuzz_number(bytes) % (SPW_LAYOUT_DRIVES_MAX + 2),
+		.drive_index = (uint32_t)fuzz_number(bytes),
+		.logical_block_bytes = 512u << fuzz_byte(bytes) % 12,
+		.block_bytes = 2048u << fuzz_byte(bytes) % 12,
+		.chunk_bytes = UINT64_C(32768) << fuzz_byte(bytes) % 13,
+		.partition_count = (uint32_t)fuzz_number(bytes),
+		.complete = how & 1,
+		.created_unix_s = fuzz_number(bytes),
+	};
+
+	(void)spw_layout_plan(&sb, (1 + fuzz_number(bytes)) << fuzz_byte(bytes) % 64);
+	memset(sb.store_uuid, 0xab, sizeof(sb.store_uuid));
+	for (unsigned i = 0; i < sb.drive_count && i < SPW_LAYOUT_DRIVES_MAX; i++)
+		memset(sb.drive_uuids[i], 1 + (int)i, sizeof(sb.drive_uuids[i]));
+	if (how & 2)
+		memset(sb.drive_uuids[fuzz_byte(bytes) % SPW_LAYOUT_DRIVES_MAX], fuzz_byte(bytes), 16);
+	if (how & 4)
+		sb.features_incompatible = fuzz_number(bytes);
+	if (how & 8)
+		sb.device_bytes = fuzz_number(bytes) << fuzz_byte(bytes) % 64;
+	if (how & 16)
+		sb.data_offset_bytes = fuzz_number(bytes) << fuzz_byte(bytes) % 64;
+	if (how & 32)
+		sb.partition_bytes = fuzz_number(bytes) << fuzz_byte(bytes) % 64;
+	if (how & 64)
+		sb.block_bytes = (uint32_t)fuzz_number(bytes);
+	if (how & 128)
+		sb.chunk_bytes = fuzz_number(bytes);
+	spw_layout_encode(&sb, copy, block);
+}
+
+/*
+ * The first byte says which copy, whether the checksum is made right (no fuzzer finds that by itself), and whether the
+ * rest is numbers.
+ */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct spw_superblock copies[2];
@@ -47,7 +90,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size == 0)
 		return 0;
-	memcpy(block, data + 1, size - 1 < sizeof(block) ? size - 1 : sizeof(block));
+	if (data[0] & 4)
+		encode_any(&(struct fuzz_bytes){data + 1, size - 1}, data[0] & 1, block);
+	else
+		memcpy(block, data + 1, size - 1 < sizeof(block) ? size - 1 : sizeof(block));
 	if (data[0] & 2) {
 		checksum = XXH3_64bits(block, CHECKSUM_OFFSET);
 		for (unsigned i = 0; i < 8; i++)
