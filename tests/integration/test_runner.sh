@@ -91,6 +91,17 @@ expect_exit 1 run_tests test_crash
 expect_closing "0 passed, 2 failed, 0 skipped"
 expect_output "Segmentation fault" "second: the program ended: exit status 0"
 
+begin "a program that tests nothing is a failure"
+program unit test_nothing <<'END'
+static void first(void **state) { (void)state; }
+static void second(void **state) { (void)state; }
+#define main(...) main(void) { (void)first; (void)second; return 0; } int unused(void)
+END
+expect_exit 1 run_tests test_nothing
+expect_output "no case: the program tested nothing"
+expect_closing "0 passed, 1 failed, 0 skipped"
+expect_clean
+
 begin "what a program leaves behind is a failure"
 program unit test_litter <<'END'
 static void first(void **state) { (void)state; assert_int_equal(system("touch $TMPDIR/litter"), 0); }
@@ -211,7 +222,7 @@ begin "never reached"
 END
 echo 'exit 0' >"$tree/tests/integration/test_nothing.sh"
 expect_exit 1 run_tests --kind script
-expect_output "the moon is wrong" "stops: see above" "the script tested nothing" '"2", not "1"'
+expect_output "the moon is wrong" "stops: see above" "the program tested nothing" '"2", not "1"'
 expect_no_output "never reached"
 expect_closing "1 passed, 3 failed, 1 skipped"
 expect_clean

@@ -68,6 +68,7 @@ class CProgram(Program):
             elif line.strip():
                 said.append(line.strip())
         outcome.check_status(status)
+        outcome.check_any(status)
         return outcome
 
     @classmethod
@@ -122,8 +123,7 @@ class Script(Program):
         if status == EXIT_SKIPPED and outcome.skips:
             status = 0
         outcome.check_status(status)
-        if not (outcome.passed or outcome.failures or outcome.skips):
-            outcome.fail("no case", "the script tested nothing")
+        outcome.check_any(status)
         return outcome
 
 

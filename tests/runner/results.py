@@ -53,6 +53,11 @@ class Outcome:
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         self.fail(self.current or "after the last case", f"the program ended: {how}")
 
+    def check_any(self, status):
+        """A program that names no case has tested nothing, whatever its exit status."""
+        if status is not None and not (self.passed or self.failures or self.skips):
+            self.fail("no case", "the program tested nothing")
+
 
 class Tally:
     """All outcomes so far."""
