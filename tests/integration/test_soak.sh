@@ -35,6 +35,11 @@ SPW_SOAK_BREAK=bytes expect_exit 1 python3 "$soak" --build "$SPW_BUILD" --out "$
 expect_output "VIOLATION" "wrong bytes"
 nothing_left
 
+begin "an error that names a sound drive is found"
+SPW_SOAK_BREAK=blame expect_exit 1 python3 "$soak" --build "$SPW_BUILD" --out "$TEST_TMP" --minutes 1 --no-training --no-chart
+expect_output "VIOLATION" "to which nothing was done"
+nothing_left
+
 begin "Ctrl-C ends it, with the report"
 rm "$OUTPUT" # what the command before it printed would be taken for its own
 python3 "$soak" --build "$SPW_BUILD" --out "$TEST_TMP" --minutes 10 --no-training --no-chart >"$OUTPUT" 2>&1 &

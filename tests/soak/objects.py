@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # tests/soak/objects.py - a long-lived program of the soak: threads that put, get and free objects, and compare every byte
+import errno
 import os
 import random
 import sys
@@ -13,7 +14,7 @@ THREADS = 3
 OPERATIONS = 60
 LIVE_MAX = 12
 LENGTH_MAX = 3 << 20
-BREAK = os.environ.get("SPW_SOAK_BREAK")  # on purpose, to see that it is found: "bytes"
+BREAK = os.environ.get("SPW_SOAK_BREAK")  # on purpose, to see that it is found: "bytes", "blame"
 NOISE = random.Random(os.getpid()).randbytes(16 << 20)  # an object is a cut of it
 
 
@@ -56,6 +57,8 @@ class Client:
             self.error("get", error)
             return
         self.count("gets")
+        if BREAK == "blame":
+            self.error("get", OSError(errno.EIO, f"{self.drives[0]}: made up"))
         if BREAK == "bytes":
             piece[-1] ^= 1
         if bytes(piece) != NOISE[at + offset:at + offset + len(piece)]:

@@ -38,6 +38,7 @@ class Program:
         self.env = env
         self.partition = partition
         self.counts, self.errors = {}, {}
+        self.blamed = []  # drives that errors have named in the store that is open, or was last
         self.before = {}, {}  # of those of this name that were killed
         self.violations = []
         self.state = "off"  # ready, opened, closed
@@ -78,7 +79,7 @@ class Program:
             self.violations.append(f"{self.name}: {report['what']}: {report['words']}")
         else:
             self.latest = report
-            self.counts, self.errors = report["counts"], report["errors"]
+            self.counts, self.errors, self.blamed = report["counts"], report["errors"], report["blamed"]
 
     def totals(self):
         """(counts, errors) of all that had this name."""
@@ -121,7 +122,7 @@ class Program:
         self.process.wait()
         self.reader.join()
         self.before = self.totals()
-        self.counts, self.errors = {}, {}
+        self.counts, self.errors, self.blamed = {}, {}, []
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -149,7 +150,7 @@ class Replays(threading.Thread):
         super().__init__()
         self.spillway, self.traces, self.drives = spillway, traces, drives
         self.lock = threading.Lock()  # held while the drives are renewed, so that no fault comes between
-        self.faulted = False
+        self.broken = set()  # paths of drives that something was done to since
         self.counts = {"replays": 0}
         self.errors = {}
         self.violations = []
@@ -182,7 +183,7 @@ class Replays(threading.Thread):
             if self.ending.is_set():
                 return
             self.renew()
-            self.faulted = False
+            self.broken = set()
             self.process = subprocess.Popen(
                 DIE_WITH_US + [self.spillway, "replay", trace, "--devices", self.joined, "--scale", "0.2", "--speed", "40", "--steps", "4",
                                   "--json"],
@@ -200,7 +201,7 @@ class Replays(threading.Thread):
         with self.lock:
             if status == 0:
                 self.counts["replays"] += 1
-            elif status < 0 or not self.faulted or not any(drive.path in words for drive in self.drives):
+            elif status < 0 or not any(path in words for path in self.broken):
                 self.violations.append(f"replay of {os.path.basename(trace)}: exit status {status}: {words.strip()}")
             else:
                 error = self.errors.setdefault("replay", {"count": 0, "words": words.strip()[:400]})

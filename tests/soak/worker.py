@@ -3,6 +3,7 @@
 """Orders are lines: `open PARTITION DRIVE,DRIVE` and `close`; the end of the input is the end. Reports are lines of JSON."""
 import errno
 import json
+import re
 import select
 import sys
 import time
@@ -23,6 +24,7 @@ class Counts:
     def __init__(self):
         self.numbers = {}
         self.errors = {}  # by kind, with the words of the first of each
+        self.blamed = set()  # drives that errors have named since the store was opened
 
     def add(self, name, number=1):
         self.numbers[name] = self.numbers.get(name, 0) + number
@@ -40,12 +42,14 @@ class Counts:
         number = getattr(error, "errno", None)
         words = str(error)
         name = errno.errorcode.get(number, type(error).__name__)
-        if number not in (errno.ENOSPC, errno.ENOBUFS) and not any(drive in words for drive in drives):
+        named = {drive for drive in drives if re.search(re.escape(drive) + r"(?![0-9])", words)}
+        if number not in (errno.ENOSPC, errno.ENOBUFS) and not named:
             self.violation("an error that names no drive", f"{operation}: {name}: {words}")
+        self.blamed |= named
         self.fault(f"{operation} {name}", words)
 
     def report(self, event, store):
-        say(event=event, counts=self.numbers, errors=self.errors, objects=store.stats().objects, used_bytes=used_bytes(store))
+        say(event=event, counts=self.numbers, errors=self.errors, blamed=sorted(self.blamed), objects=store.stats().objects, used_bytes=used_bytes(store))
 
 
 def next_order(wait):
@@ -86,6 +90,7 @@ def serve(do_round, **store_options):
         words = order.split()
         if words[0] == "open":
             drives = words[2].split(",")
+            counts.blamed = set()
             store = spillway.Store(drives, partition=int(words[1]), **store_options)
             say(event="opened")
         else:
