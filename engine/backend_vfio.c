@@ -234,6 +234,7 @@ static int open_device(struct spw_queue *q, unsigned index, struct vfio_device *
 	d->nvme = d->ns->nvme;
 	d->read_only = device->read_only;
 	d->takes_sgl = d->ns->controller->takes_sgl;
+	q->stats.vfio_by_group += d->ns->controller->link->why_group[0] != '\0';
 	if (d->nvme.block_shift > 16)
 		return spw_error(-EOPNOTSUPP, "%s: blocks of %u bytes are too large", device->path,
 				 1u << d->nvme.block_shift);
@@ -283,16 +284,31 @@ static bool all_take_sgl(const struct spw_queue *q, const struct vfio *v)
 	return true;
 }
 
+/* How the kernel lets them be reached. */
+static const char *ways_of(const struct spw_queue *q, const struct vfio *v)
+{
+	unsigned drives = 0;
+
+	for (unsigned i = 0; i < q->device_count; i++)
+		drives += v->devices[i].ns && v->devices[i].ns->controller->link->way;
+	if (drives == 0)
+		return "";
+	if (q->stats.vfio_by_group == 0)
+		return ", iommufd";
+	return q->stats.vfio_by_group < drives ? ", iommufd and IOMMU groups" : ", IOMMU groups";
+}
+
 static void describe(struct spw_queue *q, const struct vfio *v)
 {
+	const char *ways = ways_of(q, v);
 	const char *memory = q->arena_len_bytes > 0 ? "mapped memory" : "no mapped memory, all is copied";
 	const char *lists = all_take_sgl(q, v) ? ", scatter gather lists" : "";
 
 	if (v->other) {
-		spw_queue_describe(q, "; vfio poll, %s%s", memory, lists);
+		spw_queue_describe(q, "; vfio poll, %s%s%s", memory, lists, ways);
 		return;
 	}
-	spw_queue_describe(q, " poll, %s%s", memory, lists);
+	spw_queue_describe(q, " poll, %s%s%s", memory, lists, ways);
 	if (q->wait_mode != SPW_WAIT_POLL)
 		spw_log(&q->log, SPW_LOG_INFO, "vfio: completions are polled, whatever way to wait was asked for");
 	/* Vectors are cut where a command cannot name them, as for a polled block device. */

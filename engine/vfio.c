@@ -330,6 +330,17 @@ static int open_namespace(struct spw_vfio_namespace *ns, const char *address)
 	return ret;
 }
 
+static void log_opened(const struct spw_log *log, const struct spw_vfio_namespace *ns)
+{
+	const struct spw_vfio_link *link = ns->controller->link;
+
+	spw_log(log, SPW_LOG_INFO, "%s: %s, %u queue pairs, %llu KiB per command", ns->path,
+		ns->controller->identity.model, ns->controller->pairs, (unsigned long long)ns->command_bytes_max >> 10);
+	if (link->why_group[0])
+		spw_log(log, SPW_LOG_INFO, "%s: reached by its IOMMU group, not by iommufd: %s", ns->path,
+			link->why_group);
+}
+
 int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log, struct spw_vfio_namespace **out)
 {
 	struct spw_vfio_namespace *ns;
@@ -353,9 +364,7 @@ int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log, s
 		return ret;
 	}
 	if (log)
-		spw_log(log, SPW_LOG_INFO, "%s: %s, %u queue pairs, %llu KiB per command", ns->path,
-			ns->controller->identity.model, ns->controller->pairs,
-			(unsigned long long)ns->command_bytes_max >> 10);
+		log_opened(log, ns);
 	*out = ns;
 	return 0;
 }

@@ -2,7 +2,7 @@
 /*
  * engine/vfio_link.h - how a controller is reached: its registers, and memory that it can reach
  *
- * vfio_container.c makes links to real controllers; the tests make one to a controller in memory. What a controller
+ * vfio_function.c makes links to real controllers; the tests make one to a controller in memory. What a controller
  * does with it is vfio_controller.c.
  */
 #ifndef SPW_ENGINE_VFIO_LINK_H
@@ -63,6 +63,8 @@ struct spw_vfio_link {
 	int numa_node;   /* -1: unknown */
 	int wanted_back; /* eventfd that is readable once is_wanted_back(); -1: the kernel has no such message */
 	char address[SPW_VFIO_ADDRESS_BYTES];
+	const char *way;     /* "iommufd", "group": how the kernel lets it be reached; NULL: it is in memory */
+	char why_group[256]; /* and not by iommufd */
 };
 
 /* Take the controller at a PCI address (as of struct spw_vfio_name) from vfio-pci. Return: as spw_vfio_open(). */

@@ -2,7 +2,7 @@
 /* engine/vfio_space.c - the addresses by which controllers reach memory */
 #include <stddef.h>
 
-#include "engine/vfio_container.h"
+#include "engine/vfio_space.h"
 #include "util/util.h"
 
 #define LARGE_PAGE_BYTES (UINT64_C(2) << 20)

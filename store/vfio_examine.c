@@ -38,6 +38,70 @@ static void SPW_PRINTF(4, 5)
 	va_end(args);
 }
 
+/* ---- How it would be reached ---- */
+
+static void SPW_PRINTF(2, 3) not_iommufd(struct spw_vfio_probe_info *controller, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(controller->not_iommufd, sizeof(controller->not_iommufd), format, args);
+	va_end(args);
+}
+
+static bool is_loaded(const struct spw_vfio_system *system, const char *what, const char *name)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/%s/%s", system->sysfs, what, name) < (int)sizeof(path) &&
+	       access(path, F_OK) == 0;
+}
+
+/* Does vfio make nodes of devices? It says so as soon as it is loaded. */
+static bool has_device_nodes(const struct spw_vfio_system *system)
+{
+	FILE *file = fopen(system->char_devices, "re");
+	char line[128];
+	bool found = false;
+
+	while (file && !found && fgets(line, sizeof(line), file))
+		found = strstr(line, " vfio-dev\n") != NULL;
+	if (file)
+		(void)fclose(file);
+	return found;
+}
+
+static void find_way(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
+{
+	bool bound = strcmp(controller->driver, spw_vfio_driver) == 0;
+	char iommu[PATH_MAX];
+
+	if (!bound && !is_loaded(system, "bus/pci/drivers", spw_vfio_driver))
+		return;
+	(void)snprintf(iommu, sizeof(iommu), "%s/iommu", system->dev);
+	if (bound ? !controller->device_node[0] : !has_device_nodes(system))
+		not_iommufd(controller,
+			    "the kernel makes no nodes of vfio devices (CONFIG_VFIO_DEVICE_CDEV, from 6.6 on)");
+	else if (access(iommu, F_OK) != 0)
+		not_iommufd(controller, "there is no %s; modprobe iommufd", iommu);
+	else if (access(iommu, R_OK | W_OK) != 0)
+		not_iommufd(controller,
+			    "this user may not open %s; give the user a right to it (setfacl -m u:NAME:rw, or a rule "
+			    "of udev)",
+			    iommu);
+	else if (bound && access(controller->device_node, R_OK | W_OK) != 0)
+		not_iommufd(controller, "this user may not open %s; give it to the user (chown)",
+			    controller->device_node);
+	(void)snprintf(controller->way, sizeof(controller->way), controller->not_iommufd[0] ? "group" : "iommufd");
+}
+
+static bool is_by_iommufd(const struct spw_vfio_probe_info *controller)
+{
+	return strcmp(controller->way, "iommufd") == 0;
+}
+
+/* ---- What stands in the way ---- */
+
 /* What others in the same IOMMU group could do to us, and we to them. A bridge does nothing by itself. */
 static void find_neighbours(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
 {
@@ -101,14 +165,10 @@ static void find_isolation(const struct spw_vfio_system *system, struct spw_vfio
 
 static void find_module(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
 {
-	char path[PATH_MAX];
-
-	(void)snprintf(path, sizeof(path), "%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver);
-	if (access(path, F_OK) != 0)
+	if (!is_loaded(system, "bus/pci/drivers", spw_vfio_driver))
 		add(controller, -ENOENT, false, "%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci",
 		    controller->address);
-	(void)snprintf(path, sizeof(path), "%s/module/vfio_iommu_type1", system->sysfs);
-	if (access(path, F_OK) != 0)
+	if (!is_by_iommufd(controller) && !is_loaded(system, "module", "vfio_iommu_type1"))
 		add(controller, -ENOENT, false,
 		    "%s: the kernel's vfio_iommu_type1 is not loaded; modprobe vfio_iommu_type1", controller->address);
 }
@@ -119,10 +179,11 @@ static void find_memlock(const struct spw_vfio_system *system, struct spw_vfio_p
 
 	if (system->memlock_bytes < MEMLOCK_BYTES_LEAST)
 		add(controller, -ENOMEM, false,
-		    "%s: this user may lock %s of memory, and a drive needs all that it reaches locked: %s with the "
+		    "%s: this user may lock %s of memory%s, and a drive needs all that it reaches locked: %s with the "
 		    "default "
 		    "staging memory; raise it (ulimit -l, LimitMEMLOCK=, /etc/security/limits.conf)",
 		    controller->address, spw_size_format(system->memlock_bytes, limit, sizeof(limit)),
+		    is_by_iommufd(controller) ? " in all processes together" : "",
 		    spw_size_format(MEMLOCK_BYTES_LEAST, least, sizeof(least)));
 }
 
@@ -139,7 +200,8 @@ static void find_driver(const struct spw_vfio_system *system, struct spw_vfio_pr
 		add(controller, -EACCES, true, "%s: only root can bind it", controller->address);
 	if (!bound)
 		return;
-	if (snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) < (int)sizeof(path) &&
+	if (!is_by_iommufd(controller) &&
+	    snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) < (int)sizeof(path) &&
 	    access(path, R_OK | W_OK) != 0)
 		add(controller, -EACCES, false,
 		    "%s: this user may not open %s; give it to the user (chown), or run as root", controller->address,
@@ -151,6 +213,7 @@ static void find_driver(const struct spw_vfio_system *system, struct spw_vfio_pr
 
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
 {
+	find_way(system, controller);
 	find_driver(system, controller);
 	find_isolation(system, controller);
 	find_module(system, controller);

@@ -57,7 +57,12 @@ void spw_vfio_system_init(struct spw_vfio_system *system)
 	struct rlimit limit;
 
 	*system = (struct spw_vfio_system){
-		.sysfs = "/sys", .dev = "/dev", .write = write_attribute, .memlock_bytes = UINT64_MAX};
+		.sysfs = "/sys",
+		.dev = "/dev",
+		.char_devices = "/proc/devices",
+		.write = write_attribute,
+		.memlock_bytes = UINT64_MAX,
+	};
 	if (!may_lock_all() && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		system->memlock_bytes = limit.rlim_cur;
 }
@@ -255,6 +260,30 @@ static int normalise(const char *address, char normal[16])
 	return 0;
 }
 
+/* Without an IOMMU it is named otherwise; without a number it has no node. */
+static int take_vfio_name(void *context, const char *folder, const char *entry)
+{
+	char path[PATH_MAX];
+
+	if (strncmp(entry, "vfio", 4) != 0 ||
+	    snprintf(path, sizeof(path), "%s/%s/dev", folder, entry) >= (int)sizeof(path) || access(path, F_OK) != 0)
+		return 0;
+	(void)snprintf(context, 64, "%.63s", entry);
+	return 1;
+}
+
+/* The node by which iommufd has the device, where the kernel has such. */
+static void read_device_node(const struct spw_vfio_system *system, const char *address, char *node, size_t len)
+{
+	char path[PATH_MAX], name[64];
+
+	spw_vfio_folder(system, address, "vfio-dev", path);
+	node[0] = '\0';
+	if (each_entry(path, take_vfio_name, name) == 1 &&
+	    snprintf(node, len, "%s/vfio/devices/%s", system->dev, name) >= (int)len)
+		node[0] = '\0';
+}
+
 int spw_vfio_identify(const struct spw_vfio_system *system, const char *address, struct spw_vfio_probe_info *controller)
 {
 	char path[PATH_MAX], group[32];
@@ -277,6 +306,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 	spw_vfio_folder(system, controller->address, "iommu_group", path);
 	if (read_link_name(path, group, sizeof(group)))
 		controller->iommu_group = (int32_t)strtol(group, NULL, 10);
+	read_device_node(system, controller->address, controller->device_node, sizeof(controller->device_node));
 	spw_vfio_folder(system, controller->address, "nvme", path);
 	(void)each_entry(path, read_names, controller);
 	(void)spw_vfio_each_namespace(system, controller->address, add_block_device, controller);
@@ -309,16 +339,9 @@ static bool process_has(const char *pid, const char *group_node, const char *dev
 	return has;
 }
 
-static int take_name(void *context, const char *folder, const char *entry)
-{
-	(void)folder;
-	(void)snprintf(context, 64, "%.63s", entry);
-	return 1;
-}
-
 bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid, char *text, size_t len)
 {
-	char path[PATH_MAX], name[64] = "", group_node[PATH_MAX], device_node[PATH_MAX] = "", command[32];
+	char path[PATH_MAX], name[64] = "", group_node[PATH_MAX], device_node[PATH_MAX], command[32];
 	struct dirent *entry;
 	bool found = false;
 	DIR *proc;
@@ -327,9 +350,7 @@ bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, 
 	if (!read_link_name(path, name, sizeof(name)) ||
 	    snprintf(group_node, sizeof(group_node), "%s/vfio/%s", system->dev, name) >= (int)sizeof(group_node))
 		return false;
-	spw_vfio_folder(system, address, "vfio-dev", path);
-	if (each_entry(path, take_name, name) == 1)
-		(void)snprintf(device_node, sizeof(device_node), "%.64s/vfio/devices/%s", system->dev, name);
+	read_device_node(system, address, device_node, sizeof(device_node));
 	proc = opendir("/proc");
 	while (proc && !found && (entry = readdir(proc)) != NULL) {
 		if (!isdigit((unsigned char)entry->d_name[0]) || !process_has(entry->d_name, group_node, device_node))

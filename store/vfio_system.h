@@ -12,8 +12,9 @@
 #include <spillway/vfio.h>
 
 struct spw_vfio_system {
-	const char *sysfs; /* "/sys" */
-	const char *dev;   /* "/dev" */
+	const char *sysfs;        /* "/sys" */
+	const char *dev;          /* "/dev" */
+	const char *char_devices; /* "/proc/devices": kinds of character devices that the kernel has now */
 	/* Write @text to the attribute at @path. Return: 0 or a negative errno. */
 	int (*write)(void *context, const char *path, const char *text);
 	void *context;

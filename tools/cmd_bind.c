@@ -3,6 +3,7 @@
 #include "tools/tool.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <pwd.h>
 #include <spawn.h>
 #include <string.h>
@@ -13,15 +14,19 @@
 
 #include "util/util.h"
 
+#define IOMMU_NODE "/dev/iommu"
+
 static struct tool_devices controllers;
 static const char *user;
-static uid_t owner; /* the user's number */
+static uid_t owner;       /* the user's number, */
+static gid_t owner_group; /* and that of the user's first group */
 static bool force, dry_run, json, verbose;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &controllers, "A,B,...",
 	 "PCI addresses of the controllers (or name them without the option)"},
-	{"user", TOOL_TEXT, &user, "NAME", "who may drive them: becomes the owner of /dev/vfio/GROUP (default: root)"},
+	{"user", TOOL_TEXT, &user, "NAME",
+	 "who may drive them: becomes the owner of their nodes below /dev/vfio (default: root)"},
 	{"force", TOOL_FLAG, &force, NULL, "also if a namespace carries something; one in use is refused even so"},
 	{"dry-run", TOOL_FLAG, &dry_run, NULL, "check all, change nothing"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
@@ -62,22 +67,54 @@ static int find_user(const struct tool_command *command)
 
 	if (user && !entry)
 		return tool_usage_error(command, "--user=%s: there is no such user", user);
-	if (entry)
+	if (entry) {
 		owner = entry->pw_uid;
+		owner_group = entry->pw_gid;
+	}
 	return TOOL_DONE;
+}
+
+/* As that user sees it, with all groups and rights. Return: false: not, or nobody can tell. */
+static bool user_may_open(const char *path)
+{
+	pid_t pid = fork();
+	int status = 1;
+
+	if (pid == 0)
+		_exit(initgroups(user, owner_group) || setgid(owner_group) || setuid(owner) ||
+		      access(path, R_OK | W_OK));
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		continue;
+	return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int give_node(const struct spw_vfio_probe_info *controller, const char *path)
+{
+	if (path[0] && chown(path, owner, (gid_t)-1) != 0)
+		return spw_error_errno(-errno, "%s is bound, but %s cannot be given to %s", controller->address, path,
+				       user);
+	return 0;
 }
 
 static int give_to_user(const struct spw_vfio_probe_info *controller)
 {
 	char path[64];
+	int result;
 
 	if (!user)
 		return 0;
 	(void)snprintf(path, sizeof(path), "/dev/vfio/%d", controller->iommu_group);
-	if (chown(path, owner, (gid_t)-1) != 0)
-		return spw_error_errno(-errno, "%s is bound, but %s cannot be given to %s", controller->address, path,
-				       user);
-	return 0;
+	result = give_node(controller, path);
+	if (result == 0)
+		result = give_node(controller, controller->device_node);
+	/* That one is everybody's, so it is not ours to give. */
+	if (result == 0 && controller->device_node[0] && access(IOMMU_NODE, F_OK) == 0 && !user_may_open(IOMMU_NODE))
+		(void)fprintf(stderr,
+			      "spillway bind: %s may not open " IOMMU_NODE
+			      ", so %s will be reached by its IOMMU group; "
+			      "for iommufd: setfacl -m u:%s:rw " IOMMU_NODE " (or a rule of udev, to last)\n",
+			      user, controller->address, user);
+	return result;
 }
 
 static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
@@ -95,8 +132,9 @@ static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 	result = spw_vfio_bind(address, &opts);
 	if (result || dry_run)
 		return result;
-	result = give_to_user(controller);
-	return result ? result : spw_vfio_examine(address, controller);
+	/* Its node is there now. */
+	result = spw_vfio_examine(address, controller);
+	return result ? result : give_to_user(controller);
 }
 
 static int bind_all(const struct tool_command *command)

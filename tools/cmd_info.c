@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <spillway/status.h>
+#include <spillway/vfio.h>
 
 #include "util/util.h"
 
@@ -41,6 +43,44 @@ static json_t *json_holders(const struct spw_store_info *info, struct spw_status
 	return holders;
 }
 
+/* The controllers of those drives that processes drive themselves. Return: how many. */
+static int find_controllers(struct spw_vfio_probe_info **controllers)
+{
+	const char **paths = calloc(devices.count, sizeof(*paths));
+	unsigned count = 0;
+	int found = 0;
+
+	*controllers = NULL;
+	for (unsigned i = 0; paths && i < devices.count; i++)
+		if (strncmp(devices.paths[i], "pci:", 4) == 0)
+			paths[count++] = devices.paths[i];
+	if (count > 0)
+		found = tool_find_controllers(paths, count, controllers);
+	free(paths);
+	return found;
+}
+
+static void print_controllers(void)
+{
+	struct spw_vfio_probe_info *controllers;
+	int count = find_controllers(&controllers);
+
+	tool_print_controllers(controllers, count, stdout);
+	free(controllers);
+}
+
+static json_t *json_controllers(void)
+{
+	struct spw_vfio_probe_info *controllers;
+	int count = find_controllers(&controllers);
+	json_t *array = json_array();
+
+	for (int i = 0; i < count; i++)
+		(void)json_array_append_new(array, tool_json_controller(&controllers[i]));
+	free(controllers);
+	return array;
+}
+
 static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives, struct spw_status *status)
 {
 	json_t *array = json_array();
@@ -51,8 +91,9 @@ static int print_json(const struct spw_store_info *info, const struct spw_drive_
 		(void)json_object_set_new(drive, "nvme", tool_json_nvme(devices.paths[i]));
 		(void)json_array_append_new(array, drive);
 	}
-	return tool_print_json(json_pack("{s:o, s:o, s:o}", "store", tool_json_store(info), "open",
-					 json_holders(info, status), "drives", array));
+	return tool_print_json(json_pack("{s:o, s:o, s:o, s:o}", "store", tool_json_store(info), "open",
+					 json_holders(info, status), "drives", array, "controllers",
+					 json_controllers()));
 }
 
 static int show(const struct tool_command *command)
@@ -79,6 +120,7 @@ static int show(const struct tool_command *command)
 		(void)putchar('\n');
 		tool_print_drives(drives, devices.count, stdout);
 		tool_print_nvme(devices.paths, devices.count, stdout);
+		print_controllers();
 	}
 out:
 	free(status);
@@ -97,9 +139,9 @@ const struct tool_command command_info = {
 	.synopsis = "--devices A,B,... [--json]",
 	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions and how many a process "
 		       "holds right now,\n"
-		       "chunk and block size) and each drive, of NVMe drives also wear and health (as root). Reads "
-		       "only, also\n"
-		       "while the store is in use.\n",
+		       "chunk and block size) and each drive, of NVMe drives also wear and health (as root), and how "
+		       "those are\n"
+		       "reached that a process drives itself. Reads only, also while the store is in use.\n",
 	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway info --devices a.img,b.img --json\n",
 	.run = run,

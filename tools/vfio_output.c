@@ -21,12 +21,14 @@ json_t *tool_json_controller(const struct spw_vfio_probe_info *controller)
 								 tool_json_text(controller->obstacle[i].text), "errno",
 								 -controller->obstacle[i].error, "of_bind",
 								 controller->obstacle[i].of_bind));
-	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:i, s:i, s:b, s:b, s:o}", "address", controller->address,
-			 "path", path, "driver", tool_json_text(controller->driver), "model",
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}", "address",
+			 controller->address, "path", path, "driver", tool_json_text(controller->driver), "model",
 			 tool_json_text(controller->model), "serial", tool_json_text(controller->serial),
 			 "block_devices", tool_json_text(controller->block_devices), "iommu_group",
 			 (int)controller->iommu_group, "numa_node", (int)controller->numa_node, "bindable",
-			 controller->bindable, "ready", controller->ready, "obstacles", obstacles);
+			 controller->bindable, "ready", controller->ready, "obstacles", obstacles, "way",
+			 tool_json_text(controller->way), "not_iommufd", tool_json_text(controller->not_iommufd),
+			 "device_node", tool_json_text(controller->device_node));
 }
 
 int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named, bool as_json)
@@ -86,11 +88,27 @@ static const char *verdict(const struct spw_vfio_probe_info *controller)
 	return controller->bindable ? "after bind" : "no";
 }
 
+/* What could be reached, but by its group only. */
+static void print_groups(const struct spw_vfio_probe_info *controllers, int count, FILE *out)
+{
+	bool headed = false;
+
+	for (int i = 0; i < count; i++) {
+		const struct spw_vfio_probe_info *c = &controllers[i];
+
+		if (!c->not_iommufd[0] || (!c->ready && !c->bindable))
+			continue;
+		(void)fprintf(out, "%s%s: %s\n", headed ? "" : "\nBy IOMMU group, not by iommufd:\n", c->address,
+			      c->not_iommufd);
+		headed = true;
+	}
+}
+
 void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out)
 {
 	static const struct tool_column columns[] = {
 		{"CONTROLLER", false}, {"DRIVER", false}, {"IOMMU GROUP", true}, {"NUMA", true},
-		{"VFIO", false},       {"MODEL", false},  {"DEVICES", false},
+		{"VFIO", false},       {"BY", false},     {"MODEL", false},      {"DEVICES", false},
 	};
 	struct tool_table *table = count > 0 ? tool_table_new(columns, SPW_ARRAY_LEN(columns)) : NULL;
 	bool headed = false;
@@ -103,6 +121,7 @@ void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int c
 		tool_table_cell(table, c->iommu_group < 0 ? "-" : "%d", c->iommu_group);
 		tool_table_cell(table, c->numa_node < 0 ? "-" : "%d", c->numa_node);
 		tool_table_cell(table, "%s", verdict(c));
+		tool_table_cell(table, "%s", c->way[0] ? c->way : "-");
 		tool_table_cell(table, "%s", c->model[0] ? c->model : "-");
 		if (strcmp(c->driver, "vfio-pci") == 0)
 			tool_table_cell(table, "pci:%s/1", c->address);
@@ -121,4 +140,5 @@ void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int c
 		}
 	}
 	tool_table_free(table);
+	print_groups(controllers, count, out);
 }

@@ -49,6 +49,9 @@ struct spw_vfio_probe_info {
 	bool ready;              /* bound to vfio-pci, and nothing stands in the way */
 	uint32_t obstacles;
 	struct spw_vfio_obstacle obstacle[SPW_VFIO_OBSTACLES_MAX];
+	char way[16]; /* how this user's process would reach it: "iommufd", "group"; "": not known before vfio is loaded */
+	char not_iommufd[256]; /* why by its group and not by iommufd, with the remedy: no obstacle */
+	char device_node[192]; /* "/dev/vfio/devices/vfio0", for iommufd; "": it is not bound, or the kernel has none */
 };
 
 struct spw_vfio_bind_opts {

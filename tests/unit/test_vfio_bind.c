@@ -178,12 +178,14 @@ static int set_up(void **state)
 	put(path_of("sys/bus/pci/drivers_probe"), "");
 	put(path_of("sys/module/vfio_iommu_type1/refcnt"), "");
 	put(path_of("dev/vfio/42"), "");
+	put(path_of("proc/devices"), "Character devices:\n  1 mem\n 10 misc\n");
 	put_driver("../../drivers/nvme");
 	put_namespace("nvme0n1", "nvme0n1");
 	fake = (struct spw_vfio_system){.write = obey, .namespaces_are_files = true, .memlock_bytes = UINT64_MAX};
 	fake.sysfs = strdup(path_of("sys"));
 	fake.dev = strdup(path_of("dev"));
-	return fake.sysfs && fake.dev ? 0 : -1;
+	fake.char_devices = strdup(path_of("proc/devices"));
+	return fake.sysfs && fake.dev && fake.char_devices ? 0 : -1;
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *place)
@@ -199,6 +201,7 @@ static int tear_down(void **state)
 	(void)state;
 	free((void *)(uintptr_t)fake.sysfs);
 	free((void *)(uintptr_t)fake.dev);
+	free((void *)(uintptr_t)fake.char_devices);
 	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -607,6 +610,93 @@ static void test_the_list(void **state)
 	spw_probe_list_free(addresses);
 }
 
+/* ---- By iommufd, or by its group ---- */
+
+static void put_iommufd(void)
+{
+	put(path_of("proc/devices"), "Character devices:\n  1 mem\n511 vfio-dev\n");
+	put(path_of("dev/iommu"), "");
+	put(device_file("vfio-dev/vfio7/dev"), "511:7\n");
+	put(path_of("dev/vfio/devices/vfio7"), "");
+}
+
+static void assert_way(const char *way, const char *words)
+{
+	struct spw_vfio_probe_info controller = examined();
+
+	assert_string_equal(controller.way, way);
+	assert_int_equal(controller.not_iommufd[0] == '\0', words[0] == '\0');
+	if (!strstr(controller.not_iommufd, words))
+		fail_msg("\"%s\" does not say \"%s\"", controller.not_iommufd, words);
+}
+
+static void test_which_way_before_it_is_bound(void **state)
+{
+	(void)state;
+	assert_way("group", "makes no nodes of vfio devices");
+	put(path_of("proc/devices"), "Character devices:\n511 vfio-dev\n");
+	assert_way("group", "there is no");
+	put(path_of("dev/iommu"), "");
+	assert_way("iommufd", "");
+	assert_string_equal(examined().device_node, "");
+	/* Nobody can tell what vfio will do. */
+	assert_int_equal(unlink(path_of("sys/bus/pci/drivers/vfio-pci/bind")), 0);
+	assert_int_equal(rmdir(path_of("sys/bus/pci/drivers/vfio-pci")), 0);
+	assert_way("", "");
+}
+
+static void test_which_way_when_bound(void **state)
+{
+	(void)state;
+	assert_int_equal(bind(false), 0);
+	put_iommufd();
+	assert_way("iommufd", "");
+	assert_string_equal(examined().device_node, path_of("dev/vfio/devices/vfio7"));
+	assert_int_equal(unlink(path_of("dev/vfio/devices/vfio7")), 0);
+	assert_way("group", "this user may not open");
+	assert_int_equal(unlink(path_of("dev/iommu")), 0);
+	assert_way("group", "modprobe iommufd");
+	/* Older kernels have the folder, but no number in it. */
+	assert_int_equal(unlink(device_file("vfio-dev/vfio7/dev")), 0);
+	assert_way("group", "makes no nodes of vfio devices");
+	assert_true(examined().ready);
+}
+
+/* What only groups need is missing, and does not matter. */
+static void test_iommufd_needs_less(void **state)
+{
+	(void)state;
+	assert_int_equal(bind(false), 0);
+	put_iommufd();
+	assert_int_equal(unlink(path_of("sys/module/vfio_iommu_type1/refcnt")), 0);
+	assert_int_equal(rmdir(path_of("sys/module/vfio_iommu_type1")), 0);
+	assert_int_equal(unlink(path_of("dev/vfio/42")), 0);
+	assert_true(examined().ready);
+	fake.memlock_bytes = 8u << 20;
+	assert_obstacle(-ENOMEM, false, "may lock 8 MiB of memory in all processes together");
+	fake.memlock_bytes = UINT64_MAX;
+	assert_int_equal(unlink(path_of("dev/iommu")), 0);
+	assert_false(examined().ready);
+	assert_int_equal(examined().obstacles, 2);
+}
+
+static void test_whoever_drives_it_by_iommufd_keeps_it(void **state)
+{
+	char words[64];
+	int fd;
+
+	(void)state;
+	assert_int_equal(bind(false), 0);
+	put_iommufd();
+	fd = open(path_of("dev/vfio/devices/vfio7"), O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	(void)snprintf(words, sizeof(words), "process %d", (int)getpid());
+	assert_obstacle(-EBUSY, false, words);
+	assert_refused(unbind(), -EBUSY, words);
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(unbind(), 0);
+}
+
 /* ---- What libblkid is shown of a drive without a node ---- */
 
 static struct spw_signatures signatures_of(bool by_image)
@@ -733,6 +823,10 @@ int main(void)
 		CASE(test_what_is_no_controller),
 		CASE(test_what_it_is),
 		CASE(test_the_list),
+		CASE(test_which_way_before_it_is_bound),
+		CASE(test_which_way_when_bound),
+		CASE(test_iommufd_needs_less),
+		CASE(test_whoever_drives_it_by_iommufd_keeps_it),
 		CASE(test_an_image_shows_both_ends),
 		CASE(test_the_second_header_of_luks),
 		CASE(test_a_boot_sector_is_somebodys),

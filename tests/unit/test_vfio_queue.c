@@ -3,7 +3,7 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_fake.h"
 
-#include "engine/vfio_container.h"
+#include "engine/vfio_space.h"
 #include "engine/vfio_prp.h"
 #include "engine/vfio_sgl.h"
 

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio_container.h - the addresses by which controllers reach memory: which are free, and what is mapped
- * where
- *
- * All controllers of a process share one container, and with it one address space: memory is mapped once for all of
- * them.
- */
-#ifndef SPW_ENGINE_VFIO_CONTAINER_H
-#define SPW_ENGINE_VFIO_CONTAINER_H
+/* engine/vfio_space.h - the addresses by which controllers reach memory: which are free, and what is mapped where */
+#ifndef SPW_ENGINE_VFIO_SPACE_H
+#define SPW_ENGINE_VFIO_SPACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
