@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "malloc/spans.h"
@@ -15,7 +17,6 @@
 #define EXPORT      __attribute__((visibility("default")))
 #define LARGE_BYTES ((size_t)1 << 20)
 #define CACHE_BYTES ((uint64_t)1 << 30)
-#define PAGE_BYTES  ((size_t)4096)
 
 /* glibc's own, under the names that are not replaced here. */
 void *__libc_malloc(size_t size);
@@ -27,14 +28,45 @@ void __libc_free(void *block);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct spw_spans spans; /* base and count are set once, before main() and any thread: read without the lock */
 
-static void lock_all(void)
+/*
+ * This thread holds the lock because it forks. Other libraries' handlers of fork() run between ours, and may allocate:
+ * this thread is in none of the functions below then. In the child it is the only thread.
+ */
+static __thread bool forking __attribute__((tls_model("initial-exec")));
+
+static void lock_spans(void)
 {
-	(void)pthread_mutex_lock(&lock);
+	if (!forking)
+		(void)pthread_mutex_lock(&lock);
 }
 
-static void unlock_all(void)
+static void unlock_spans(void)
 {
+	if (!forking)
+		(void)pthread_mutex_unlock(&lock);
+}
+
+static void before_fork(void)
+{
+	(void)pthread_mutex_lock(&lock);
+	forking = true;
+}
+
+static void after_fork(void)
+{
+	forking = false;
 	(void)pthread_mutex_unlock(&lock);
+}
+
+/* What free() of libc does when its argument is no block: whatever followed would be other bytes in somebody's memory. */
+__attribute__((noreturn)) static void refuse(const char *function)
+{
+	static const char words[] = "(): not a block in use: freed twice, or a pointer into one\n";
+	struct iovec text[] = {{(void *)(uintptr_t)function, strlen(function)},
+			       {(void *)(uintptr_t)words, sizeof(words) - 1}};
+
+	(void)!writev(STDERR_FILENO, text, 2);
+	abort();
 }
 
 static uint64_t setting(const char *name, uint64_t otherwise)
@@ -50,13 +82,22 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 	return *end != '\0' || errno != 0 ? otherwise : value;
 }
 
-__attribute__((constructor)) static void begin(void)
+/* As much as there is memory. Where address space is limited all else needs some too. */
+static uint64_t address_bytes(void)
 {
 	uint64_t memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	struct rlimit limit;
 
+	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur / 2 < memory_bytes)
+		return limit.rlim_cur / 2;
+	return memory_bytes;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
 	/* If either fails libc serves everything. */
-	if (pthread_atfork(lock_all, unlock_all, unlock_all) == 0)
-		(void)spw_spans_init(&spans, setting("SPILLWAY_MALLOC_BYTES", memory_bytes),
+	if (pthread_atfork(before_fork, after_fork, after_fork) == 0)
+		(void)spw_spans_init(&spans, setting("SPILLWAY_MALLOC_BYTES", address_bytes()),
 				     setting("SPILLWAY_MALLOC_CACHE_BYTES", CACHE_BYTES));
 }
 
@@ -66,9 +107,9 @@ static void *take(size_t size, bool *zeroed)
 
 	if (size < LARGE_BYTES || spans.count == 0)
 		return NULL;
-	lock_all();
+	lock_spans();
 	block = spw_spans_take(&spans, size, zeroed);
-	unlock_all();
+	unlock_spans();
 	return block;
 }
 
@@ -96,14 +137,19 @@ EXPORT void *malloc(size_t size)
 EXPORT void free(void *block)
 {
 	int error = errno; /* free() keeps it */
+	bool used;
 
 	if (!spw_spans_own(&spans, block)) {
 		__libc_free(block);
 		return;
 	}
-	lock_all();
-	spw_spans_give(&spans, block);
-	unlock_all();
+	lock_spans();
+	used = spw_spans_used(&spans, block);
+	if (used)
+		spw_spans_give(&spans, block);
+	unlock_spans();
+	if (!used)
+		refuse("free");
 	errno = error;
 }
 
@@ -137,12 +183,14 @@ EXPORT void *realloc(void *block, size_t size)
 		free(block);
 		return NULL;
 	}
+	if (!spw_spans_used(&spans, block))
+		refuse("realloc");
 	have = len_bytes(block);
 	if (size <= have && size >= have / 2)
 		return block;
 	moved = malloc(size);
 	if (!moved)
-		return NULL;
+		return size <= have ? block : NULL;
 	memcpy(moved, block, size < have ? size : have);
 	free(block);
 	return moved;
@@ -193,7 +241,7 @@ EXPORT void spw_malloc_stats(struct spw_malloc_stats *stats, size_t size)
 {
 	struct spw_malloc_stats now;
 
-	lock_all();
+	lock_spans();
 	now = (struct spw_malloc_stats){.size = size,
 					.used_bytes = spans.used_bytes,
 					.resident_free_bytes = spans.resident_free_bytes,
@@ -201,6 +249,6 @@ EXPORT void spw_malloc_stats(struct spw_malloc_stats *stats, size_t size)
 					.reused = spans.reused,
 					.refused = spans.refused,
 					.returned_bytes = spans.returned_bytes};
-	unlock_all();
+	unlock_spans();
 	memcpy(stats, &now, size < sizeof(now) ? size : sizeof(now));
 }

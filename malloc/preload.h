@@ -6,10 +6,12 @@
  * on out of memory on huge pages that is reused as it is: no page is faulted anew in every step, and blocks begin at
  * multiples of 64 KiB, so that drives take them without a copy. All else, and what does not fit, comes from libc.
  *
- * SPILLWAY_MALLOC_BYTES        address space for it (as much as there is memory)
+ * SPILLWAY_MALLOC_BYTES        address space for it (as much as there is memory; half of what ulimit -v allows)
  * SPILLWAY_MALLOC_CACHE_BYTES  most bytes that stay resident while free (1 GiB)
  *
- * Safe in threads, and across fork(): the child has a copy, as of all memory.
+ * Safe in threads, and across fork(): the child has a copy, as of all memory. Where one of its blocks is freed twice it
+ * ends the program, as libc does. As with every allocator that is preloaded, a library that a program loads with
+ * RTLD_DEEPBIND frees by libc what others have allocated, which ends the program too.
  */
 #ifndef SPW_MALLOC_PRELOAD_H
 #define SPW_MALLOC_PRELOAD_H

@@ -4,7 +4,7 @@
  *
  * Invariants
  *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free one has the same
- *      in its last unit, and one in use has its state there.
+ *      in its last unit, and one in use, if it is another, INSIDE. No unit but the first of a block in use is USED.
  *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
  *   3. No two neighbours are free in the same state: they would be one.
  *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when no call runs.
@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-enum { USED, DIRTY, CLEAN };
+enum { INSIDE, USED, DIRTY, CLEAN };
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define LOOKED_AT_MAX   32 /* blocks of a bin that may be too short */
@@ -34,12 +34,14 @@ static void *map_bytes(size_t size_bytes)
 
 static void mark(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
 {
-	spans->len[first] = len;
-	spans->state[first] = state;
-	if (state != USED) {
+	if (state == USED) {
+		spans->state[first + len - 1] = INSIDE;
+	} else {
 		spans->len[first + len - 1] = len;
 		spans->state[first + len - 1] = state;
 	}
+	spans->len[first] = len;
+	spans->state[first] = state;
 }
 
 static void bin_add(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
@@ -148,7 +150,6 @@ int spw_spans_init(struct spw_spans *spans, uint64_t size_bytes, uint64_t reside
 	spans->next = spans->len + count;
 	spans->prev = spans->next + count;
 	spans->state = (uint8_t *)(spans->prev + count);
-	spans->count = (uint32_t)count;
 	before = -(uintptr_t)range & (HUGE_PAGE_BYTES - 1);
 	spans->base = range + before;
 	if (before > 0)
@@ -156,6 +157,7 @@ int spw_spans_init(struct spw_spans *spans, uint64_t size_bytes, uint64_t reside
 	(void)munmap(spans->base + count * SPW_SPAN_BYTES, HUGE_PAGE_BYTES - before);
 	/* Without transparent huge pages small ones serve. */
 	(void)madvise(spans->base, count * SPW_SPAN_BYTES, MADV_HUGEPAGE);
+	spans->count = (uint32_t)count;
 	bin_add(spans, 0, spans->count, CLEAN);
 	return 0;
 }
@@ -197,12 +199,18 @@ void *spw_spans_take(struct spw_spans *spans, size_t len_bytes, bool *zeroed)
 	if (have > units)
 		bin_add(spans, first + (uint32_t)units, have - (uint32_t)units, state);
 	mark(spans, first, (uint32_t)units, USED);
-	spans->state[first + units - 1] = USED;
 	spans->used_bytes += units * SPW_SPAN_BYTES;
 	spans->taken++;
 	spans->reused += state == DIRTY;
 	*zeroed = state == CLEAN;
 	return spans->base + first * SPW_SPAN_BYTES;
+}
+
+bool spw_spans_used(const struct spw_spans *spans, const void *block)
+{
+	size_t offset = (size_t)((const char *)block - spans->base);
+
+	return offset % SPW_SPAN_BYTES == 0 && spans->state[offset / SPW_SPAN_BYTES] == USED;
 }
 
 size_t spw_spans_len_bytes(const struct spw_spans *spans, const void *block)
@@ -215,6 +223,7 @@ void spw_spans_give(struct spw_spans *spans, void *block)
 	uint32_t first = (uint32_t)((size_t)((char *)block - spans->base) / SPW_SPAN_BYTES);
 	uint32_t len = spans->len[first];
 
+	spans->state[first] = INSIDE; /* it may come to lie inside a longer one */
 	spans->used_bytes -= len * SPW_SPAN_BYTES;
 	if (spans->resident_free_bytes + len * SPW_SPAN_BYTES > spans->resident_max_bytes)
 		give_back(spans, first, len);

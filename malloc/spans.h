@@ -23,7 +23,7 @@ struct spw_spans {
 	char *base;
 	uint32_t count; /* of units of SPW_SPAN_BYTES */
 	uint32_t *len;  /* of the block that begins in a unit; of one that is free also in its last unit; else 0 */
-	uint8_t *state; /* of the block that begins, or is free and ends, in a unit */
+	uint8_t *state; /* of the block that begins, or is free and ends, in a unit; of others it means nothing */
 	uint32_t *next, *prev;           /* in the list of a bin, by first unit; heads are in bins */
 	uint32_t bins[2][SPW_SPAN_BINS]; /* [clean][log2 of the length]: first unit + 1, or 0 */
 	uint64_t resident_max_bytes;
@@ -37,6 +37,9 @@ void spw_spans_destroy(struct spw_spans *spans);
 
 /* @zeroed: whether all of it reads as zeros. Return: a block, or NULL. */
 void *spw_spans_take(struct spw_spans *spans, size_t len_bytes, bool *zeroed);
+
+/* Whether an address of the range is one that was taken and not given since. */
+bool spw_spans_used(const struct spw_spans *spans, const void *block);
 
 /* The whole length of a block that was taken. */
 size_t spw_spans_len_bytes(const struct spw_spans *spans, const void *block);

@@ -2,6 +2,9 @@
 # tests/python/test_run.py - spillway run: large blocks of a program that does not know of it
 import json
 import os
+import resource
+import shutil
+import signal
 import subprocess
 import sys
 
@@ -11,6 +14,7 @@ import spillway
 from conftest import BUILD, ROOT
 
 COMMAND = BUILD / "spillway"
+COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
 
 pytestmark = [
     pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built"),
@@ -131,6 +135,109 @@ for thread in threads:
     thread.join()
 print(json.dumps([wrong, stats()["used_bytes"] == before["used_bytes"]]))
 """) == [[], True]
+
+
+def test_the_other_functions_of_libc():
+    assert run("""
+for name in ("reallocarray", "valloc", "pvalloc", "aligned_alloc"):
+    getattr(library, name).restype = ctypes.c_void_p
+a = malloc(2 * MIB)
+ctypes.memset(a, 5, 2 * MIB)
+b = ctypes.c_void_p(library.reallocarray(a, ctypes.c_size_t(3), ctypes.c_size_t(MIB)))
+grown = ctypes.string_at(b, 2 * MIB) == bytes([5]) * (2 * MIB)
+library.free(b)
+for name, arguments in (("valloc", (2 * MIB,)), ("pvalloc", (2 * MIB,)), ("aligned_alloc", (4096, 2 * MIB))):
+    c = ctypes.c_void_p(getattr(library, name)(*map(ctypes.c_size_t, arguments)))
+    ctypes.memset(c, 1, 2 * MIB)
+    library.free(c)
+print(json.dumps([grown, stats()["used_bytes"] == before["used_bytes"]]))
+""") == [True, True]
+
+
+@pytest.mark.parametrize("program, function", [
+    ("library.free(a); library.free(a)", "free"),
+    ("library.free(ctypes.c_void_p(a.value + 65536))", "free"),
+    ("library.free(ctypes.c_void_p(a.value + 4096))", "free"),
+    ("library.realloc(ctypes.c_void_p(a.value + 65536), ctypes.c_size_t(5))", "realloc"),
+])
+def test_a_block_that_is_freed_twice_ends_the_program(program, function):
+    """As in libc. Otherwise it would have two owners, and one of them other bytes than it wrote."""
+    program = PROLOGUE + "a, b = malloc(2 * MIB), malloc(2 * MIB)\n" + program
+    done = subprocess.run([str(COMMAND), "run", "--", sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT and f"{function}(): not a block in use" in done.stderr
+
+
+def test_limited_address_space_is_left_for_others():
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    limit = memory + (2 << 30)
+    done = subprocess.run([str(COMMAND), "run", "--", sys.executable, "-c", PROLOGUE + """
+import mmap
+block = malloc(2 * MIB)
+mmap.mmap(-1, 3 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000).close()  # MAP_NORESERVE
+print(stats()["taken"] - before["taken"])
+"""], capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert done.returncode == 0 and done.stdout == "1\n", done.stderr
+
+
+HANDLERS = """
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void allocate(void)
+{
+	char *block = malloc(2 << 20);
+
+	if (!block)
+		abort();
+	memset(block, 1, 2 << 20);
+	free(block);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+	if (pthread_atfork(allocate, allocate, allocate))
+		abort();
+}
+
+int forks(void)
+{
+	return 3;
+}
+"""
+FORKS = """
+#include <sys/wait.h>
+#include <unistd.h>
+
+int forks(void);
+
+int main(void)
+{
+	for (int i = 0; i < forks(); i++) {
+		int status;
+		pid_t child = fork();
+
+		if (child == 0)
+			_exit(0);
+		if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+			return 1;
+	}
+	return 0;
+}
+"""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+def test_handlers_of_fork_may_allocate(folder):
+    """A library that is initialised before this one has its handler run after this one's, with the lock held."""
+    (folder / "handlers.c").write_text(HANDLERS)
+    (folder / "forks.c").write_text(FORKS)
+    library, program = folder / "libhandlers.so", folder / "forks"
+    compiler = COMPILER.split()
+    subprocess.run([*compiler, "-shared", "-fPIC", "-o", library, folder / "handlers.c"], check=True)
+    subprocess.run([*compiler, "-o", program, folder / "forks.c", library], check=True)
+    done = subprocess.run([str(COMMAND), "run", "--", program], timeout=60)
+    assert done.returncode == 0
 
 
 def test_training_gives_the_same_bits(drives):

@@ -35,12 +35,15 @@ static void check(const struct spw_spans *spans)
 		uint32_t len = spans->len[at];
 
 		assert_in_range(len, 1, spans->count - at);
-		assert_int_equal(spans->state[at], spans->state[at + len - 1]);
+		for (uint32_t inside = at + 1; inside < at + len; inside++)
+			assert_int_not_equal(spans->state[inside], USED);
 		if (spans->state[at] != USED) {
+			assert_int_equal(spans->state[at], spans->state[at + len - 1]);
 			assert_int_equal(spans->len[at + len - 1], len);
 			assert_int_not_equal(before, spans->state[at]);
 			free_blocks++;
 		}
+		assert_int_not_equal(spans->state[at], INSIDE);
 		used += spans->state[at] == USED ? len : 0;
 		dirty += spans->state[at] == DIRTY ? len : 0;
 		before = spans->state[at] == USED ? -1 : spans->state[at];
@@ -76,6 +79,34 @@ static void test_a_block_is_reused(void **state)
 	assert_ptr_equal(first, second);
 	assert_false(zeroed);
 	assert_int_equal(spans.reused, 1);
+	check(&spans);
+	spw_spans_destroy(&spans);
+}
+
+static void test_only_what_is_in_use_is_used(void **state)
+{
+	struct spw_spans spans;
+	bool zeroed;
+	char *blocks[3];
+
+	(void)state;
+	start(&spans, NO_LIMIT);
+	for (unsigned i = 0; i < 3; i++)
+		blocks[i] = spw_spans_take(&spans, (i + 1) * SPW_SPAN_BYTES, &zeroed);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_true(spw_spans_used(&spans, blocks[i]));
+		assert_false(spw_spans_used(&spans, blocks[i] + 1));
+	}
+	assert_false(spw_spans_used(&spans, blocks[2] + SPW_SPAN_BYTES));
+	assert_false(spw_spans_used(&spans, blocks[2] + 2 * SPW_SPAN_BYTES));
+	assert_false(spw_spans_used(&spans, blocks[2] + 3 * SPW_SPAN_BYTES));
+	for (unsigned i = 0; i < 3; i++)
+		spw_spans_give(&spans, blocks[i]);
+	for (unsigned i = 0; i < 3; i++)
+		assert_false(spw_spans_used(&spans, blocks[i]));
+	blocks[0] = spw_spans_take(&spans, UNITS * SPW_SPAN_BYTES, &zeroed);
+	for (unsigned i = 1; i < UNITS; i++)
+		assert_false(spw_spans_used(&spans, blocks[0] + i * SPW_SPAN_BYTES));
 	check(&spans);
 	spw_spans_destroy(&spans);
 }
@@ -199,6 +230,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_block_is_reused),
+		cmocka_unit_test(test_only_what_is_in_use_is_used),
 		cmocka_unit_test(test_beyond_the_limit_memory_goes_back),
 		cmocka_unit_test(test_what_does_not_fit_is_refused),
 		cmocka_unit_test(test_room_is_joined_when_it_is_needed),
