@@ -287,10 +287,13 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	assert_false(fake.cut);
 	/* and so is a time. */
 	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
+	spw_queue_stats(queue, &before, sizeof(before));
 	fake.wanted_back = true;
 	assert_int_equal(eventfd_write(fd, 1), 0);
 	sleep_until_cut();
 	expect_said("the kernel wants the device back");
+	spw_queue_stats(queue, &after, sizeof(after));
+	assert_in_range(after.sleeps - before.sleeps, 1, 3);
 	/* It stays readable, and keeps nobody awake; the wake, and polls left over, may do so for a turn. */
 	spw_queue_stats(queue, &before, sizeof(before));
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);

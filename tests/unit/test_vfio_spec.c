@@ -275,10 +275,12 @@ static void test_namespaces_that_have_not_changed(void **state)
 /* Formatted, replaced, cut, detached: writes would end up where they do not belong. */
 static void test_namespaces_that_have_changed(void **state)
 {
+	unsigned shift = fake.block_shift;
+
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		open_with_notices();
-		fake.block_shift += i == 0 ? 3 : 0;
+		fake.block_shift = i > 0 ? shift : shift == 9 ? 12 : 9;
 		fake.unique = i == 1 ? 7 : 0;
 		fake.is_cut = i == 2;
 		fake.is_detached = i == 3;
@@ -291,7 +293,7 @@ static void test_namespaces_that_have_changed(void **state)
 		spw_queue_close(queue);
 		queue = NULL;
 		close_device();
-		fake.block_shift = 9;
+		fake.block_shift = shift;
 		fake.unique = 0;
 		fake.is_cut = fake.is_detached = false;
 		open_device();
@@ -315,6 +317,7 @@ int main(void)
 		TEST(test_events_whose_page_cannot_be_read),
 		TEST(test_namespaces_that_have_not_changed),
 		TEST(test_namespaces_that_have_changed),
+		TEST_4K(test_namespaces_that_have_changed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
