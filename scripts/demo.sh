@@ -55,17 +55,6 @@ joined() {
     echo "${drives[*]}"
 }
 
-find_python() {
-    local candidate
-    for candidate in "${PYTHON:-}" python3 /usr/bin/python3; do
-        if [ -n "$candidate" ] && "$candidate" -c 'import torch' 2>/dev/null; then
-            echo "$candidate"
-            return
-        fi
-    done
-    die "no Python interpreter with PyTorch was found; run: apt-get install python3-torch, or name one in PYTHON="
-}
-
 # Room for one step's activations on four drives, with as much again to spare.
 drive_bytes() {
     local heads=$((hidden / 64))
@@ -119,7 +108,7 @@ done
 [ "$steps" -ge 2 ] || die "DEMO_STEPS must be at least 2: the first step is not timed"
 [ -x "$build/spillway" ] || die "$build/spillway is not there; run make first"
 
-python=$(find_python)
+python=$("$root/scripts/python-with.sh" torch demo)
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 # All three modes: blocks from 1 MiB on come from the system on huge pages and go back when freed. By default glibc keeps what
 # was freed, how much depends on chance, and small pages cost every mode more time than huge ones.
