@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -25,7 +24,7 @@ import spillway.torch
 from gradients import POLICIES, Stepper
 from spillway.demo.data import collect_text, tokens_of
 from spillway.demo.memory import RssPeaks
-from spillway.demo.train import losses_of, open_store, result_of
+from spillway.demo.train import ends_on_signals, losses_of, open_store, result_of
 
 MODES = ("keep", "recompute", "spillway")
 IGNORED = -100  # a target that does not count
@@ -244,16 +243,15 @@ def main(name: str, description: str, model_of: Callable[..., nn.Module], batche
          argv: Any = None) -> int:
     """Train and tell. model_of(args); batches_of(args, text, generator) gives (inputs, targets)."""
     args = arguments(description, argv)
-    # Ctrl-C ends the process at once: the kernel gives the drives back, and nothing on them has to be tidied up.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(args.threads)
     try:
-        text = text_of(args)
-        torch.manual_seed(args.seed)
-        model = model_of(args)
-        batches = batches_of(args, text, torch.Generator().manual_seed(args.seed))
-        with open_store(args) as store:
-            result = train(args, model, batches, store)
+        with ends_on_signals(args.mode):
+            text = text_of(args)
+            torch.manual_seed(args.seed)
+            model = model_of(args)
+            batches = batches_of(args, text, torch.Generator().manual_seed(args.seed))
+            with open_store(args) as store:
+                result = train(args, model, batches, store)
     except (OSError, ValueError) as error:  # a SpillwayError is an OSError
         print(f"{name}: {error}", file=sys.stderr)
         return 1

@@ -15,19 +15,7 @@ build=${SPW_BUILD:-$root/build}
 rig="$root/tests/rig.sh"
 name=bench-torch
 
-find_python() {
-    local candidate
-    for candidate in "${PYTHON:-}" python3 /usr/bin/python3; do
-        if [ -n "$candidate" ] && "$candidate" -c 'import torch' 2>/dev/null; then
-            echo "$candidate"
-            return
-        fi
-    done
-    echo "bench-torch: no Python interpreter with PyTorch was found; run: apt-get install python3-torch" >&2
-    return 1
-}
-
-python=$(find_python)
+python=$("$root/scripts/python-with.sh" torch demo)
 trap '"$rig" down --name "$name"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
@@ -37,5 +25,5 @@ drives=$("$rig" up --name "$name" --on "${BENCH_DIR:-/var/tmp}" --size 2G | past
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 export SPILLWAY_LIBRARY=$build/libspillway.so
 read -ra options <<<"${BENCH_OPTIONS:-}"
-"$python" -m spillway.bench --batches 4 --twice --early --throttle 0.5 --rounds "${BENCH_ROUNDS:-1}" --minutes "${BENCH_MINUTES:-25}" \
+"$python" -m spillway.bench --batches 4 --twice --grad-memory freed,kept,early --throttle 0.5 --rounds "${BENCH_ROUNDS:-1}" --minutes "${BENCH_MINUTES:-25}" \
     --devices "$drives" --out "${BENCH_OUT:-$build/bench-torch}" "${options[@]}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
+import contextlib
 import json
 import os
 import signal
@@ -30,19 +31,19 @@ if batch == 99:
     time.sleep(600)
 steps = int(args["--steps"])
 peak = int(batch * share * 2**20)
+gradients = {"freed": 0, "early": 0, "kept": 1.8 if mode == "keep" else 0}[args["--grad-memory"]]
 moved = 0 if batch == 5 else 1 << 20
 assert "--gradients" in sys.argv
 open(args["--json"], "w").write(json.dumps(dict(
-    activation_peak_bytes=peak, rss_peak_bytes=int((batch * share + 10) * 2**20), tokens_per_step=batch * 64,
+    activation_peak_bytes=peak, rss_peak_bytes=int((batch * share + 10 + gradients) * 2**20), tokens_per_step=batch * 64,
     step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=steps * [1], losses=steps * [1.5],
     step_forward_seconds=steps * [0.5], step_backward_seconds=steps * [0.25],
     steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25, bytes_spilled=moved, bytes_read=moved)] * steps,
     rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20), backward=9 * 2**20, optimizer=8 * 2**20),
     text=open(args["--text"], "rb").read(99).decode("latin-1"),
     losses_hex=(steps - 1) * ["0x1p+0"] + ["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
-    step_gradients_sha256=(steps - 1) * ["same"] + ["other" if batch == 11 and mode == "recompute" else "same"])))
-if args.get("--grad-memory", "freed") not in ("freed", "early"):
-    sys.exit("what is that?")
+    step_gradients_sha256=(steps - 1) * ["same"] + ["other" if batch == 11 and mode == "recompute" else
+        "kept" if args["--grad-memory"] == "kept" else "same"])))
 """
 
 
@@ -71,9 +72,10 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
-    assert "| 4 | spillway | 0 (0.10) |" in text
+    assert "| 4 | freed | spillway | 0 (0.10) |" in text
     assert "identical to the last bit" in text and "One run only" not in text
-    assert "batch 4: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward passes by 1.00" in text
+    assert ("batch 4, gradients freed after the step: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward "
+            "passes by 1.00") in text
     assert "batch 4, spilled: the plan predicted a peak of 1 MiB, measured in the timed steps 0 MiB; waited 0.250 s per step" in text
     assert "batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
     assert "batch 2: step time of recompute's: 0.50" in text
@@ -191,12 +193,25 @@ def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
     assert [run["text"] for run in found["runs"]] == 3 * ["first"]
 
 
-def test_gradients_let_go_early(matrix):
-    status, found, text = matrix("--models", "gpt", "--batches", "4", "--early", "--no-hooks", "--steps", "4")
-    assert status == 0
-    assert [(run["mode"], len(run["losses_hex"])) for run in found["runs"]] == [
-        ("keep", 4), ("recompute", 4), ("spillway", 4), ("early", 3)]
-    assert "batch 4, gradients let go early: peak RSS fell by 1.00 of it, that of the forward passes by 1.00" in text
+def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
+    """In the stand-in keep has more resident when gradients are kept, and they have other bits."""
+    status, found, text = matrix("--models", "gpt", "--batches", "4", "--grad-memory", "freed,kept,early", "--no-hooks", "--steps", "4",
+                                 "--twice")
+    assert status == 0 and found["planned"] == 10
+    assert [(run["grad_memory"], run["mode"], len(run["losses_hex"])) for run in found["runs"][:9]] == [
+        (policy, mode, 4 if policy == "freed" else 3) for policy in ("freed", "kept", "early") for mode in report.MODES]
+    for policy, share in (("freed after the step", "1.00"), ("kept and zeroed in place", "1.50"), ("let go in the backward pass", "1.00")):
+        assert f"batch 4, gradients {policy}: peak RSS fell by {share} of what the activation peak fell by" in text
+    assert text.count("batch 8 spilled against batch 4 kept: peak RSS 11 of 14 MiB") == 1
+    assert "| 4 | kept | keep | 4 (1.00) | 16 |" in text and "| 4 | freed | keep | 4 (1.00) | 14 |" in text
+    assert "identical to the last bit" in text and "gpt batch 4 spillway, gradients kept: loss" in capfd.readouterr().err
+
+
+def test_gradients_that_are_kept_are_compared_with_each_other(matrix):
+    status, _, text = matrix("--models", "bert", "--batches", "11", "--grad-memory", "freed,kept", "--modes", "keep,spillway", "--no-hooks")
+    assert status == 0 and "identical to the last bit" in text
+    status, _, text = matrix("--models", "bert", "--batches", "11", "--grad-memory", "kept", "--no-hooks")
+    assert status == 1 and "DIFFER between modes: bert at batch 11" in text
 
 
 def test_no_run_begins_that_would_end_too_late(matrix, capfd):
@@ -211,8 +226,9 @@ def test_a_run_that_fails_leaves_a_report_of_the_others(matrix, capfd):
     assert "no such luck" in capfd.readouterr().err
 
 
-def test_interrupted_it_reports_what_was_done(folder):
-    """By Ctrl-C on the terminal: the signal goes to every process of the foreground."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_ends_what_it_began(folder, number):
+    """By Ctrl-C on the terminal the signal goes to every process of the foreground; SIGTERM to this one. After Ctrl-C it reports."""
     examples = folder / "examples"
     examples.mkdir()
     (examples / "gpt.py").write_text(STAND_IN)
@@ -224,15 +240,18 @@ def test_interrupted_it_reports_what_was_done(folder):
         for line in process.stderr:
             if line.startswith("[3/6]"):  # the next one sleeps
                 break
-        os.killpg(process.pid, signal.SIGINT)
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         errors = process.communicate(timeout=60)[1]
+        with pytest.raises(ProcessLookupError):  # its child has ended too
+            os.killpg(process.pid, 0)
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 130 and "Traceback" not in errors, errors
-    assert "Not complete: 3 of 6 runs were done." in (folder / "out" / "report.md").read_text()
-    assert sorted(path.name for path in folder.iterdir()) == ["examples", "out"]
+        process.wait()
+    assert process.returncode == 128 + number and "Traceback" not in errors, errors
+    if number == signal.SIGINT:
+        assert "Not complete: 3 of 6 runs were done." in (folder / "out" / "report.md").read_text()
+    assert sorted(path.name for path in folder.iterdir() if path.name != "out") == ["examples"]
 
 
 def test_a_tiny_matrix_of_the_examples(folder):
@@ -273,6 +292,7 @@ def test_help(capsys):
     (["--throttle", "0.5"], "needs --devices and mode spillway"),
     (["--throttle", "0", "--devices", "/dev/null"], "a share above 0"),
     (["--examples", "/nonexistent"], "has no gpt.py"),
+    (["--grad-memory", "kept,lost"], "choose from freed, kept, early"),
 ])
 def test_wrong_use(capsys, options, words):
     with pytest.raises(SystemExit) as ended:

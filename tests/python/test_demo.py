@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,22 @@ def test_interrupted(start, mode):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, output + errors
     assert "Traceback" not in errors
+
+
+@needs_command
+def test_asked_to_end(start, folder):
+    """By SIGTERM, as the end of a session or a job is told: the store's status page goes too."""
+    process = start(DEMO_STEPS="30")
+    for line in process.stdout:
+        if line.split()[:2] == ["spillway", "step"]:
+            break
+    drives = sorted((folder / "work").glob("spillway-demo.*/drive?"))
+    page = Path(f"/dev/shm/spillway-{spillway.check_store(drives).store_uuid}-0")
+    assert page.exists()
+    os.killpg(process.pid, signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, output + errors
+    assert "Traceback" not in errors and not page.exists()
 
 
 @needs_command

@@ -31,9 +31,10 @@ def run(folder, monkeypatch):
                            [*TINY, *map(str, options), "--json", str(folder / "out.json")]) == 0
         return json.loads((folder / "out.json").read_text())
 
-    on_interrupt = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield run
-    signal.signal(signal.SIGINT, on_interrupt)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("model", ["gpt", "bert", "t5"])

@@ -6,7 +6,7 @@ to the last bit. Ctrl-C ends with a report of what was done.
 
   python -m spillway.bench --quick                          a few minutes, tiny models, on four files
   python -m spillway.bench --devices /dev/a,/dev/b          on a store made by `spillway format`
-  python -m spillway.bench --batches 4 --twice --early --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
+  python -m spillway.bench --batches 4 --twice --grad-memory kept,freed,early --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,11 +29,13 @@ import torch
 import spillway
 
 from ..demo.data import collect_text
-from .report import EARLY, MODES, THROTTLED, differing, draw, markdown
+from ..demo.ending import exits_on
+from .report import GRADIENTS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
 from .throttle import Throttle
 
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
+ENDS_SECONDS = 10
 SHORT = 3  # steps of a run that is there for its memory more than for its time
 FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
 # As make demo: all modes get blocks from 1 MiB on from the system, on huge pages, and give them back when they are freed.
@@ -64,7 +67,9 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--modes", type=_list_of(str, MODES), default=list(MODES), metavar="M,M", help="of keep, recompute, spillway (all)")
     option("--batches", type=_list_of(int), metavar="N,N", help="batch sizes (4,8)")
     option("--twice", action="store_true", help="also spill at twice each batch size, three steps: does it fit where half was kept?")
-    option("--early", action="store_true", help="also spill, three steps, with each gradient used and let go in the backward pass")
+    option("--grad-memory", type=_list_of(str, tuple(GRADIENTS)), default=["freed"], metavar="P,P",
+           help="what becomes of gradients, each for all modes: " + "; ".join(f"{name}: {words}" for name, words in GRADIENTS.items())
+           + " (freed). What is not the first runs three steps, for its memory")
     option("--throttle", type=float, metavar="SHARE", help="also spill with drives slowed down to this share of the bandwidth that "
            "the run before needed: its bytes over the times of its passes. As root, block devices in --devices")
     option("--minutes", type=float, help="begin no run that would not end in this time")
@@ -76,7 +81,6 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--work", default="/var/tmp", metavar="FOLDER", help="where they are made: a file system that takes O_DIRECT")
     option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--arena-bytes", type=int, help="DMA memory of the store, resident (two of the largest tensors, 64 MiB at least)")
-    option("--grad-memory", help="what becomes of gradients: as the examples' option of this name")
     option("--text", type=Path, metavar="PATH", help="file or folder to train on (the repository); what is there when it begins")
     option("--preload", metavar="LIBRARY", help="run all modes under this allocator: libspillway_malloc.so")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
@@ -144,38 +148,41 @@ def text_of(args: argparse.Namespace) -> Iterator[Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A run of the matrix. Its mode is one of the examples', or THROTTLED or EARLY, which are of spillway."""
+    """A run of the matrix. Its mode is one of the examples', or THROTTLED, which is of spillway."""
 
     model: str
     mode: str
     batch: int
+    grad_memory: str
     round: int
     steps: int
 
+    def kind(self) -> Kind:
+        """What it is, in whichever round: as kind_of() its run."""
+        return self.model, self.mode, self.batch, self.grad_memory
+
 
 def cells_of(args: argparse.Namespace) -> List[Cell]:
-    """Round by round. What is throttled comes after the run that says what it needs."""
+    """Round by round. What is throttled comes after the run that says what it needs; what is compared runs in turns."""
+    first, *others = args.grad_memory
     modes = list(args.modes) + ([THROTTLED] if args.throttle else [])
+    twice = [2 * batch for batch in args.batches if args.twice and 2 * batch not in args.batches]
     cells = []
     for number in range(args.rounds):
         for batch in args.batches:
-            cells += [Cell(model, mode, batch, number, args.steps) for model in args.models for mode in modes]
-            if args.early:
-                cells += [Cell(model, EARLY, batch, number, SHORT) for model in args.models]
-        if args.twice:
-            twice = [2 * batch for batch in args.batches if 2 * batch not in args.batches]
-            cells += [Cell(model, "spillway", batch, number, SHORT) for batch in twice for model in args.models]
+            cells += [Cell(model, mode, batch, first, number, args.steps) for model in args.models for mode in modes]
+            cells += [Cell(model, mode, batch, policy, number, SHORT)
+                      for model in args.models for policy in others for mode in args.modes]
+        cells += [Cell(model, "spillway", batch, first, number, SHORT) for batch in twice for model in args.models]
     return cells
 
 
 def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: Path) -> List[str]:
-    mode = "spillway" if cell.mode in (THROTTLED, EARLY) else cell.mode
+    mode = "spillway" if cell.mode == THROTTLED else cell.mode
     command = [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch", str(cell.batch)]
-    command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text)]
+    command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text), "--grad-memory", cell.grad_memory]
     for name in ("layers", "hidden", "sequence", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
-    policy = "early" if cell.mode == EARLY else args.grad_memory
-    command += ["--grad-memory", policy] if policy else []
     if mode == "spillway":
         attention = 4 * cell.batch * max(1, args.hidden // 64) * args.sequence**2
         arena = args.arena_bytes or max(64 << 20, 2 * attention)
@@ -200,6 +207,16 @@ def environment_of(args: argparse.Namespace) -> Dict[str, str]:
     return env
 
 
+def end(process: "subprocess.Popen[str]") -> None:
+    """One that runs still is asked to end: killed, it would leave its store's status page behind."""
+    process.terminate()
+    try:
+        process.wait(ENDS_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title: str, throttle: Optional[Throttle] = None) -> str:
     """What it printed.
 
@@ -217,9 +234,7 @@ def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title:
             if process.wait() != 0:
                 raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
         finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+            end(process)
             if process.stderr is not None:
                 process.stderr.close()
         output.seek(0)
@@ -233,7 +248,7 @@ def run_cell(
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         throttle, speeds = None, {}
         if cell.mode == THROTTLED:
-            like = [run for run in runs if (run["model"], run["mode"], run["batch"]) == (cell.model, "spillway", cell.batch)]
+            like = [run for run in runs if kind_of(run) == dataclasses.replace(cell, mode="spillway").kind()]
             write, read = (args.throttle * each for each in needed_bandwidth(like[-1]))
             if min(write, read) < 1:
                 raise RuntimeError(f"{cell.model} at batch {cell.batch} moved nothing to the drives and back: leave out --throttle")
@@ -243,7 +258,7 @@ def run_cell(
         result = Path(folder) / "result.json"
         run_one(command_of(args, cell, drives, result), args, screen, title, throttle)
         run = json.loads(result.read_text())
-        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, round=cell.round, **speeds)
+        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, grad_memory=cell.grad_memory, round=cell.round, **speeds)
         return run
 
 
@@ -260,16 +275,17 @@ def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, 
     began = time.monotonic()
     if not args.no_hooks:
         document["hooks"] = time_hooks(args, drives, screen)
-    lasted: Dict[Tuple[str, str, int], float] = {}
+    lasted: Dict[Kind, float] = {}
     for index, cell in enumerate(cells, 1):
         now = time.monotonic()
-        expected = lasted.get((cell.model, cell.mode, cell.batch), max(lasted.values(), default=0.0))
+        expected = lasted.get(cell.kind(), max(lasted.values(), default=0.0))
         if args.minutes and now - began + expected > 60 * args.minutes:
             screen.line(f"{len(cells) - index + 1} runs are left out: they would not end within {args.minutes:g} minutes")
             return
-        title = f"[{index}/{len(cells)}] {cell.model} batch {cell.batch} {cell.mode}: "
+        words = f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else ""
+        title = f"[{index}/{len(cells)}] {cell.model} batch {cell.batch} {cell.mode}{words}: "
         document["runs"].append(run_cell(args, cell, drives, document["runs"], screen, title))
-        lasted[(cell.model, cell.mode, cell.batch)] = seconds = time.monotonic() - now
+        lasted[cell.kind()] = seconds = time.monotonic() - now
         screen.line(f"{title}loss {document['runs'][-1]['losses'][-1]:.4f}, {seconds:.0f} s")
     document["complete"] = True
 
@@ -314,4 +330,5 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with exits_on(signal.SIGTERM):
+        sys.exit(main())

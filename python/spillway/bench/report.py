@@ -2,27 +2,38 @@
 # spillway/bench/report.py - what the runs of the matrix say: summaries, Markdown, charts
 from __future__ import annotations
 
+import itertools
 import statistics
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 MODES = ("keep", "recompute", "spillway")
-# Mode spillway on drives slowed down; and with each gradient used and let go in the backward pass.
-THROTTLED, EARLY = "throttled", "early"
-SHOWN = MODES + (THROTTLED, EARLY)
-COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c", EARLY: "#6b4c92"}
+THROTTLED = "throttled"  # mode spillway on drives slowed down
+SHOWN = MODES + (THROTTLED,)
+COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c"}
+# What becomes of gradients: the examples' option --grad-memory. It changes where the peak of memory lies, in every mode: only runs
+# of the same are compared.
+GRADIENTS = {
+    "freed": "freed after the step",
+    "kept": "kept and zeroed in place",
+    "early": "let go in the backward pass",
+}
 MIB = 1 << 20
 Run = Dict[str, Any]
-Cell = Tuple[str, str, int]  # model, mode, batch
+Kind = Tuple[str, str, int, str]  # model, mode, batch, what becomes of gradients
 
 
-def summarize(runs: List[Run]) -> Dict[Cell, Dict[str, Any]]:
-    """The median of the rounds of each cell. The first step of a run warms up (keep and recompute are watched in it, and with
-    spillway no plan is there before it)."""
-    cells: Dict[Cell, List[Run]] = {}
+def kind_of(run: Run) -> Kind:
+    return run["model"], run["mode"], run["batch"], run["grad_memory"]
+
+
+def summarize(runs: List[Run]) -> Dict[Kind, Dict[str, Any]]:
+    """The median of the rounds of each kind of run. The first step of a run warms up (keep and recompute are watched in it, and
+    with spillway no plan is there before it)."""
+    cells: Dict[Kind, List[Run]] = {}
     for run in runs:
-        cells.setdefault((run["model"], run["mode"], run["batch"]), []).append(run)
-    return {cell: _summary(of_cell) for cell, of_cell in cells.items()}
+        cells.setdefault(kind_of(run), []).append(run)
+    return {kind: _summary(of_kind) for kind, of_kind in cells.items()}
 
 
 def _summary(runs: List[Run]) -> Dict[str, Any]:
@@ -62,20 +73,27 @@ def _timed(run: Run) -> Dict[str, float]:
     }
 
 
+def _added(run: Run) -> bool:
+    """Whether gradients were added to zeros: they have no negative zero then, and so other bits than those that were not."""
+    return run["grad_memory"] == "kept"
+
+
 def differing(runs: List[Run]) -> List[Tuple[str, int]]:
     """The (model, batch) whose losses or gradients are not the same to the last bit in all modes and rounds, in any step that
     several runs have."""
-    bits: Dict[Tuple[str, int, int], set] = {}
+    losses: Dict[Tuple[str, int, int], set] = {}
+    gradients: Dict[Tuple[str, int, int, bool], set] = {}
     for run in runs:
-        for step, seen in enumerate(zip(run["losses_hex"], run["step_gradients_sha256"])):
-            bits.setdefault((run["model"], run["batch"], step), set()).add(seen)
-    return sorted({(model, batch) for (model, batch, _), seen in bits.items() if len(seen) > 1})
+        for step, (loss, gradient) in enumerate(zip(run["losses_hex"], run["step_gradients_sha256"])):
+            losses.setdefault((run["model"], run["batch"], step), set()).add(loss)
+            gradients.setdefault((run["model"], run["batch"], step, _added(run)), set()).add(gradient)
+    return sorted({key[:2] for seen in (losses, gradients) for key, bits in seen.items() if len(bits) > 1})  # type: ignore[attr-defined]
 
 
 def alone(runs: List[Run]) -> List[Tuple[str, int]]:
     """The (model, batch) of one run only, whose losses and gradients were compared with nothing."""
-    seen = [(run["model"], run["batch"]) for run in runs]
-    return sorted(each for each in set(seen) if seen.count(each) == 1)
+    seen = [(run["model"], run["batch"], _added(run)) for run in runs]
+    return sorted({each[:2] for each in seen if seen.count(each) == 1})
 
 
 def _named(cells: Iterable[Tuple[str, int]]) -> str:
@@ -93,22 +111,26 @@ def _step_ratio(cell: Dict[str, Any], base: Dict[str, Any]) -> float:
     return statistics.median(both) if both else cell["step_seconds"] / base["step_seconds"]
 
 
-def _rows(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
-    yield "| batch | mode | activation peak MiB (of keep) | peak RSS MiB | s/step (of keep) | spread | CPU s/step | tokens/s |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for batch in sorted({b for m, _, b in cells if m == model}):
-        keep = cells.get((model, "keep", batch))
-        for mode in SHOWN:
-            cell = cells.get((model, mode, batch))
-            if cell is None:
-                continue
-            peak, seconds = cell["activation_peak_bytes"], cell["step_seconds"]
-            yield (
-                f"| {batch} | {mode} | {peak / MIB:,.0f}{_of(peak, keep, 'activation_peak_bytes')} "
-                f"| {cell['rss_peak_bytes'] / MIB:,.0f} | {seconds:.3f}{f' ({_step_ratio(cell, keep):.3f})' if keep else ''} "
-                f"| {cell['step_seconds_spread'][0]:.3f}-{cell['step_seconds_spread'][1]:.3f} "
-                f"| {cell['step_cpu_seconds']:.3f} | {cell['tokens_per_second']:,.0f} |"
-            )
+def _policies(model: str, cells: Dict[Kind, Dict[str, Any]]) -> List[str]:
+    """What became of gradients in the runs of a model: first what most of them have."""
+    return list(dict.fromkeys(policy for m, _, _, policy in cells if m == model))
+
+
+def _rows(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
+    yield "| batch | gradients | mode | activation peak MiB (of keep) | peak RSS MiB | s/step (of keep) | spread | CPU s/step | tokens/s |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    batches = sorted({b for m, _, b, _ in cells if m == model})
+    for batch, policy, mode in itertools.product(batches, _policies(model, cells), SHOWN):
+        cell, keep = cells.get((model, mode, batch, policy)), cells.get((model, "keep", batch, policy))
+        if cell is None:
+            continue
+        peak, seconds = cell["activation_peak_bytes"], cell["step_seconds"]
+        yield (
+            f"| {batch} | {policy} | {mode} | {peak / MIB:,.0f}{_of(peak, keep, 'activation_peak_bytes')} "
+            f"| {cell['rss_peak_bytes'] / MIB:,.0f} | {seconds:.3f}{f' ({_step_ratio(cell, keep):.3f})' if keep else ''} "
+            f"| {cell['step_seconds_spread'][0]:.3f}-{cell['step_seconds_spread'][1]:.3f} "
+            f"| {cell['step_cpu_seconds']:.3f} | {cell['tokens_per_second']:,.0f} |"
+        )
 
 
 def _where(keep: Dict[str, Any], spill: Dict[str, Any], saved: int) -> str:
@@ -133,42 +155,51 @@ def _planned(title: str, cell: Dict[str, Any]) -> Iterable[str]:
         )
 
 
-def _findings(model: str, cells: Dict[Cell, Dict[str, Any]]) -> Iterable[str]:
-    for batch in sorted({b for m, _, b in cells if m == model}):
-        keep, spill = cells.get((model, "keep", batch)), cells.get((model, "spillway", batch))
-        twice, recompute = cells.get((model, "spillway", 2 * batch)), cells.get((model, "recompute", batch))
+def _resident(title: str, keep: Dict[str, Any], spill: Dict[str, Any]) -> Iterable[str]:
+    saved = keep["activation_peak_bytes"] - spill["activation_peak_bytes"]
+    rss = keep["rss_peak_bytes"] - spill["rss_peak_bytes"]
+    if saved > 0:
+        yield f"- {title}: peak RSS fell by {rss / saved:.2f} of what the activation peak fell by{_where(keep, spill, saved)}"
+
+
+def _against_twice(batch: int, keep: Dict[str, Any], twice: Dict[str, Any]) -> str:
+    fits = twice["rss_peak_bytes"] <= keep["rss_peak_bytes"]
+    return (
+        f"- batch {2 * batch} spilled against batch {batch} kept: peak RSS "
+        f"{twice['rss_peak_bytes'] / MIB:,.0f} of {keep['rss_peak_bytes'] / MIB:,.0f} MiB "
+        f"({'fits' if fits else 'does not fit'}), activation peak "
+        f"{twice['activation_peak_bytes'] / MIB:,.0f} of {keep['activation_peak_bytes'] / MIB:,.0f} MiB, tokens/s "
+        f"{twice['tokens_per_second'] / keep['tokens_per_second']:.2f}"
+    )
+
+
+def _throttled(batch: int, throttled: Dict[str, Any], keep: Optional[Dict[str, Any]]) -> Iterable[str]:
+    speeds = throttled["throttled"]
+    yield (
+        f"- batch {batch} on drives throttled to {speeds['throttled_write_bytes_per_second'] / 1e6:,.0f} MB/s of writing and "
+        f"{speeds['throttled_read_bytes_per_second'] / 1e6:,.0f} of reading in all"
+        + (f": step time of keep's: {_step_ratio(throttled, keep):.3f}" if keep else "")
+    )
+    yield from _planned(f"batch {batch}, throttled", throttled)
+
+
+def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
+    first, *others = _policies(model, cells)
+    for batch in sorted({b for m, _, b, _ in cells if m == model}):
+        keep, recompute, spill, throttled = (cells.get((model, mode, batch, first)) for mode in SHOWN)
+        twice = cells.get((model, "spillway", 2 * batch, first))
+        for policy in [first, *others]:
+            pair = [cells.get((model, mode, batch, policy)) for mode in ("keep", "spillway")]
+            if all(pair):
+                yield from _resident(f"batch {batch}, gradients {GRADIENTS[policy]}", *pair)
         if keep and spill:
-            saved = keep["activation_peak_bytes"] - spill["activation_peak_bytes"]
-            rss = keep["rss_peak_bytes"] - spill["rss_peak_bytes"]
-            if saved > 0:
-                yield f"- batch {batch}: peak RSS fell by {rss / saved:.2f} of what the activation peak fell by{_where(keep, spill, saved)}"
             yield from _planned(f"batch {batch}, spilled", spill)
-        early = cells.get((model, EARLY, batch))
-        if keep and early:
-            saved = keep["activation_peak_bytes"] - early["activation_peak_bytes"]
-            rss = keep["rss_peak_bytes"] - early["rss_peak_bytes"]
-            if saved > 0:
-                yield f"- batch {batch}, gradients let go early: peak RSS fell by {rss / saved:.2f} of it{_where(keep, early, saved)}"
         if recompute and spill:
             yield f"- batch {batch}: step time of recompute's: {_step_ratio(spill, recompute):.2f}"
-        throttled = cells.get((model, THROTTLED, batch))
         if throttled:
-            speeds = throttled["throttled"]
-            yield (
-                f"- batch {batch} on drives throttled to {speeds['throttled_write_bytes_per_second'] / 1e6:,.0f} MB/s of writing and "
-                f"{speeds['throttled_read_bytes_per_second'] / 1e6:,.0f} of reading in all"
-                + (f": step time of keep's: {_step_ratio(throttled, keep):.3f}" if keep else "")
-            )
-            yield from _planned(f"batch {batch}, throttled", throttled)
+            yield from _throttled(batch, throttled, keep)
         if keep and twice:
-            fits = twice["rss_peak_bytes"] <= keep["rss_peak_bytes"]
-            yield (
-                f"- batch {2 * batch} spilled against batch {batch} kept: peak RSS "
-                f"{twice['rss_peak_bytes'] / MIB:,.0f} of {keep['rss_peak_bytes'] / MIB:,.0f} MiB "
-                f"({'fits' if fits else 'does not fit'}), activation peak "
-                f"{twice['activation_peak_bytes'] / MIB:,.0f} of {keep['activation_peak_bytes'] / MIB:,.0f} MiB, tokens/s "
-                f"{twice['tokens_per_second'] / keep['tokens_per_second']:.2f}"
-            )
+            yield _against_twice(batch, keep, twice)
 
 
 def _hooks(lengths: List[Dict[str, float]]) -> Iterable[str]:
@@ -221,8 +252,9 @@ def draw(runs: List[Run], folder: Path) -> List[Path]:
     files = []
     for model in dict.fromkeys(run["model"] for run in runs):
         figure, axes = pyplot.subplots(figsize=(7, 4.5))
+        first = _policies(model, cells)[0]  # activations are the same whatever becomes of gradients
         for mode in SHOWN:
-            points = sorted((b, cell) for (m, kind, b), cell in cells.items() if (m, kind) == (model, mode))
+            points = sorted((b, cell) for (m, kind, b, policy), cell in cells.items() if (m, kind, policy) == (model, mode, first))
             if not points:
                 continue
             across = [cell["activation_peak_bytes"] / MIB for _, cell in points]

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, ContextManager, Dict, Iterator, List
 
 import torch
 
@@ -23,6 +23,7 @@ import spillway
 import spillway.torch
 
 from .data import batches, tokens_of
+from .ending import exits_on
 from .memory import rss_peak_bytes
 from .model import GPT, Config, loss_of
 
@@ -131,13 +132,19 @@ def arguments() -> argparse.Namespace:
     return args
 
 
+def ends_on_signals(mode: str) -> ContextManager[None]:
+    """Ctrl-C and SIGTERM end a training without a traceback; without a store, where there is nothing to close, at once."""
+    if mode == "spillway":
+        return exits_on(signal.SIGINT, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return contextlib.nullcontext()
+
+
 def main() -> int:
     args = arguments()
-    # Ctrl-C ends the process at once: the kernel gives the drives back, and nothing on them has to be tidied up.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(args.threads)
     try:
-        with open_store(args) as store:
+        with ends_on_signals(args.mode), open_store(args) as store:
             result = train(args, store)
     except (spillway.SpillwayError, ValueError) as error:
         print(f"demo: {error}", file=sys.stderr)
