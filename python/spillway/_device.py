@@ -118,7 +118,8 @@ class StoreTransfers:
 
     def wait(self, request: Any) -> int:
         fast.spw_request_raise(request, _URGENT)
-        return blocking.spw_request_wait(request)
+        blocking.spw_request_wait_any(byref(request), 1, -1)  # Ctrl-C is raised here: the request is not released yet
+        return fast.spw_request_test(request)
 
     def free(self, thing: int) -> None:
         fast.spw_store_free(self._handle, thing)
@@ -232,7 +233,7 @@ class DevicePath:
         self._reading: List[Entry] = []
         self._retiring: Deque[_Slot] = deque()
         self._ended: List[_User] = []
-        self._closed = False
+        self._closed = self._released = False
         transfers.attach(self)
 
     # ---- For the session ---------------------------------------------------------------------------------------------
@@ -308,10 +309,13 @@ class DevicePath:
             return base, entry.begin
 
     def progress(self) -> None:
-        """Go on with what can go on."""
-        with self._lock:
-            if not self._closed:
-                self._progress()
+        """Go on with what can go on. Not if somebody does: it may be this thread, that runs the handler of a signal."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._progress()
+            finally:
+                self._lock.release()
 
     def step(self) -> None:
         """A step begins. What is left of the last one is read ahead no more than by chance."""
@@ -323,21 +327,25 @@ class DevicePath:
                     self._plan_step(self._plan)
 
     def stats(self) -> DeviceStats:
-        with self._lock:
-            return dataclasses.replace(self._stats)
+        return dataclasses.replace(self._stats)
 
     def close(self) -> None:
-        """End copies and transfers, give the memory back. What was saved can be loaded no more."""
-        if self._closed:  # without the lock: another thread may have held it when this process was forked off
+        """End copies and transfers, give the memory back. What was saved can be loaded no more.
+
+        Interrupted, by Ctrl-C, it may be called again.
+        """
+        if self._released:  # without the lock: another thread may have held it when this process was forked off
             return
         with self._lock:
-            if self._closed:
+            if self._released:
                 return
             self._closed = True
             for entry in self._copying:
                 self.table.finish(entry.copied)
             for entry in [*self._writing, *self._reading]:
-                self._transfers.wait(entry.request)
+                if entry.request is not None:
+                    self._transfers.wait(entry.request)
+                    entry.request = None
             entries = {*self._order, *self._copying, *self._writing, *self._reading}
             slots = list(self._retiring) + [entry.slot for entry in entries if entry.slot is not None]
             for slot in slots:
@@ -349,13 +357,14 @@ class DevicePath:
                 entry.tensor = entry.slot = entry.base = entry.thing = entry.request = None
             for things in (self._copying, self._writing, self._reading, self._retiring, self._order, self._entries):
                 things.clear()  # type: ignore[attr-defined]
+            self._released = True
             self.table.unpin(self._address)
             self._transfers.release(self._address)
             self._transfers.detach(self)
 
     def forget(self) -> None:
         """For a child of fork(), which has neither the device's context nor the store."""
-        self._closed = True
+        self._closed = self._released = True
 
     # ---- Steps of the way, with the lock held ------------------------------------------------------------------------
 

@@ -8,12 +8,13 @@ holding the lock during a short call cannot deadlock.
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
 import dataclasses
 import os
 import subprocess
 import weakref
-from ctypes import POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Type, TypeVar
 
@@ -260,6 +261,7 @@ _PROTOTYPES = {
     "spw_store_alloc": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "spw_store_release": (None, [c_void_p, c_void_p]),
     "spw_request_wait": (c_int, [c_void_p]),
+    "spw_request_wait_any": (c_int, [POINTER(c_void_p), c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
     "spw_request_raise": (None, [c_void_p, c_int]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
@@ -384,3 +386,12 @@ def _forget_handles() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_handles)
+
+
+# Python does not let go of every object at its end, and the status page of a store that is not closed stays in /dev/shm.
+def _close_handles() -> None:
+    for owner in list(handles):
+        owner.close()
+
+
+atexit.register(_close_handles)

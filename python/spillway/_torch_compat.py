@@ -42,12 +42,12 @@ class WeakStorage:
         return _expired(self._address)
 
 
-def register_forward_pre_hook(module: torch.nn.Module, hook: Callable[[Any, Any, Any], None]) -> Any:
+def register_forward_pre_hook(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
     """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword arguments: kwargs is then
-    empty."""
+    not given."""
     if _HAS_UNTYPED:
         return module.register_forward_pre_hook(hook, with_kwargs=True)  # type: ignore[call-arg]
-    return module.register_forward_pre_hook(lambda module, args: hook(module, args, {}))
+    return module.register_forward_pre_hook(hook)
 
 
 def _probe_for_backward() -> Callable[[], bool]:

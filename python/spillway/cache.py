@@ -11,7 +11,7 @@ import logging
 import os
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from . import _library
 from ._library import SpillwayError, blocking, check, fast, to_dataclass
@@ -156,6 +156,7 @@ class Cache:
         record_model: str = "",
     ) -> None:
         self._handle: Optional[int] = None
+        self.forgotten = False  # it is a parent process'
         self._recorder = c_void_p()
         opts = _library.CacheOpts()
         fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
@@ -178,15 +179,18 @@ class Cache:
         if record is not None:
             check(fast.spw_trace_create(os.fsencode(record), record_model.encode(), byref(self._recorder)))
             opts.trace = self._recorder
+        # Of both a list's own append and pop are used alone: whatever other threads do, one of them closes the cache, and once.
+        self._closing: List[int] = []  # the C handle, from close() until nothing uses it any more
+        self._users: List[None] = []
+        self.lent: Optional[Any] = None  # the same for users that the hooks in C count
         try:
             check(blocking.spw_cache_open(store_handle, byref(opts), byref(handle)))
-        except SpillwayError:
+        except BaseException:  # Ctrl-C meanwhile is raised when it is open
+            if handle.value:
+                blocking.spw_cache_close(handle)
             blocking.spw_trace_finish(self._recorder)
             raise
-        self._handle = handle.value
-        self._closing: Optional[int] = None
-        self._users = 0
-        self.lent: Optional[Any] = None  # the same for users that the hooks in C count
+        self._handle = self._native = handle.value  # the second until it is really closed
         # Weak references to functions that are called first and last when the cache closes.
         self.before_close: Optional["weakref.WeakMethod[Any]"] = None
         self.after_close: Optional["weakref.WeakMethod[Any]"] = None
@@ -206,18 +210,30 @@ class Cache:
         its store).
         """
         handle, self._handle = self._handle, None
-        if handle is not None:
-            self._closing = handle
-            if self.lent is not None:
-                self.lent.shut()
+        if handle is None:
+            return
+        if self.lent is not None:
+            self.lent.shut()
+        try:
             _call(self.before_close)
+        finally:
+            self._closing.append(handle)
             self._finish()
 
     def _finish(self) -> None:
-        if self._users or self._closing is None or (self.lent is not None and self.lent.busy(self)):
+        if self._users or (self._closing and self.lent is not None and self.lent.busy(self)):
             return
-        handle, self._closing = self._closing, None
-        blocking.spw_cache_close(handle)
+        try:
+            handle = self._closing.pop()
+        except IndexError:  # another thread has it
+            return
+        try:
+            blocking.spw_cache_close(handle)
+        finally:  # also when Ctrl-C came meanwhile
+            self._native = None
+            self._after_close()
+
+    def _after_close(self) -> None:
         recorder, self._recorder = self._recorder, c_void_p()
         failure = blocking.spw_trace_finish(recorder)
         if failure < 0:
@@ -227,25 +243,29 @@ class Cache:
             self._store.drop_dependent(self)
 
     def begin_use(self) -> None:
-        """Somebody uses memory of the cache, or is inside a call that blocks: closing waits for end_use()."""
-        self._users += 1
+        """Somebody uses memory of the cache, or is inside a call that blocks: closing waits for end_use().
+
+        Before the handle is asked for: what asked before may be closed by another thread meanwhile.
+        """
+        self._users.append(None)
 
     def end_use(self) -> None:
         """The use that begin_use() began has ended; the last one lets a cache that is closing close."""
-        self._users -= 1
-        if self._closing is not None:
+        self._users.pop()
+        if self._closing:
             self._finish()
 
     def return_lease(self, lease: int) -> None:
         """The memory of a lease is used no longer."""
-        handle = self._handle if self._handle is not None else self._closing
-        if handle is not None:
-            fast.spw_cache_return(handle, lease)
+        if self._native is not None:
+            fast.spw_cache_return(self._native, lease)
         self.end_use()
 
     def forget(self) -> None:
         """Drop the handle without closing: for a child of fork(), to which the cache does not belong."""
-        self._handle = self._closing = None
+        self._handle = self._native = None
+        self._closing.clear()
+        self.forgotten = True
         if self.lent is not None:
             self.lent.forget()
 
@@ -275,7 +295,11 @@ class Cache:
     def stats(self) -> CacheStats:
         """Counters so far."""
         struct = _CacheStatsStruct()
-        fast.spw_cache_stats(self.handle, byref(struct), ctypes.sizeof(struct))
+        self.begin_use()
+        try:
+            fast.spw_cache_stats(self.handle, byref(struct), ctypes.sizeof(struct))
+        finally:
+            self.end_use()
         return to_dataclass(CacheStats, struct)
 
     def reset_peak(self) -> None:

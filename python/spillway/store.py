@@ -13,13 +13,14 @@ Nothing survives ``close()``: a store is memory on drives, not a file system.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import errno
 import os
 import weakref
 from ctypes import byref, c_char_p, c_uint64, c_void_p
-from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _library
 from ._library import SpillwayError, blocking, check, fast, to_dataclass
@@ -252,6 +253,21 @@ def probe_all() -> List[ProbeInfo]:
     return [probe(os.fsdecode(name)) for name in names]
 
 
+def wait_to_end(request: c_void_p) -> int:
+    """How a request ended; 0 if there is none. Ctrl-C meanwhile is raised afterwards: until then drives use its memory."""
+    result, interrupted = 0, None
+    while request.value:
+        try:
+            blocking.spw_request_wait_any(byref(request), 1, -1)  # does not release it: may be asked again
+            ended, request.value = request.value, None
+            result = fast.spw_request_test(ended)
+        except BaseException as error:  # or what another handler of a signal raises
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+    return result
+
+
 class Store:
     """An open store. Any thread may use it; close it (or leave its ``with``) to give the drives back.
 
@@ -282,7 +298,9 @@ class Store:
         hugetlb: bool = True,
     ) -> None:
         self._handle: Optional[int] = None
-        self._closing: Optional[int] = None
+        # Of both a list's own append and pop are used alone: whatever other threads do, one of them closes the store, and once.
+        self._closing: List[int] = []  # the handle, from close() until nothing uses it any more
+        self._uses: List[None] = []  # calls under way, and dependents that are not closed
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         opts = _library.StoreOpts()
         fast.spw_store_opts_init(byref(opts), ctypes.sizeof(opts))
@@ -296,7 +314,12 @@ class Store:
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         array, count = _path_array(paths)
         handle = c_void_p()
-        check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))
+        try:
+            check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))
+        except BaseException:  # Ctrl-C meanwhile is raised when it is open
+            if handle.value:
+                blocking.spw_store_close(handle)
+            raise
         self._handle = handle.value
         self.arena_bytes: int = opts.arena_bytes
         _library.handles.add(self)
@@ -308,8 +331,12 @@ class Store:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
+        if hasattr(self, "_dependents"):
             self.close()
+
+    def __reduce__(self) -> Any:
+        """Neither copied nor pickled: both would close it."""
+        raise TypeError("a Store cannot be copied or pickled: open one in each process, on a partition of its own")
 
     def close(self) -> None:
         """End all I/O and give the drives back. Closing twice does nothing.
@@ -318,22 +345,31 @@ class Store:
         until it is not.
         """
         handle, self._handle = self._handle, None
-        if handle is None:
-            return
-        self._closing = handle
-        for dependent in list(self._dependents):
-            dependent.close()
-        self._finish()
+        if handle is not None:
+            self._closing.append(handle)
+        if self._closing:
+            for dependent in list(self._dependents):
+                dependent.close()
+            self._finish()
 
     def _finish(self) -> None:
-        if len(self._dependents) or self._closing is None:
+        if self._uses:
             return
-        handle, self._closing = self._closing, None
+        try:
+            handle = self._closing.pop()
+        except IndexError:  # another thread has it
+            return
         blocking.spw_store_close(handle)
+
+    def _end_use(self) -> None:
+        self._uses.pop()
+        if self._closing:
+            self._finish()
 
     def forget(self) -> None:
         """Drop the handle without closing: for a child of fork(), to which the store does not belong."""
-        self._handle = self._closing = None
+        self._handle = None
+        self._closing.clear()
 
     @property
     def handle(self) -> int:
@@ -349,14 +385,27 @@ class Store:
     def closed(self) -> bool:
         return self._handle is None
 
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[int]:
+        """The C handle for a call. A close() by another thread meanwhile takes effect when the call has returned."""
+        self._uses.append(None)
+        try:
+            yield self.handle
+        finally:
+            self._end_use()
+
     def add_dependent(self, dependent: Any) -> None:
-        """``dependent.close()`` is called before the store closes, which then waits for drop_dependent()."""
+        """``dependent.close()`` is called before the store closes, which then waits for drop_dependent().
+
+        Also when the garbage collector finds both and ends the store first: weak references are gone by then.
+        """
         self._dependents.add(dependent)
+        self._uses.append(None)
 
     def drop_dependent(self, dependent: Any) -> None:
         """It is closed, and uses the store no longer."""
         self._dependents.discard(dependent)
-        self._finish()
+        self._end_use()
 
     def put(self, buffer: Any) -> int:
         """Store the bytes of any contiguous buffer as a new object. Waits until they are on the drives.
@@ -365,13 +414,17 @@ class Store:
         :raises SpillwayError: ENOSPC nothing is stored and nothing changes; EIO no drive takes it
         """
         thing, request = c_uint64(), c_void_p()
-        with _Bytes(buffer, writable=False) as (address, length):
-            check(blocking.spw_store_put(self.handle, address, length, None, byref(thing), byref(request)))
-            result = blocking.spw_request_wait(request)
-        if result < 0:
-            error = _library.error_of(result)
-            fast.spw_store_free(self.handle, thing)
-            raise error
+        with _Bytes(buffer, writable=False) as (address, length), self._use() as handle:
+            try:
+                try:
+                    check(blocking.spw_store_put(handle, address, length, None, byref(thing), byref(request)))
+                finally:
+                    result = wait_to_end(request)
+                check(result)
+            except BaseException:
+                if thing.value:
+                    fast.spw_store_free(handle, thing)
+                raise
         return thing.value
 
     def get_into(self, thing: int, buffer: Any, offset: int = 0) -> None:
@@ -381,11 +434,12 @@ class Store:
             were written
         """
         request = c_void_p()
-        with _Bytes(buffer, writable=True) as (address, length):
-            check(
-                blocking.spw_store_get(self.handle, thing, offset, address, length, _URGENT_READ, None, byref(request))
-            )
-            check(blocking.spw_request_wait(request))
+        with _Bytes(buffer, writable=True) as (address, length), self._use() as handle:
+            try:
+                check(blocking.spw_store_get(handle, thing, offset, address, length, _URGENT_READ, None, byref(request)))
+            finally:
+                result = wait_to_end(request)
+            check(result)
 
     def get(self, thing: int, length: int, offset: int = 0) -> bytearray:
         """``length`` bytes of the object from ``offset`` on. Errors as get_into()."""
@@ -398,12 +452,14 @@ class Store:
 
         :raises SpillwayError: ENOENT no such object
         """
-        check(fast.spw_store_free(self.handle, thing))
+        with self._use() as handle:
+            check(fast.spw_store_free(handle, thing))
 
     def stats(self) -> StoreStats:
         """Counters so far."""
         struct = _StoreStatsStruct()
-        fast.spw_store_stats(self.handle, byref(struct), ctypes.sizeof(struct))
+        with self._use() as handle:
+            fast.spw_store_stats(handle, byref(struct), ctypes.sizeof(struct))
         return to_dataclass(StoreStats, struct)
 
     def drive_stats(self) -> List[DriveStats]:
@@ -411,7 +467,8 @@ class Store:
         drives = []
         for index in range(self.stats().drives):
             struct = _DriveStatsStruct()
-            check(fast.spw_store_drive_stats(self.handle, index, byref(struct), ctypes.sizeof(struct)))
+            with self._use() as handle:
+                check(fast.spw_store_drive_stats(handle, index, byref(struct), ctypes.sizeof(struct)))
             drives.append(to_dataclass(DriveStats, struct))
         return drives
 

@@ -26,6 +26,7 @@ on as a RuntimeError that has its text. Wrong bytes are never handed to autograd
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import logging
@@ -40,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from . import _library, _native
 from ._library import SpillwayError, blocking, fast
@@ -254,7 +256,7 @@ class _Session:
         self._offers: List[Tuple[Any, Any, Any, Any]] = []
         self._takes: List[Tuple[Any, Any]] = []
         self._undrained = 0  # tensors saved since the last drain
-        self._drain_lock = threading.Lock()
+        self._drain_lock = threading.RLock()  # the handler of a signal may come in, and ask for counters
         self._drained = (c_uint64 * _DRAIN_MAX)()
         self._ends: Set[_End] = set()  # of saved tensors and leases that are alive
         self._ended: List[_End] = []  # saved tensors that are gone
@@ -263,12 +265,15 @@ class _Session:
         cache.after_close = weakref.WeakMethod(self._forget_owners)
 
     def pack(self, tensor: Tensor) -> Any:
-        if tensor.__class__ is not Tensor or tensor.layout is not torch.strided:
+        if tensor.__class__ is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return _Kept(tensor)
         on_device = self.device is not None and self.device.table.is_device(tensor)
         if not (on_device or tensor.is_cpu):
             return _Kept(tensor)
-        storage = storage_of(tensor)
+        try:
+            storage = storage_of(tensor)
+        except (RuntimeError, NotImplementedError):  # a tensor of vmap has none
+            return _Kept(tensor)
         if storage._cdata in self.excluded or tensor.is_quantized or (tensor.is_leaf and tensor.requires_grad):
             return _Kept(tensor)
         if hasattr(tensor, "_TE_do_not_offload"):  # Transformer Engine's mark, which Megatron sets too
@@ -300,6 +305,12 @@ class _Session:
 
     def _offer(self, tensor: Tensor, storage: Any) -> Optional[_Saved]:
         """The tensor as the cache knows it; None: the caller keeps it."""
+        cache = self.cache
+        handle = cache._handle
+        if handle is None:
+            if cache.forgotten:
+                return None
+            handle = cache.handle  # which raises
         record = self._record(storage)
         version = record.version_of(tensor)
         held, conj, neg = _plain(tensor)
@@ -315,7 +326,6 @@ class _Session:
         )
         # Before the call: another thread may drain the token before this one goes on.
         self._owners[token] = _Owner(held, version)
-        handle = self.cache._handle or self.cache.handle
         if self.excluding:
             result = fast.spw_cache_offer_hint(handle, to_offer, HINT_PIN, to_number)
         else:
@@ -336,7 +346,7 @@ class _Session:
         version = record.version_of(tensor)
         held, conj, neg = _plain(tensor)
         saved = _SavedOnDevice(self, version, held, conj, neg)
-        if self.excluding or saved.length == 0 or saved.offset + saved.length > storage.nbytes():
+        if self.excluding or self.cache.forgotten or saved.length == 0 or saved.offset + saved.length > storage.nbytes():
             return None
         entry = self.device.save(held, (record.key, version.epoch), version, saved.offset, saved.length, saved)
         if entry is None:
@@ -373,11 +383,20 @@ class _Session:
     def _take(self, saved: _Saved) -> Tuple[int, int, int, int, int]:
         """The members of spw_taken. Begins a use of the cache, which ends here unless the bytes are lent."""
         cache = self.cache
-        handle = cache._handle or cache.handle
         structs = self._takes.pop() if self._takes else _taken_structs()
         bytes_, to_taken = structs
+        bytes_[_LEASE] = _NO_LEASE
         cache.begin_use()
-        result = blocking.spw_cache_take(handle, saved.id, saved.offset, saved.length, to_taken)
+        try:
+            handle = cache._handle or cache.handle
+            result = blocking.spw_cache_take(handle, saved.id, saved.offset, saved.length, to_taken)
+        except BaseException:  # Ctrl-C meanwhile is raised when the bytes are lent
+            lease = _unpack_taken(bytes_)[2]
+            if lease:
+                cache.return_lease(lease)
+            else:
+                cache.end_use()
+            raise
         if result < 0:
             error = _library.error_of(result)
             cache.end_use()
@@ -405,6 +424,8 @@ class _Session:
         lease = _Lease.from_address(address)
         lease.session = self
         self._note_end(lease, self._returned, number)
+        if self.cache._handle is None:  # closed by another thread since: nobody looks at the list any more
+            self._part_with_leases()
         itemsize = saved.itemsize
         if before % itemsize:
             return saved.on_bytes(lease, before)
@@ -433,12 +454,13 @@ class _Session:
 
     def drain(self) -> None:
         """Tell the cache what is used no longer, and let go of the memory that it needs no longer."""
-        handle = self.cache._handle
         self._undrained = 0
-        if handle is not None:
+        if self.cache._handle is not None:
             with self._drain_lock:
-                self._tell_ends(handle)
-                self._drop_owners(handle)
+                handle = self.cache._handle  # asked for with the lock held: it is valid until _part_with_leases() gets that
+                if handle is not None:
+                    self._tell_ends(handle)
+                    self._drop_owners(handle)
 
     def _tell_ends(self, handle: int) -> None:
         while self._returned:
@@ -464,7 +486,7 @@ class _Session:
         with self._drain_lock:
             while self._returned:
                 self.cache.return_lease(self._returned.pop().number)
-            for end in self._ends:
+            for end in list(self._ends):  # other threads may note some meanwhile
                 thing = end()
                 if isinstance(thing, _Lease):
                     thing.last_use = _LastUse(self, end.number)
@@ -487,6 +509,7 @@ class _Session:
     def close(self) -> None:
         if self.device is not None:
             self.device.close()
+        self._part_with_leases()  # the cache's own call does not come any more when both are garbage
         self.cache.close()
 
     def __del__(self) -> None:
@@ -565,6 +588,7 @@ class _FastSession(*(() if _hooks is None else (_hooks.Session,)), _Session):  #
 # Structs as bytes: setting and reading their members one by one takes longer than the call.
 _pack_offer = struct.Struct("=QQQQQQQ").pack_into
 _unpack_taken = struct.Struct("=QQQQQ").unpack
+_LEASE, _NO_LEASE = slice(16, 24), bytes(8)
 
 
 def _offer_structs() -> Tuple[Any, Any, Any, Any]:
@@ -607,7 +631,29 @@ def _tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
 
 
 def _identities(tensors: Iterable[Tensor]) -> Set[int]:
-    return {storage_of(t)._cdata for t in tensors if t.layout is torch.strided and t.device.type in _SPILLED}
+    found = set()
+    for tensor in tensors:
+        if not is_lazy(tensor) and tensor.layout is torch.strided and tensor.device.type in _SPILLED and not tensor.is_nested:
+            try:
+                found.add(storage_of(tensor)._cdata)
+            except (RuntimeError, NotImplementedError):  # a tensor of vmap has none
+                pass
+    return found
+
+
+class _Hook:
+    """A function that a module calls. The copy of a module, or one that was saved and loaded, calls one that does nothing."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> None:
+        self._function(*arguments)
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def _is_container(module: nn.Module) -> bool:
@@ -717,8 +763,12 @@ class Offload:
         self._active = True
         self._in_backward = in_backward()
         _active.offload = self
-        self._refresh_excluded()
-        self._install()
+        try:
+            self._refresh_excluded()
+            self._install()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
@@ -781,6 +831,8 @@ class Offload:
         """
         here = _stage_of(micro_batch, phase)
         then = None if next is None else _stage_of(*next)
+        if self._session.cache.forgotten:
+            return
         self._explicit_steps = self._explicit_stages = True
         if not self._begun:
             self._begin_step()
@@ -794,6 +846,8 @@ class Offload:
         self._session.drain()
 
     def _begin_step(self) -> None:
+        if self._session.cache.forgotten:  # a child of fork(), a worker of a data loader perhaps: it keeps what it saves
+            return
         self._next_trace()
         self._tell_progress()
         session = self._session
@@ -830,16 +884,16 @@ class Offload:
 
     def _install(self) -> None:
         add = self._handles.append
-        add(register_forward_pre_hook(self._model, self._model_enter))
-        add(self._model.register_forward_hook(self._model_leave))
+        add(register_forward_pre_hook(self._model, _Hook(self._model_enter)))
+        add(self._model.register_forward_hook(_Hook(self._model_leave)))
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
-            add(module.register_forward_pre_hook(self._scope_enter_hook(key, name)))
-            add(module.register_forward_hook(self._scope_leave))
+            add(module.register_forward_pre_hook(_Hook(self._scope_enter_hook(key, name))))
+            add(module.register_forward_hook(_Hook(self._scope_leave)))
         for module in self._excluded_modules:
-            add(module.register_forward_pre_hook(self._excluded_enter))
-            add(module.register_forward_hook(self._excluded_leave))
+            add(module.register_forward_pre_hook(_Hook(self._excluded_enter)))
+            add(module.register_forward_hook(_Hook(self._excluded_leave)))
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
         self._session.excluding += 1
@@ -847,8 +901,8 @@ class Offload:
     def _excluded_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.excluding = max(0, self._session.excluding - 1)
 
-    def _model_enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not torch.is_grad_enabled():
+    def _model_enter(self, _module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if not torch.is_grad_enabled() or self._session.cache.forgotten:
             return
         self._leave_all()  # of a forward pass that raised
         self._refresh_excluded()
@@ -868,7 +922,7 @@ class Offload:
         session = self._session
 
         def enter(_module: nn.Module, _args: Any) -> None:
-            told = torch.is_grad_enabled()
+            told = torch.is_grad_enabled() and not session.cache.forgotten
             self._entered.append(told)
             if told:
                 fast.spw_cache_scope_enter(session.cache.handle, key)
@@ -879,7 +933,7 @@ class Offload:
         return enter
 
     def _scope_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
-        if self._entered and self._entered.pop():
+        if self._entered and self._entered.pop() and not self._session.cache.forgotten:
             fast.spw_cache_scope_leave(self._session.cache.handle)
             if self._session.tracer is not None:
                 self._session.tracer.end()
@@ -943,7 +997,7 @@ class Offload:
 
     def _write_trace(self) -> None:
         """A trace that cannot be written is no reason to end the training."""
-        if self._session.tracer is not None:
+        if self._session.tracer is not None and not self._session.cache.forgotten:
             try:
                 self._session.tracer.write()
             except OSError as error:

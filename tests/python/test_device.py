@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -20,7 +21,7 @@ import spillway
 import spillway.torch
 from conftest import ROOT, make_drives
 from offloading import Nothing, Save, same_bits
-from spillway import _cuda, _device, _device_plan
+from spillway import _cuda, _device, _device_plan, _library
 
 
 class Stream:
@@ -458,6 +459,51 @@ def test_a_read_waits_for_a_request_that_others_have(rig, monkeypatch):
 
     monkeypatch.setattr(time, "sleep", look)
     assert torch.equal(value(rig.path.load(entry), torch.ones(2048)), torch.ones(2048))
+
+
+def test_what_is_interrupted_while_it_waits_waits_again(rig, monkeypatch):
+    """Ctrl-C comes in during a wait for drives, and is raised after it."""
+    rig = rig()
+    first, user = rig.save(torch.ones(2048))
+    rig.until(first.stored)
+
+    class Interrupted:
+        def __getattr__(self, name):
+            function = getattr(_library.blocking, name)
+
+            def call(*arguments):
+                result = function(*arguments)
+                if "wait" in name:
+                    monkeypatch.undo()
+                    raise KeyboardInterrupt
+                return result
+
+            return call
+
+    monkeypatch.setattr(_device, "blocking", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        rig.path.load(first)
+    assert torch.equal(value(rig.path.load(first), torch.ones(2048)), torch.ones(2048))
+    rig.transfers.hold = True
+    second, other = rig.save(torch.zeros(2048))
+    rig.path.progress()
+    assert second.request is not None
+    monkeypatch.setattr(_device, "blocking", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        rig.path.close()
+    assert rig.table.pinned
+    rig.path.close()
+    assert not rig.table.pinned
+
+
+def test_the_handler_of_a_signal_may_ask_for_counters(rig):
+    """It runs between any two instructions, also with the lock held."""
+    rig = rig()
+    asked = threading.Thread(target=lambda: (rig.path.progress(), rig.path.stats()), daemon=True)
+    with rig.path._lock:
+        asked.start()
+        asked.join(30)
+        assert not asked.is_alive()
 
 
 def test_no_event_is_asked_for_while_a_graph_is_captured(rig):
