@@ -29,11 +29,20 @@ void spw_cache_lock(struct spw_cache *cache)
 	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
 }
 
+/* Last of all: who waits needs the lock, and would only fall asleep again. */
+static void tell_waiters(struct spw_cache *cache)
+{
+	if (cache->io_has_ended)
+		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+	cache->io_has_ended = false;
+}
+
 void spw_cache_unlock(struct spw_cache *cache)
 {
 	void *doomed = cache->doomed;
 
 	cache->doomed = NULL;
+	tell_waiters(cache);
 	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
 	while (doomed) {
 		void *next = *(void **)doomed;
@@ -74,6 +83,7 @@ void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *f
 
 void spw_cache_wait_io(struct spw_cache *cache)
 {
+	tell_waiters(cache);
 	cache->waiters++;
 	SPW_ASSERT(pthread_cond_wait(&cache->io_ended, &cache->lock) == 0);
 	cache->waiters--;
@@ -89,7 +99,7 @@ void spw_cache_io_ended(struct spw_cache *cache)
 	SPW_ASSERT(cache->io_in_flight > 0);
 	cache->io_in_flight--;
 	if (cache->waiters > 0)
-		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+		cache->io_has_ended = true;
 }
 
 /* ---- Opening and closing ---- */

@@ -170,6 +170,7 @@ struct spw_cache {
 	struct link order, drain;
 	uint64_t io_in_flight; /* requests given to the store */
 	uint64_t waiters;      /* takes that wait for io_ended, and close */
+	bool io_has_ended;     /* they are told when the lock is given up */
 	struct entry *held;    /* queued, but not given to the store yet; or NULL */
 	uint64_t hold_bytes;   /* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	void *doomed;          /* memory to free outside the lock, linked through its first bytes */
