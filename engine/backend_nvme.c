@@ -26,7 +26,10 @@
 /* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
 #define RETRIES_MAX 5
 
-/* Kernels that map small pieces only look through all of them for each one that is registered: the time grows with the square. */
+/*
+ * Kernels that map small pieces only look for each huge page through all that is registered: the time grows with the square of the
+ * memory, in whatever pieces. Its pages are made present meanwhile, which for less memory than this takes longer.
+ */
 #define SMALL_PIECES_MAX 1024u
 
 /*
