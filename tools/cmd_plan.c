@@ -11,14 +11,13 @@
 #include "tools/plan_trace.h"
 #include "util/util.h"
 
-#define DEFAULT_MODEL                                                                                              \
-	{                                                                                                          \
-		.sequence = 2048, .micro_batch = 1, .tensor_parallel = 1, .pipeline_parallel = 1, .dtype_bytes = 2 \
-	}
 #define DEFAULT_DRIVE_WRITE 5000000000u
 #define DEFAULT_DRIVE_READ  7000000000u
 
-static struct model model = DEFAULT_MODEL;
+static const struct model default_model = {
+	.sequence = 2048, .micro_batch = 1, .tensor_parallel = 1, .pipeline_parallel = 1, .dtype_bytes = 2};
+static struct model model = {
+	.sequence = 2048, .micro_batch = 1, .tensor_parallel = 1, .pipeline_parallel = 1, .dtype_bytes = 2};
 static const char default_recompute[] = "none", default_gpu[] = "312", default_efficiency[] = "50",
 		  default_speed[] = "1";
 static const char *recompute_text = default_recompute, *gpu_text = default_gpu, *efficiency_text = default_efficiency;
@@ -233,10 +232,14 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 /* What would be left unread without a word. */
 static bool describes_a_model(void)
 {
-	static const struct model none = DEFAULT_MODEL;
+	const struct model *is = &model, *was = &default_model;
 
-	return memcmp(&model, &none, sizeof(none)) != 0 || recompute_text != default_recompute ||
-	       gpu_text != default_gpu || efficiency_text != default_efficiency || drive_write != DEFAULT_DRIVE_WRITE ||
+	return is->layers != was->layers || is->hidden != was->hidden || is->heads != was->heads ||
+	       is->sequence != was->sequence || is->micro_batch != was->micro_batch ||
+	       is->micro_batches != was->micro_batches || is->vocabulary != was->vocabulary ||
+	       is->tensor_parallel != was->tensor_parallel || is->pipeline_parallel != was->pipeline_parallel ||
+	       is->dtype_bytes != was->dtype_bytes || recompute_text != default_recompute || gpu_text != default_gpu ||
+	       efficiency_text != default_efficiency || drive_write != DEFAULT_DRIVE_WRITE ||
 	       drive_read != DEFAULT_DRIVE_READ || svg;
 }
 
