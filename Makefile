@@ -253,6 +253,7 @@ install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), 
 	install -m 755 $(BUILD)/spillway $(DESTDIR)$(PREFIX)/bin/
 	@for man in $(mans); do install -D -m 644 $$man $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/} || exit 1; done
 	@for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$(pydir)/$${file#python/} || exit 1; done
+	@for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$(pydir)/spillway/$${file##*/} || exit 1; done
 
 .PHONY: uninstall
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)

@@ -13,5 +13,5 @@ all: $(hooks_made)
 # Of several folders for one suffix the first.
 $(BUILD)/_hooks%: $(hooks_src) python/hooks/hooks.h include/spillway/cache.h $(BUILD)/flags
 	$(call say,LD,$@)
-	$(q)$(CC) $(filter-out -MMD -MP,$(cflags)) $(CFLAGS) -isystem $(firstword $(patsubst $*=%,%,$(filter $*=%,$(hooks_found)))) -shared \
+	$(q)$(CC) $(filter-out -MMD -MP,$(cflags)) $(filter-out --coverage -fprofile-update=atomic,$(CFLAGS)) -isystem $(firstword $(patsubst $*=%,%,$(filter $*=%,$(hooks_found)))) -shared \
 		-o $@ $(hooks_src)
