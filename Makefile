@@ -132,9 +132,11 @@ test-valgrind: ## C tests under valgrind
 	@scripts/deps.sh valgrind
 	$(run_tests) --kind unit --kind integration --config files --timeout 600 --valgrind
 
-.PHONY: test-vm
+.PHONY: test-vm test-vm-iommufd
 test-vm: ## real NVMe drives in a virtual machine: polled, pulled out, slow, failing, on two NUMA nodes
 	@scripts/deps.sh build test vm && $(MAKE) --no-print-directory build-tests && tests/vm/suite --build $(BUILD)
+test-vm-iommufd: ## what of it drives drives by vfio, by iommufd under a newer kernel: of Debian's suite SPW_VM_SUITE=
+	@scripts/deps.sh build test vm && $(MAKE) --no-print-directory build-tests && tests/vm/suite --build $(BUILD) --iommufd
 
 .PHONY: test-sanitized
 test-sanitized:

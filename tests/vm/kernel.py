@@ -1,61 +1,34 @@
 # SPDX-License-Identifier: MIT
 # tests/vm/kernel.py - Debian's kernel for the virtual machine: found, downloaded, unpacked below BUILD; nothing is installed
+"""SPW_VM_KERNEL names another package, SPW_VM_SUITE another suite of the same archive (bookworm-backports). SPW_VM_IOMMUFD=1: with iommufd,
+which Debian leaves out (vfio_modules.py)."""
 import contextlib
 import fcntl
 import hashlib
+import lzma
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 
+import vfio_modules
+from host import Apt, Unavailable, output_of, tool
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-# This one names the present version of the distribution's kernel.
-META_PACKAGE = "linux-image-amd64"
-IMAGE = re.compile(r"linux-image-([0-9][0-9a-z.+~-]*-amd64)")
 MODULES = """virtio_pci virtio_console virtio_blk 9p 9pnet_virtio overlay configfs ext4 loop nvme nvme-tcp nvmet nvmet-tcp dm-mod dm-flakey dm-delay
     dm-log-writes dm-snapshot null_blk brd zram sd_mod scsi_debug vfio-pci vfio_iommu_type1""".split()
-# Debian puts them where only root's PATH looks.
-SBIN = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
-
-
-class Unavailable(Exception):
-    """No virtual machine can be had here; the text says why and what to do."""
-
-
-def tool(name, package):
-    path = shutil.which(name, path=SBIN)
-    if not path:
-        raise Unavailable(f"{name} is missing: scripts/deps.sh vm installs it (package {package})")
-    return path
-
-
-def output_of(*command, cwd=None):
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd, check=False)
-    except OSError as error:
-        raise Unavailable(f"{command[0]}: {error.strerror}") from error
-    if done.returncode != 0:
-        raise Unavailable(f"{' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-    return done.stdout
-
-
-def image_package():
-    """The package that holds the distribution's present kernel, or the one that SPW_VM_KERNEL names."""
-    wanted = os.environ.get("SPW_VM_KERNEL")
-    if wanted:
-        return wanted
-    match = IMAGE.search(output_of("apt-cache", "depends", META_PACKAGE))
-    if not match:
-        raise Unavailable(f"apt knows no kernel image behind {META_PACKAGE}: try apt-get update, or name one with SPW_VM_KERNEL")
-    return match.group(0)
 
 
 class Kernel:
-    """A kernel image and an initramfs, made once and kept in BUILD/vm."""
+    """A kernel image and an initramfs, made once and kept in BUILD/vm, or in BUILD/vm-SUITE-iommufd."""
 
     def __init__(self, build):
-        self.folder = os.path.join(os.path.abspath(build), "vm")
+        self.has_iommufd = os.environ.get("SPW_VM_IOMMUFD", "") == "1"
+        self.suite = os.environ.get("SPW_VM_SUITE", "")
+        if not re.fullmatch(r"[a-z0-9-]*", self.suite):
+            raise Unavailable(f"SPW_VM_SUITE={self.suite}: a suite is named like bookworm-backports")
+        self.folder = os.path.join(os.path.abspath(build), "-".join(filter(None, ("vm", self.suite, "iommufd" * self.has_iommufd))))
         self.image = os.path.join(self.folder, "vmlinuz")
         self.initramfs = os.path.join(self.folder, "initramfs")
         os.makedirs(self.folder, exist_ok=True)
@@ -74,24 +47,39 @@ class Kernel:
 
     def unpack(self):
         """The image and the modules named above; what else is in the package is thrown away."""
-        package = image_package()
-        print(f"  VM    {package}", flush=True)
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            output_of("apt-get", "download", "-q", package, cwd=place)
-            archive = os.path.join(place, next(name for name in os.listdir(place) if name.endswith(".deb")))
+            apt = Apt(self.suite, os.path.join(place, "apt"))
+            package = apt.image_package()
+            print(f"  VM    {package}", flush=True)
+            archive = apt.download(package, place)
             root = os.path.join(place, "root")
             output_of("dpkg-deb", "-x", archive, root)
+            # Where newer packages have them.
+            if not os.path.exists(os.path.join(root, "lib")):
+                os.symlink("usr/lib", os.path.join(root, "lib"))
             version = os.listdir(os.path.join(root, "lib", "modules"))[0]
+            config = os.path.join(root, "boot", "config-" + version)
+            if self.has_iommufd and not vfio_modules.has_them(config):
+                os.mkdir(os.path.join(place, "vfio"))
+                vfio_modules.build(apt, version, root, os.path.join(place, "vfio"))
             output_of(tool("depmod", "kmod"), "-b", root, version)
             shutil.rmtree(self.modules, ignore_errors=True)
             for path in self.module_files(root, version):
-                target = os.path.join(self.modules, os.path.relpath(path, root))
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                shutil.copyfile(path, target)
+                self.keep_module(path, os.path.join(self.modules, os.path.relpath(path, root)))
             for name in ("modules.builtin", "modules.order"):
                 shutil.copy(os.path.join(root, "lib", "modules", version, name), os.path.join(self.modules, "lib", "modules", version))
             output_of(tool("depmod", "kmod"), "-b", self.modules, version)
             os.rename(os.path.join(root, "boot", "vmlinuz-" + version), self.image)
+
+    @staticmethod
+    def keep_module(path, target):
+        """A module as busybox takes it, not compressed."""
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if path.endswith(".xz"):
+            with lzma.open(path) as packed, open(target[:-len(".xz")], "wb") as module:
+                shutil.copyfileobj(packed, module)
+        else:
+            shutil.copyfile(path, target)
 
     @staticmethod
     def module_files(root, version):

@@ -83,7 +83,7 @@ done
 [ ! -e "$first" ] || fail "$first is still there"
 expect_exit 0 "$SPILLWAY" bind "$one"
 expect_exit 0 "$SPILLWAY" probe --json "pci:$one/1"
-expect_output '"ready": true' "\"address\": \"$one\""
+expect_output '"ready": true' "\"address\": \"$one\"" "\"way\": \"${SPW_VM_WAY:-group}\""
 expect_exit 0 "$SPILLWAY" unbind "$one" "$two" "$three"
 expect_output "nvme again"
 for address in "$one" "$two" "$three"; do
@@ -119,5 +119,24 @@ expect_output "process $$"
 expect_exit 1 "$SPILLWAY" probe --json "pci:$one/1"
 expect_output "process $$" '"ready": false'
 exec 7>&-
+if [ -n "${SPW_VM_WAY:-}" ]; then
+    begin "a user who has its nodes drives it by iommufd once there is a right to /dev/iommu"
+    node=/dev/vfio/devices/$(basename "/sys/bus/pci/devices/$one/vfio-dev/"vfio*)
+    expect_equal nobody "$(stat -c %U "$node")" "owner of $node"
+    # Where that user may look, too.
+    install -m 755 "$SPILLWAY" /run/spillway-nobody
+    on_exit rm /run/spillway-nobody
+    as_nobody=(setpriv --reuid nobody --regid nogroup --clear-groups /run/spillway-nobody)
+    expect_exit 0 "${as_nobody[@]}" probe --json "pci:$one/1"
+    expect_output '"way": "group"' "this user may not open /dev/iommu" '"kind": "vfio"'
+    expect_exit 0 "$SPILLWAY" bind "$one" --user nobody
+    expect_output "nobody may not open /dev/iommu" "setfacl -m u:nobody:rw /dev/iommu"
+    chmod 666 /dev/iommu
+    expect_exit 0 "$SPILLWAY" bind "$one" --user nobody
+    expect_true "nothing is said of /dev/iommu" bash -c "! grep -q /dev/iommu '$OUTPUT'"
+    expect_exit 0 "${as_nobody[@]}" probe --json "pci:$one/1"
+    expect_output '"way": "iommufd"' '"kind": "vfio"'
+    chmod 660 /dev/iommu
+fi
 expect_exit 0 "$SPILLWAY" unbind "$one"
 await_block_device "$one"

@@ -19,6 +19,20 @@ static void note_end(struct spw_io *io)
 	*(int *)io->context = 1;
 }
 
+/* Where SPW_VM_WAY says that it is iommufd that is tested, nothing else will do. */
+static void assert_way(struct spw_queue *queue)
+{
+	const char *way = getenv("SPW_VM_WAY");
+	struct spw_queue_stats stats = {.size = sizeof(stats)};
+
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	printf("%s\n", spw_queue_description(queue));
+	if (!way)
+		return;
+	assert_non_null(strstr(spw_queue_description(queue), way));
+	assert_int_equal(stats.vfio_by_group, 0);
+}
+
 /* Return: microseconds. */
 static uint64_t read_first_block(uint8_t *block)
 {
@@ -33,6 +47,7 @@ static uint64_t read_first_block(uint8_t *block)
 	opts.backend = SPW_BACKEND_VFIO;
 	assert_ok(spw_device_open(drive_paths[0], NULL, &device));
 	assert_ok(spw_queue_open(&device, 1, &opts, &queue));
+	assert_way(queue);
 	assert_ok(spw_queue_prepare(queue, &io));
 	while (!ended)
 		assert_true(spw_queue_reap(queue, 1, -1) >= 0);

@@ -13,6 +13,14 @@ vfio_address() {
     basename "$(readlink -f "/sys/class/nvme/$(basename "${1%n1}")/device")"
 }
 
+# Where SPW_VM_WAY says that it is iommufd that is tested, nothing else will do.
+vfio_check_way() {
+    [ -n "${SPW_VM_WAY:-}" ] || return 0
+    "${SPW_BUILD:-build}/spillway" probe --json "pci:$1/1" | grep -q "\"way\": \"$SPW_VM_WAY\"" && return
+    echo "vfio_take: $1 is not reached by $SPW_VM_WAY"
+    return 1
+}
+
 vfio_take() {
     local drives devices place address
     modprobe -a vfio-pci vfio_iommu_type1 || return
@@ -29,6 +37,7 @@ vfio_take() {
         vfio_taken+=("$address")
         echo "$address" >/sys/bus/pci/drivers_probe || return
         [ "$(basename "$(readlink "/sys/bus/pci/devices/$address/driver")")" = vfio-pci ] || return
+        vfio_check_way "$address" || return
         devices[place]=pci:$address/1
     done
     export SPW_TEST_DEVICES="${devices[*]}"
