@@ -27,7 +27,7 @@ BOTH_HOOKS = ("test_autograd", "test_pitfalls", "test_tensors")
 
 def pytest_generate_tests(metafunc):
     if metafunc.module.__name__ in BOTH_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
-        metafunc.fixturenames.append("hooks")
+        metafunc.fixturenames.insert(0, "hooks")  # before what makes an offload context
         metafunc.parametrize("hooks", ["c", "python"], indirect=True)
 
 

@@ -107,6 +107,10 @@ def test_lazy_views(off, make, stored):
         assert off.stats().bytes_spilled > 0
 
 
+def test_the_hooks_meant_are_those_tested(off, request):
+    assert isinstance(off._session, spillway.torch._FastSession) == (request.node.callspec.params["hooks"] == "c")
+
+
 def test_views_of_one_storage_are_stored_once(off):
     storage = torch.randn(3, 1000, 16)
     q, k, v = storage.unbind()
