@@ -336,6 +336,7 @@ static void fill_and_verify(unsigned which)
 		say_and_wait();
 	}
 	close_store(store);
+	free(bytes);
 }
 
 static void test_partitions_do_not_touch(void **state)
