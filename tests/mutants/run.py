@@ -78,16 +78,26 @@ class Tree:
     def targets_of(self, test):
         """What a test, named by a part of its path, needs to be built."""
         sources = glob.glob(os.path.join(self.path, "tests", "*", "test_*"))
-        wanted = [os.path.relpath(source, self.path) for source in sources if test in source and source.endswith((".c", ".sh"))]
+        wanted = [os.path.relpath(source, self.path) for source in sources if test in source and source.endswith((".c", ".sh", ".py"))]
         if not wanted:
             raise SystemExit(f"mutants.toml: no test is called {test}")
-        if all(name.endswith(".c") for name in wanted):
-            return [os.path.join(self.build, os.path.splitext(name)[0]) for name in wanted]
-        return ["build-tests"]
+        return sorted({target for name in wanted for target in self.targets_of_source(name)})
+
+    def targets_of_source(self, name):
+        if name.endswith(".c"):
+            return [os.path.join(self.build, os.path.splitext(name)[0])]
+        if name.endswith(".py"):
+            return ["all"]
+        with open(os.path.join(self.path, name), encoding="utf-8") as source:
+            text = source.read()
+        programs = re.findall(r"\$SPW_BUILD/(tests/[\w/]*)", text)
+        if not programs or any(program.endswith("/") for program in programs):
+            return ["build-tests"]
+        return [os.path.join(self.build, program) for program in programs] + (["all"] if "$SPILLWAY" in text else [])
 
     def test(self, *tests):
         return run(["tests/run", "--build", self.build, "--config", "files-io_uring", "--kind", "unit", "--kind", "integration", "--kind",
-                    "script", "--timeout", str(TIMEOUT_S), *tests], self.path)
+                    "script", "--kind", "python", "--timeout", str(TIMEOUT_S), *tests], self.path)
 
     def clean_run(self, tests):
         """Unchanged, every test must pass: else catching would mean nothing."""
