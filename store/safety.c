@@ -705,11 +705,14 @@ int spw_safety_relatives_locked(const char *path)
 	char folder[PATH_MAX], *context = (char *)(uintptr_t)path;
 	struct stat st;
 	dev_t whole;
-	int rc = spw_vfio_is_name(path) ? 0 : stat_node(path, &st);
+	int rc;
 
+	if (spw_vfio_is_name(path))
+		return 0;
+	rc = stat_node(path, &st);
 	if (rc != 0)
 		return spw_error_errno(rc, "%s cannot be examined", path);
-	if (spw_vfio_is_name(path) || !S_ISBLK(st.st_mode) || !whole_drive(st.st_rdev, folder, &whole))
+	if (!S_ISBLK(st.st_mode) || !whole_drive(st.st_rdev, folder, &whole))
 		return 0;
 	if (whole != st.st_rdev)
 		return relative_locked(path, strrchr(folder, '/') + 1, whole);
