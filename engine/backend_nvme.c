@@ -26,18 +26,6 @@
 /* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
 #define RETRIES_MAX 5
 
-/*
- * Kernels that map small pieces only look for each huge page through all that is registered: the time grows with the square of the
- * memory, in whatever pieces. Its pages are made present meanwhile, which for less memory than this takes longer.
- */
-#define SMALL_PIECES_MAX 1024u
-
-/*
- * Such kernels also take all that is registered behind a command's first byte for segments of it, and make a list of so many: for a
- * command much shorter than that it costs less to pin its pages.
- */
-#define SMALL_PIECE_WASTE_MAX 4u
-
 /* What a kernel gives that does not say: PRP lists of one page, less one. */
 #define SEGMENTS_ASSUMED 127u
 
@@ -120,19 +108,16 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 }
 
 /* What all devices of the queue can do. */
-static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abilities *all, uint32_t *segments_max)
+static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abilities *all)
 {
 	struct spw_nvme_probed probed[SPW_QUEUE_DEVICES_MAX];
 
-	*segments_max = UINT32_MAX;
 	for (unsigned i = 0; i < q->device_count; i++) {
 		const struct nvme_device *d = &n->devices[i];
 		int ret = open_device(q, n, i);
 
 		if (ret)
 			return ret;
-		if (*segments_max > d->segments_max)
-			*segments_max = d->segments_max;
 		probed[i] = (struct spw_nvme_probed){
 			.fd = n->fds[i],
 			.path = q->devices[i].device->path,
@@ -143,21 +128,20 @@ static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abi
 	return spw_nvme_probe(probed, q->device_count, q->wait_mode == SPW_WAIT_POLL, all);
 }
 
-/* How to register memory so that commands can use it. Return: the most pieces. */
-static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all, uint32_t segments_max)
+/*
+ * How many pieces of memory to register. Linux 6.1 takes registered memory only if no more pages lie behind a command's first byte in
+ * its piece than a command may have, and makes a list of all of them: in such small pieces a command of any length costs more than one
+ * that pins its own pages. Where it is so, nothing is registered.
+ */
+static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all)
 {
-	uint64_t pages = segments_max < SPW_NVME_PROBE_PAGES_MAX ? segments_max : SPW_NVME_PROBE_PAGES_MAX;
-	unsigned shift = 63 - (unsigned)__builtin_clzll(pages * q->page_bytes);
-
-	if (q->arena_len_bytes > 0 && !all->fixed_small)
-		spw_log(&q->log, SPW_LOG_WARNING,
-			"nvme: the kernel takes no registered memory for passthrough; each command pins its own");
-	if (!all->fixed_small)
-		return 0;
-	if (all->fixed_large)
+	if (all->fixed)
 		return INT16_MAX;
-	q->piece_shift = shift < SPW_PIECE_SHIFT ? shift : SPW_PIECE_SHIFT;
-	return SMALL_PIECES_MAX;
+	if (q->arena_len_bytes > 0)
+		spw_log(&q->log, SPW_LOG_INFO,
+			"nvme: the kernel takes no large pieces of registered memory for passthrough; each command "
+			"pins its own pages");
+	return 0;
 }
 
 static int nvme_prepare(struct spw_queue *q, struct spw_io *io);
@@ -166,8 +150,7 @@ static void take_completions(struct spw_queue *q, struct spw_uring *u);
 static int set_up(struct spw_queue *q, struct nvme *n)
 {
 	struct spw_nvme_abilities all;
-	uint32_t segments_max;
-	int ret = open_devices(q, n, &all, &segments_max);
+	int ret = open_devices(q, n, &all);
 
 	if (ret)
 		return ret;
@@ -177,12 +160,10 @@ static int set_up(struct spw_queue *q, struct nvme *n)
 	}
 	n->uring.extra_flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32;
 	n->uring.take = take_completions;
-	ret = spw_uring_set_up(q, &n->uring, n->fds, choose_pieces(q, &all, segments_max));
+	ret = spw_uring_set_up(q, &n->uring, n->fds, choose_pieces(q, &all));
 	if (ret)
 		return ret;
 	n->fixed = q->pieces > 0;
-	if (n->fixed && q->piece_shift < SPW_PIECE_SHIFT)
-		spw_queue_describe(q, " in pieces of %u KiB", 1u << (q->piece_shift - 10));
 	q->prepare = nvme_prepare;
 	return 0;
 }
@@ -240,15 +221,6 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		q->arena_page_bytes = q->page_bytes;
 }
 
-/* Whether registered memory saves work. @offset_bytes: where the transfer begins, from the arena's base. */
-static inline bool fixed_pays(const struct spw_queue *q, uint64_t offset_bytes, uint32_t len_bytes)
-{
-	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
-
-	return q->piece_shift == SPW_PIECE_SHIFT ||
-	       piece_bytes - (offset_bytes & (piece_bytes - 1)) <= (uint64_t)len_bytes * SMALL_PIECE_WASTE_MAX;
-}
-
 /* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
 
 static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d, struct spw_part *part,
@@ -265,8 +237,7 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 	}
 	cmd->addr = (uintptr_t)part->buf;
 	cmd->data_len = part->len_bytes;
-	if (part->piece >= 0 && likely(n->fixed) &&
-	    fixed_pays(q, (uintptr_t)part->buf - q->arena_base, part->len_bytes))
+	if (part->piece >= 0 && likely(n->fixed))
 		spw_nvme_entry_use_registered(sqe, (uint16_t)part->piece);
 	else
 		part->piece = -1;
@@ -321,7 +292,7 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	struct spw_queue_device *dev;
 	uint64_t piece;
 	struct spw_part *part = spw_whole_slot(q, io, q->piece_shift, &dev, &piece);
-	bool is_registered = part && fixed_pays(q, (uintptr_t)io->buf - q->arena_base, io->len_bytes);
+	bool is_registered = part != NULL;
 	const struct nvme_device *d;
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;

@@ -17,18 +17,15 @@
 #include "engine/nvme_entry.h"
 #include "util/util.h"
 
-/* Registered pieces, both from the beginning of the memory. */
-enum piece { PIECE_LARGE, PIECE_SMALL, PIECES, PIECE_NONE = PIECES };
-
 struct probe {
 	struct io_uring ring;
 	char *memory;
-	size_t large_bytes, small_bytes;      /* large_bytes is 0: not tried */
+	size_t bytes;                         /* to register; 0: not tried */
 	const struct spw_nvme_probed *failed; /* the device that passthrough does not work with */
 };
 
 /* Return: 0 the command got to the drive and back; a negative errno of the kernel. */
-static int read_block(struct probe *p, const struct spw_nvme_probed *device, enum piece piece)
+static int read_block(struct probe *p, const struct spw_nvme_probed *device, bool registered)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&p->ring);
 	struct nvme_uring_cmd *cmd;
@@ -41,8 +38,8 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, enu
 	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, SPW_NVME_PLACEMENT_NONE);
 	cmd->addr = (uintptr_t)p->memory;
 	cmd->data_len = 1u << device->ns->block_shift;
-	if (piece != PIECE_NONE)
-		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
+	if (registered)
+		spw_nvme_entry_use_registered(sqe, 0);
 	/* A wait that polls may end with nothing, and nothing may be left in flight on a ring that is given up. */
 	do {
 		ret = io_uring_submit_and_wait(&p->ring, 1);
@@ -57,10 +54,14 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, enu
 }
 
 /* Whether commands to every device can use the beginning of a registered piece. */
-static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[], unsigned count, enum piece piece)
+static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[], unsigned count)
 {
+	const struct iovec memory = {.iov_base = p->memory, .iov_len = p->bytes};
+
+	if (p->bytes == 0 || io_uring_register_buffers(&p->ring, &memory, 1))
+		return false;
 	for (unsigned i = 0; i < count; i++)
-		if (read_block(p, &devices[i], piece))
+		if (read_block(p, &devices[i], true))
 			return false;
 	return true;
 }
@@ -71,11 +72,6 @@ static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], u
 	struct io_uring_params params = {
 		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32 | (polled ? IORING_SETUP_IOPOLL : 0),
 	};
-	bool try_large = p->large_bytes > 0;
-	const struct iovec pieces[PIECES] = {
-		[PIECE_LARGE] = {.iov_base = p->memory, .iov_len = try_large ? p->large_bytes : p->small_bytes},
-		[PIECE_SMALL] = {.iov_base = p->memory, .iov_len = p->small_bytes},
-	};
 	int ret = io_uring_queue_init_params(4, &p->ring, &params);
 
 	p->failed = &devices[0];
@@ -83,15 +79,11 @@ static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], u
 		return ret;
 	for (unsigned i = 0; i < count && ret == 0; i++) {
 		p->failed = &devices[i];
-		ret = read_block(p, &devices[i], PIECE_NONE);
+		ret = read_block(p, &devices[i], false);
 	}
 	if (ret == 0) {
-		bool registered = io_uring_register_buffers(&p->ring, pieces, PIECES) == 0;
-
 		abilities->polled = polled;
-		abilities->fixed_large = registered && try_large && registered_works(p, devices, count, PIECE_LARGE);
-		abilities->fixed_small =
-			abilities->fixed_large || (registered && registered_works(p, devices, count, PIECE_SMALL));
+		abilities->fixed = registered_works(p, devices, count);
 	}
 	io_uring_queue_exit(&p->ring);
 	return ret;
@@ -109,16 +101,13 @@ static const char *remedy(int error)
 	}
 }
 
-void spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count, uint32_t *small, uint32_t *large)
+uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count)
 {
-	uint32_t most = 0, fewest = SPW_NVME_PROBE_PAGES_MAX;
+	uint32_t most = 0;
 
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < count; i++)
 		most = devices[i].segments_max > most ? devices[i].segments_max : most;
-		fewest = devices[i].segments_max < fewest ? devices[i].segments_max : fewest;
-	}
-	*large = most < SPW_NVME_PROBE_PAGES_MAX ? most + 2 : 0;
-	*small = fewest > 1 ? fewest - 1 : 1;
+	return most < SPW_NVME_PROBE_PAGES_MAX ? most + 2 : 0;
 }
 
 int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
@@ -126,14 +115,11 @@ int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool 
 {
 	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE), bytes;
 	struct probe p = {.failed = devices};
-	uint32_t small, large;
 	int ret = -EOPNOTSUPP;
 
 	*abilities = (struct spw_nvme_abilities){0};
-	spw_nvme_probe_pages(devices, count, &small, &large);
-	p.large_bytes = large * page_bytes;
-	p.small_bytes = small * page_bytes;
-	bytes = large > 0 ? p.large_bytes : p.small_bytes;
+	p.bytes = spw_nvme_probe_pages(devices, count) * page_bytes;
+	bytes = p.bytes > 0 ? p.bytes : page_bytes;
 	p.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p.memory == MAP_FAILED)
 		return spw_error(-ENOMEM, "nvme: no memory to try %s", devices[0].path);

@@ -7,9 +7,8 @@
 
 /* Of all devices that were tried. */
 struct spw_nvme_abilities {
-	bool polled;      /* completions can be polled */
-	bool fixed_large; /* registered memory of any size */
-	bool fixed_small; /* registered memory of no more pages than one command may have, nor than were tried; true with fixed_large */
+	bool polled; /* completions can be polled */
+	bool fixed;  /* registered memory of any size can be used */
 };
 
 struct spw_nvme_probed {
@@ -22,11 +21,8 @@ struct spw_nvme_probed {
 /* What is tried is pinned: no more than this is, however many pages a command may have, as over a network. */
 #define SPW_NVME_PROBE_PAGES_MAX 4096u
 
-/*
- * How many pages registered memory is tried with: *@large more than a command to any device may have, *@small just as many as one to
- * each may have, or one less. *@large is 0 when that is too much to try; what is used then is of the small kind.
- */
-void spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count, uint32_t *small, uint32_t *large);
+/* How many pages registered memory is tried with: more than a command to any device may have; 0: that is too much to try. */
+uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
 /*
  * @want_polled:   try to poll

@@ -510,46 +510,28 @@ static void test_a_namespace_is_what_its_block_node_says(void **state)
 	assert_int_equal(check_namespace(drive, &ns), -ESTALE);
 }
 
-static void test_pieces_that_the_kernel_can_map(void **state)
+static void test_memory_is_registered_in_large_pieces_only(void **state)
 {
-	struct spw_nvme_abilities all = {.fixed_large = true, .fixed_small = true};
+	struct spw_nvme_abilities all = {.fixed = true};
 	struct spw_queue q = {.page_bytes = 4096, .piece_shift = SPW_PIECE_SHIFT, .arena_len_bytes = 1};
 
 	(void)state;
-	assert_true(choose_pieces(&q, &all, 127) == INT16_MAX);
+	assert_true(choose_pieces(&q, &all) == INT16_MAX);
+	all.fixed = false;
+	assert_true(choose_pieces(&q, &all) == 0);
 	assert_int_equal(q.piece_shift, SPW_PIECE_SHIFT);
-	all.fixed_large = false;
-	assert_true(choose_pieces(&q, &all, 127) == SMALL_PIECES_MAX);
-	assert_int_equal(q.piece_shift, 18);
-	assert_true(choose_pieces(&q, &all, 256) == SMALL_PIECES_MAX);
-	assert_int_equal(q.piece_shift, 20);
-	/* Over a network a command may have many more: pieces stay what was tried. */
-	assert_true(choose_pieces(&q, &all, 65535) == SMALL_PIECES_MAX);
-	assert_int_equal(q.piece_shift, 24);
-	all.fixed_small = false;
-	assert_true(choose_pieces(&q, &all, 127) == 0);
 }
 
 static void test_what_is_tried_is_never_much_memory(void **state)
 {
 	const struct spw_nvme_probed devices[] = {
 		{.segments_max = 127}, {.segments_max = 256}, {.segments_max = 65535}};
-	uint32_t small, large;
 
 	(void)state;
-	spw_nvme_probe_pages(devices, 1, &small, &large);
-	assert_int_equal(small, 126);
-	assert_int_equal(large, 129);
-	spw_nvme_probe_pages(devices, 2, &small, &large);
-	assert_int_equal(small, 126);
-	assert_int_equal(large, 258);
+	assert_int_equal(spw_nvme_probe_pages(devices, 1), 129);
+	assert_int_equal(spw_nvme_probe_pages(devices, 2), 258);
 	/* Not more than a command to the third may have, so it would prove nothing. */
-	spw_nvme_probe_pages(devices, 3, &small, &large);
-	assert_int_equal(small, 126);
-	assert_int_equal(large, 0);
-	spw_nvme_probe_pages(devices + 2, 1, &small, &large);
-	assert_int_equal(small, 4095);
-	assert_int_equal(large, 0);
+	assert_int_equal(spw_nvme_probe_pages(devices, 3), 0);
 }
 
 /* ---- Nodes: a sysfs of the test's own ------------------------------------------------------------------------------------------ */
@@ -687,8 +669,8 @@ static void test_the_short_way_refuses_and_cancels(void **state)
 /* What one io becomes, the short way and the long one. */
 static void test_both_ways_send_the_same_command(void **state)
 {
-	/* At the end of a registered piece, at its beginning with the rest of it behind, and in none. */
-	char *const memories[] = {arena_memory + (1u << NVME_PIECE_SHIFT) - 4 * 8192, arena_memory, foreign};
+	/* In a registered piece, over the boundary of two, and in none. */
+	char *const memories[] = {arena_memory, arena_memory + (1u << NVME_PIECE_SHIFT) - 4096, foreign};
 	const unsigned count = SPW_ARRAY_LEN(memories);
 
 	(void)state;
@@ -743,7 +725,7 @@ int main(void)
 		TABLE_TEST(test_a_drive_that_talks_nonsense),
 		cmocka_unit_test(test_a_file_is_not_nvme),
 		DRIVE_TEST(test_a_namespace_is_what_its_block_node_says),
-		cmocka_unit_test(test_pieces_that_the_kernel_can_map),
+		cmocka_unit_test(test_memory_is_registered_in_large_pieces_only),
 		cmocka_unit_test(test_what_is_tried_is_never_much_memory),
 		cmocka_unit_test_teardown(test_the_block_node_of_a_character_node, remove_namespace),
 		cmocka_unit_test(test_nodes_of_one_namespace),
