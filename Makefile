@@ -209,8 +209,10 @@ bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; B
 
 .PHONY: bench-vfio
 bench-vfio: ## drives driven from user space against fio through the kernel, in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
-	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all $(BUILD)/tests/vm/test_vfio_open && tests/vm/run \
-		--build $(BUILD) --iommu --numa 1 --drives 10 --no-medium 8 --no-medium 9 --poll-queues 2 --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
+	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all $(BUILD)/tests/vm/test_vfio_open && \
+		mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vfio) && tests/vm/run --build $(BUILD) --iommu --numa 1 --drives 10 \
+		--no-medium 8 --no-medium 9 --poll-queues 2 --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
+		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vfio)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vfio)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) \
 		--shell '. tests/vm/vfio.sh && vfio_take 4 5 6 7 9 && python3 tests/vm/bench_vfio.py && \
 			SPW_TEST_BACKEND=vfio SPW_TEST_DEVICES="$$(cut -d" " -f5-8 <<<"$$SPW_TEST_DEVICES")" $(BUILD)/tests/vm/test_vfio_open'

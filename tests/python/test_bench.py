@@ -14,6 +14,7 @@ import spillway
 from conftest import ROOT
 from spillway.bench import __main__ as bench
 from spillway.bench import hooks, report, throttle
+from spillway.demo.ending import later
 
 TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1", "--threads", "1", "--drive-bytes",
         str(64 << 20)]
@@ -77,6 +78,7 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     assert ("batch 4, gradients freed after the step: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward "
             "passes by 1.00") in text
     assert "batch 4, spilled: the plan predicted a peak of 1 MiB, measured in the timed steps 0 MiB; waited 0.250 s per step" in text
+    assert "; of keep's peak that is 0.100, and 0.100 with the first step, which has no plan" in text
     assert "batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
     assert "batch 2: step time of recompute's: 0.50" in text
     for model in ("gpt", "t5"):
@@ -252,6 +254,16 @@ def test_interrupted_it_ends_what_it_began(folder, number):
     if number == signal.SIGINT:
         assert "Not complete: 3 of 6 runs were done." in (folder / "out" / "report.md").read_text()
     assert sorted(path.name for path in folder.iterdir() if path.name != "out") == ["examples"]
+
+
+def test_what_comes_while_a_process_is_started_comes_later():
+    began = []
+    with pytest.raises(KeyboardInterrupt):
+        with later(signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(signal.SIGINT)
+            began.append("process")  # who ends it knows of it
+    assert began == ["process"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_tiny_matrix_of_the_examples(folder):

@@ -29,7 +29,7 @@ import torch
 import spillway
 
 from ..demo.data import collect_text
-from ..demo.ending import exits_on
+from ..demo.ending import exits_on, later
 from .report import GRADIENTS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
 from .throttle import Throttle
 
@@ -223,10 +223,12 @@ def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title:
     :raises RuntimeError: the run failed
     """
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True, env=environment_of(args),
-                                   preexec_fn=throttle.enter if throttle else None)
+        process = None
         said: List[str] = []
         try:
+            with later(signal.SIGINT, signal.SIGTERM):
+                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True, env=environment_of(args),
+                                           preexec_fn=throttle.enter if throttle else None)
             assert process.stderr is not None
             for line in process.stderr:
                 said = (said + [line.rstrip()])[-20:]
@@ -234,9 +236,10 @@ def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title:
             if process.wait() != 0:
                 raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
         finally:
-            end(process)
-            if process.stderr is not None:
-                process.stderr.close()
+            if process is not None:
+                end(process)
+                if process.stderr is not None:
+                    process.stderr.close()
         output.seek(0)
         return output.read()
 

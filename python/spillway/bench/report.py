@@ -145,13 +145,15 @@ def _where(keep: Dict[str, Any], spill: Dict[str, Any], saved: int) -> str:
     return f", that of the forward passes by {share:.2f} (MiB, kept and spilled: {phases})"
 
 
-def _planned(title: str, cell: Dict[str, Any]) -> Iterable[str]:
+def _planned(title: str, cell: Dict[str, Any], keep: Optional[Dict[str, Any]]) -> Iterable[str]:
     timed = cell["timed"]
     if timed and timed["plan_peak_bytes"]:
+        shares = [each["activation_peak_bytes"] / keep["activation_peak_bytes"] for each in (timed, cell)] if keep else []
         yield (
             f"- {title}: the plan predicted a peak of {timed['plan_peak_bytes'] / MIB:,.0f} MiB, measured in the timed steps "
             f"{timed['activation_peak_bytes'] / MIB:,.0f} MiB; waited {timed['stall_seconds']:.3f} s per step; wrote "
             f"{timed['bytes_spilled'] / MIB:,.0f} MiB per step"
+            + (f"; of keep's peak that is {shares[0]:.3f}, and {shares[1]:.3f} with the first step, which has no plan" if shares else "")
         )
 
 
@@ -180,7 +182,7 @@ def _throttled(batch: int, throttled: Dict[str, Any], keep: Optional[Dict[str, A
         f"{speeds['throttled_read_bytes_per_second'] / 1e6:,.0f} of reading in all"
         + (f": step time of keep's: {_step_ratio(throttled, keep):.3f}" if keep else "")
     )
-    yield from _planned(f"batch {batch}, throttled", throttled)
+    yield from _planned(f"batch {batch}, throttled", throttled, keep)
 
 
 def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
@@ -193,7 +195,7 @@ def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
             if all(pair):
                 yield from _resident(f"batch {batch}, gradients {GRADIENTS[policy]}", *pair)
         if keep and spill:
-            yield from _planned(f"batch {batch}, spilled", spill)
+            yield from _planned(f"batch {batch}, spilled", spill, keep)
         if recompute and spill:
             yield f"- batch {batch}: step time of recompute's: {_step_ratio(spill, recompute):.2f}"
         if throttled:

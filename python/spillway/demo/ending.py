@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import Any, Iterator
+import threading
+from typing import Any, Iterator, List
 
 
 @contextlib.contextmanager
@@ -28,3 +29,20 @@ def exits_on(*numbers: int) -> Iterator[None]:
         if asked:  # out of a backward pass PyTorch hands on every exception as a RuntimeError
             raise SystemExit(128 + asked[0]) from None
         raise
+
+
+@contextlib.contextmanager
+def later(*numbers: int) -> Iterator[None]:
+    """These signals do what they do at the end of this. Interrupted while it starts a process, a program would not know of it."""
+    if threading.current_thread() is not threading.main_thread():  # signals are handled in the main thread alone
+        yield
+        return
+    came: List[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
