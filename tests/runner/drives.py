@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -234,13 +235,22 @@ def io_uring_rule(config, scratch):
     Yields the lock's descriptor, to be passed on: a runner that is itself under test locks through the one that its runner holds.
     """
     with open_lock() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if config.io_uring_off else fcntl.LOCK_SH)
+        take_lock(lock, fcntl.LOCK_EX if config.io_uring_off else fcntl.LOCK_SH)
         try:
             with io_uring_off(scratch) if config.io_uring_off else contextlib.nullcontext():
                 yield lock.fileno()
         finally:
             if config.io_uring_off:
                 fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def take_lock(lock, kind):
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"  waiting for {RULE_LOCK}: another run of tests holds it, or what it has left; fuser -v {RULE_LOCK} shows the processes",
+              file=sys.stderr, flush=True)
+        fcntl.flock(lock, kind)
 
 
 def refused_now(config):
