@@ -5,10 +5,12 @@ import machines_vfio
 
 
 class Case:
-    """A program in a machine. @prelude: bash lines before it; @env: for it; @argument: words after its name."""
+    """A program in a machine. @prelude: bash lines before it; @env: for it; @argument: words after its name. @extra: what others cover for
+    the greater part: run if it is named, or with --all."""
 
-    def __init__(self, name, program, argument="", prelude="", timeout=120, **env):
+    def __init__(self, name, program, argument="", prelude="", timeout=120, extra=False, **env):
         self.name = name
+        self.extra = extra
         self.program = program
         self.argument = argument
         self.prelude = prelude
@@ -63,8 +65,8 @@ def vfio_engine():
                  SPW_TEST_BACKEND="vfio")]
 
 
-def integration(*names, backend="io_uring"):
-    return [Case(f"{name} {backend}", f"tests/integration/test_{name}.c", SPW_TEST_BACKEND=backend) for name in names]
+def integration(*names, backend="io_uring", **more):
+    return [Case(f"{name} {backend}", f"tests/integration/test_{name}.c", SPW_TEST_BACKEND=backend, **more) for name in names]
 
 
 def removal():
@@ -163,7 +165,7 @@ ALL = [
          seconds=270, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
          conformance("interrupt", "poll") + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
-         integration("store", "store_space"), seconds=160, block_bytes=4096, nodes=1, poll_queues=2),
+         integration("store") + integration("store_space", extra=True), seconds=130, block_bytes=4096, nodes=1, poll_queues=2),
     Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), seconds=85, iommu=True),
     Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], seconds=45, block_bytes=4096, nodes=1, iommu=True),
     Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; QEMU fails writes to a sector of drive 4, and reads of one of drive 5",

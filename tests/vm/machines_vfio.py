@@ -18,21 +18,22 @@ export SPW_VM_BREAK="$(declare -f throttle); throttle 1"
 
 
 def stores(Case, Kind):
-    def case(name, program, argument="", drives="0 1 2 3", timeout=400, **env):
-        return Case(f"vfio {name}", program, argument, TAKE.format(drives), timeout, **{"SPW_TEST_BACKEND": "vfio", **env})
+    def case(name, program, argument="", drives="0 1 2 3", timeout=400, extra=False, **env):
+        return Case(f"vfio {name}", program, argument, TAKE.format(drives), timeout, extra, **{"SPW_TEST_BACKEND": "vfio", **env})
 
     def integration(*names, where="", **more):
         return [case(name + where, f"tests/integration/test_{name}.c", **more) for name in names]
 
     # The last case of a machine: QEMU does not let go of the blocks of a drive that was pulled out of a process's hands.
-    def removal(test):
-        return [case(f"drive 3 pulled during {test}", "tests/vm/test_removal.c", f"test_pulled_during_{test}", SPW_VM_VICTIM="3")]
+    def removal(test, **more):
+        return [case(f"drive 3 pulled during {test}", "tests/vm/test_removal.c", f"test_pulled_during_{test}", SPW_VM_VICTIM="3", **more)]
 
     return [
         Kind("vfio-store", "4 drives behind an IOMMU, and stores on them",
-             [*integration("store", "store_requests", "store_space", "store_threads", "store_faults", "store_status"),
+             [*integration("store", "store_requests", "store_threads", "store_faults", "store_status"),
+              *integration("store_space", extra=True),
               *integration("store", where=" on a mix", drives="0 2"), *removal("put")],
-             seconds=340, nodes=1, iommu=True),
+             seconds=270, nodes=1, iommu=True),
         Kind("vfio-life", "4 drives behind an IOMMU that come, go, fall silent and lose their process",
              [case("killed in mid-I/O", "tests/vm/test_vfio_kills.c", timeout=600),
               Case("bind and unbind", "tests/vm/test_vfio_bind.sh", timeout=240),
@@ -41,6 +42,6 @@ def stores(Case, Kind):
               Case("vfio a controller that stops answering", "tests/vm/test_faulty.c", "test_a_drive_that_fails",
                    TAKE.format("0 1 2 3") + SILENT, 200, SPW_TEST_BACKEND="vfio")],
              seconds=310, nodes=1, iommu=True),
-        Kind("vfio-store4096", "stores on such drives with blocks of 4096 bytes", integration("store") + removal("get"),
+        Kind("vfio-store4096", "stores on such drives with blocks of 4096 bytes", integration("store", extra=True) + removal("get", extra=True),
              seconds=70, nodes=1, iommu=True, block_bytes=4096),
     ]

@@ -14,6 +14,7 @@
 #define DRIVES       2
 #define KILLS_MAX    100
 #define SLOTS        8
+#define VERIFIED     2 /* of them, after each kill: to make and compare bytes takes an emulated processor longest */
 #define OBJECT_BYTES (MIB + 4096)
 #define KEPT_BYTES   MIB /* of each drive, in the partition that nobody has open */
 #define KEPT_SEED    77
@@ -86,19 +87,19 @@ static void move_kept(bool write_it)
 static void verify(unsigned round)
 {
 	uint8_t *back = malloc(OBJECT_BYTES);
-	spw_object objects[SLOTS];
+	spw_object objects[VERIFIED];
 	struct spw_store *store;
 
 	assert_non_null(back);
 	assert_ok(try_open_store(&store));
-	for (unsigned i = 0; i < SLOTS; i++) {
-		content_fill(slot(i), OBJECT_BYTES, round * SLOTS + i);
+	for (unsigned i = 0; i < VERIFIED; i++) {
+		content_fill(slot(i), OBJECT_BYTES, round * VERIFIED + i);
 		objects[i] = put_wait(store, slot(i), OBJECT_BYTES);
 	}
 	move_kept(false);
-	for (unsigned i = 0; i < SLOTS; i++) {
+	for (unsigned i = 0; i < VERIFIED; i++) {
 		assert_ok(get_wait(store, objects[i], 0, back, OBJECT_BYTES));
-		assert_int_equal(content_differs(back, OBJECT_BYTES, round * SLOTS + i, 0), OBJECT_BYTES);
+		assert_int_equal(content_differs(back, OBJECT_BYTES, round * VERIFIED + i, 0), OBJECT_BYTES);
 	}
 	close_store(store);
 	free(back);
