@@ -37,10 +37,10 @@ REMOVAL = "tests/vm/test_removal.c"
 REMOVAL_ENGINE = "tests/vm/test_removal_engine.c"
 
 
-def conformance(*ways):
+def conformance(*ways, **more):
     """The engine's conformance tests: a way is libaio or one of io_uring's ways to wait."""
     return [Case(f"conformance {way}", CONFORMANCE, SPW_TEST_BACKEND="libaio" if way == "libaio" else "io_uring",
-                 SPW_TEST_WAIT="interrupt" if way == "libaio" else way) for way in ways]
+                 SPW_TEST_WAIT="interrupt" if way == "libaio" else way, **more) for way in ways]
 
 
 # The drives by their character nodes.
@@ -164,8 +164,8 @@ ALL = [
          [Case("numa", NUMA)] + removal(),
          seconds=270, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
-         conformance("interrupt", "poll") + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
-         integration("store") + integration("store_space", extra=True), seconds=130, block_bytes=4096, nodes=1, poll_queues=2),
+         conformance("interrupt") + conformance("poll", extra=True) + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
+         integration("store") + integration("store_space", extra=True), seconds=100, block_bytes=4096, nodes=1, poll_queues=2),
     Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), seconds=85, iommu=True),
     Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], seconds=45, block_bytes=4096, nodes=1, iommu=True),
     Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
