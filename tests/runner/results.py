@@ -67,6 +67,7 @@ class Tally:
         self.failed = 0
         self.skipped = 0
         self.failures = []
+        self.notes = []  # what is neither, and must not go unseen
 
     def add(self, label, outcome, seconds, text, verbose):
         self.passed += outcome.passed
@@ -93,17 +94,26 @@ class Tally:
         self.failures.append((what, "", why))
         print(f"  FAIL          {what}: {why}", flush=True)
 
+    def note(self, what):
+        self.notes.append(what)
+        print(f"  NOTE          {what}", flush=True)
+
     def merge(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
         self.failures += other.failures
+        self.notes += other.notes
 
     def skip_program(self, label, why):
         self.skipped += 1
         print(f"  skip          {label}: {why}", flush=True)
 
     def close(self):
+        if self.notes:
+            print("\nNoted:")
+            for what in self.notes:
+                print(f"  {what.splitlines()[0]}")
         if self.failures:
             print("\nFailed:")
             for label, case, why in self.failures:

@@ -39,6 +39,10 @@ class MachineError(Exception):
     """The machine did not start, or ended by itself."""
 
 
+class MachineCrashed(MachineError):
+    """QEMU itself crashed, as it does now and then while a guest's process dies with its queues full."""
+
+
 def place_for_drives(build):
     """A folder for the drives' files whose file system takes O_DIRECT."""
     for place in filter(None, (os.environ.get("TMPDIR"), "/var/tmp", os.path.abspath(build))):
@@ -236,6 +240,12 @@ class Machine:
                 text += "".join(file.readlines()[-30:])
         return text
 
+    def raise_ended(self):
+        status, words = self.process.returncode, self.last_words()
+        if status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):
+            raise MachineCrashed(f"QEMU crashed by {signal.Signals(-status).name}:\n{words}")
+        raise MachineError(f"the machine ended, exit status {status}:\n{words}")
+
     def kernel_complaints(self):
         with open(self.console, encoding="utf-8", errors="replace") as file:
             return [line.strip() for line in file if COMPLAINT.search(line)]
@@ -386,7 +396,7 @@ done; do sleep 0.1; done; blkdiscard -z "/dev/${{path##*/}}n1" """, timeout=BOOT
                 return status, text.decode(errors="replace")
             if not self.read_output(deadline):
                 if self.process.poll() is not None:
-                    raise MachineError("the machine ended:\n" + self.last_words())
+                    self.raise_ended()
                 if time.monotonic() >= deadline:
                     if output:
                         output(bytes(self.pending[shown:]))
