@@ -315,10 +315,10 @@ class Bench:
         else:
             series.fail(words_of(outcome))
 
-    def is_late(self, rounds_done):
-        """Whether one more round like those before would take longer than the ten minutes that were promised."""
+    def is_late(self, round_seconds):
+        """Whether one more round like the last one would take longer than the ten minutes that were promised."""
         spent = time.monotonic() - self.begun
-        return self.seconds_chosen and spent + spent / rounds_done + self.peak_seconds() + COUNT_SECONDS > LIMIT_SECONDS
+        return self.seconds_chosen and spent + round_seconds + self.peak_seconds() + COUNT_SECONDS > LIMIT_SECONDS
 
     def peak_seconds(self):
         # A throttled drive lets what was queued when the time was up end at its own speed.
@@ -330,10 +330,12 @@ class Bench:
         for series in self.timed():
             self.measure_idle(series)
             progress.step(f"starting costs: {series.runner.name}")
+        round_seconds = 0.0
         for number in range(self.options.rounds):
-            if number > 0 and self.is_late(number):
+            if number > 0 and self.is_late(round_seconds):
                 self.left_out.append(f"rounds {number + 1} to {self.options.rounds}: no time left")
                 break
+            begun = time.monotonic()
             for title in dict.fromkeys(s.case.title for s in self.series):
                 group = [s for s in self.series if s.case.title == title and not (s.case.complete and number)]
                 shift = number % len(group) if group else 0
@@ -341,6 +343,7 @@ class Bench:
                     seconds = None if series.case.complete else self.seconds
                     series.rounds.append(None if series.hopeless else self.run_once(series, seconds))
                     progress.step(f"round {number + 1}: {title}: {series.runner.name}")
+            round_seconds = time.monotonic() - begun
 
     def peak_command(self, words, peak, seconds):
         drives = peak.drives
