@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -147,6 +148,7 @@ class Meter:
         self._phases = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
         self._since = time.perf_counter()
         self._cpu = time.process_time()
+        self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._stepper.checksum_seconds()
 
     def end(self, phase: str) -> None:
@@ -169,6 +171,7 @@ class Meter:
         total = sum(self._phases.values())
         self._steps.setdefault("step_seconds", []).append(total)
         self._steps.setdefault("step_cpu_seconds", []).append(time.process_time() - self._cpu)
+        self._steps.setdefault("step_page_faults", []).append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults)
         if watched:
             stats, before = self._off.stats(), self._before
             self._of_cache.append({

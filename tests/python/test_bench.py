@@ -11,17 +11,18 @@ import xml.etree.ElementTree
 import pytest
 
 import spillway
-from conftest import ROOT
+from conftest import BUILD, ROOT
 from spillway.bench import __main__ as bench
 from spillway.bench import hooks, report, throttle
 from spillway.demo.ending import later
 
+COMMAND = BUILD / "spillway"
 TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1", "--threads", "1", "--drive-bytes",
         str(64 << 20)]
 
 # In place of an example: no PyTorch, numbers that tell what it was asked for.
 STAND_IN = """
-import json, sys, time
+import json, os, sys, time
 args = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 batch, mode = int(args["--batch"]), args["--mode"]
 share = {"keep": 1.0, "recompute": 0.3, "spillway": 0.1}[mode]
@@ -42,6 +43,8 @@ open(args["--json"], "w").write(json.dumps(dict(
     steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25, bytes_spilled=moved, bytes_read=moved)] * steps,
     rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20), backward=9 * 2**20, optimizer=8 * 2**20),
     text=open(args["--text"], "rb").read(99).decode("latin-1"),
+    step_page_faults=steps * [1000], preloaded="spillway_malloc" in os.environ.get("LD_PRELOAD", ""),
+    tunables="mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""),
     losses_hex=(steps - 1) * ["0x1p+0"] + ["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
     step_gradients_sha256=(steps - 1) * ["same"] + ["other" if batch == 11 and mode == "recompute" else
         "kept" if args["--grad-memory"] == "kept" else "same"])))
@@ -73,19 +76,19 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
-    assert "| 4 | freed | spillway | 0 (0.10) |" in text
+    assert "| 4 | tuned | freed | spillway | 0 (0.10) |" in text
     assert "identical to the last bit" in text and "One run only" not in text
     assert ("batch 4, gradients freed after the step: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward "
             "passes by 1.00") in text
     assert "batch 4, spilled: the plan predicted a peak of 1 MiB, measured in the timed steps 0 MiB; waited 0.250 s per step" in text
     assert "; of keep's peak that is 0.100, and 0.100 with the first step, which has no plan" in text
-    assert "batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
-    assert "batch 2: step time of recompute's: 0.50" in text
+    assert "batch 2, batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
+    assert "batch 2: step time of recompute's: 0.500" in text
     for model in ("gpt", "t5"):
         xml.etree.ElementTree.parse(folder / "out" / f"{model}.svg")
         assert (folder / "out" / f"{model}.png").read_bytes().startswith(b"\x89PNG")
         assert f"![{model}]({model}.svg)" in text
-    assert "[24/24] t5 batch 4 spillway: loss 1.5000" in capfd.readouterr().err
+    assert "[24/24] t5 batch 4 spillway: loss 1.5000, 1.00 s/step" in capfd.readouterr().err
 
 
 def test_one_run_is_identical_to_nothing(matrix):
@@ -205,8 +208,46 @@ def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
     for policy, share in (("freed after the step", "1.00"), ("kept and zeroed in place", "1.50"), ("let go in the backward pass", "1.00")):
         assert f"batch 4, gradients {policy}: peak RSS fell by {share} of what the activation peak fell by" in text
     assert text.count("batch 8 spilled against batch 4 kept: peak RSS 11 of 14 MiB") == 1
-    assert "| 4 | kept | keep | 4 (1.00) | 16 |" in text and "| 4 | freed | keep | 4 (1.00) | 14 |" in text
+    assert "| 4 | tuned | kept | keep | 4 (1.00) | 16 |" in text and "| 4 | tuned | freed | keep | 4 (1.00) | 14 |" in text
     assert "identical to the last bit" in text and "gpt batch 4 spillway, gradients kept: loss" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")
+@pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself")
+def test_memory_from_elsewhere_is_compared_with_its_like(matrix, monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    status, found, text = matrix("--models", "gpt", "--batches", "4", "--malloc", "libc,run,tuned", "--command", str(COMMAND),
+                                 "--grad-memory", "freed,kept", "--no-hooks")
+    assert status == 0 and found["complete"]
+    how = [(run["malloc"], run["grad_memory"], run["preloaded"], run["tunables"]) for run in found["runs"]]
+    assert how == 3 * [("libc", "freed", False, False)] + 3 * [("run", "freed", True, False)] + 3 * [
+        ("tuned", "freed", False, True)] + 3 * [("libc", "kept", False, False)]
+    for name in ("libc", "run", "tuned"):
+        assert f"- batch 4, {name}: step time of recompute's: 0.500" in text
+    assert ("- batch 4, spilled under `spillway run` against recomputed with the C library's malloc as it is (not like with like): step "
+            "time 0.500, peak RSS 10 of 11 MiB") in text
+    assert "| 4 | run | freed | keep | 4 (1.00) | 14 | 1.000 (1.000) | 1.000-1.000 | 1.000 | 1,000 |" in text
+
+
+def test_what_was_run_is_saved_at_once_and_resumed(matrix, folder, capfd):
+    """The run that fails comes after two that are not run again; nor is the text another one."""
+    source = folder / "source"
+    source.write_text("first")
+    options = ["--models", "gpt", "--batches", "2,13", "--no-hooks", "--text", str(source)]
+    status, found, _ = matrix(*options)
+    assert status == 1 and len(found["runs"]) == 3 and not found["complete"]
+    found["runs"][1]["losses"][-1] = 0.25
+    (folder / "out" / "results.json").write_text(json.dumps(found))
+    source.write_text("second")
+    status, found, text = matrix(*options[:2], "--batches", "2,4", *options[4:], "--rounds", "2", "--resume")
+    assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 3
+    assert [run["losses"][-1] for run in found["runs"]].index(0.25) == 1
+    assert {run["text"] for run in found["runs"]} == {"first"} and "2 rounds" in text
+    assert "[9/9] gpt batch 4 spillway" in capfd.readouterr().err
+    status, again, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--steps", "3")
+    assert status == 0 and len(again["runs"]) == len(found["runs"]) + 3  # longer runs than those that are there
+    status, _, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--hidden", "128")
+    assert status == 1 and "cannot be resumed: its shape is" in capfd.readouterr().err
 
 
 def test_gradients_that_are_kept_are_compared_with_each_other(matrix):
@@ -305,6 +346,7 @@ def test_help(capsys):
     (["--throttle", "0", "--devices", "/dev/null"], "a share above 0"),
     (["--examples", "/nonexistent"], "has no gpt.py"),
     (["--grad-memory", "kept,lost"], "choose from freed, kept, early"),
+    (["--malloc", "mine"], "choose from tuned, libc, run"),
 ])
 def test_wrong_use(capsys, options, words):
     with pytest.raises(SystemExit) as ended:

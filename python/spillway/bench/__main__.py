@@ -7,6 +7,7 @@ to the last bit. Ctrl-C ends with a report of what was done.
   python -m spillway.bench --quick                          a few minutes, tiny models, on four files
   python -m spillway.bench --devices /dev/a,/dev/b          on a store made by `spillway format`
   python -m spillway.bench --batches 4 --twice --grad-memory kept,freed,early --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
+  python -m spillway.bench --batches 4 --malloc libc,run --devices /dev/a,/dev/b        then the same with --resume
 """
 from __future__ import annotations
 
@@ -28,17 +29,19 @@ import torch
 
 import spillway
 
+from .. import _library
 from ..demo.data import collect_text
 from ..demo.ending import exits_on, later
-from .report import GRADIENTS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
+from .report import GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
 from .throttle import Throttle
 
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
 ENDS_SECONDS = 10
+RESULTS, TEXT = "results.json", "text"  # in the folder --out
 SHORT = 3  # steps of a run that is there for its memory more than for its time
 FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
-# As make demo: all modes get blocks from 1 MiB on from the system, on huge pages, and give them back when they are freed.
+# Of --malloc tuned, as make demo: blocks from 1 MiB on come from the system, on huge pages, and go back when they are freed.
 TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=2097152"
 
 
@@ -70,9 +73,14 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--grad-memory", type=_list_of(str, tuple(GRADIENTS)), default=["freed"], metavar="P,P",
            help="what becomes of gradients, each for all modes: " + "; ".join(f"{name}: {words}" for name, words in GRADIENTS.items())
            + " (freed). What is not the first runs three steps, for its memory")
+    option("--malloc", type=_list_of(str, tuple(MALLOCS)), default=["tuned"], metavar="M,M", help="where all modes have large blocks of "
+           "memory from: " + "; ".join(f"{name}: {words}" for name, words in MALLOCS.items()) + " (tuned)")
+    option("--command", metavar="PATH", help="the command spillway, for --malloc run (beside the library, or where PATH leads)")
     option("--throttle", type=float, metavar="SHARE", help="also spill with drives slowed down to this share of the bandwidth that "
            "the run before needed: its bytes over the times of its passes. As root, block devices in --devices")
     option("--minutes", type=float, help="begin no run that would not end in this time")
+    option("--resume", action="store_true", help="go on with what is in --out: runs that are there are not run again. What was run is "
+           "saved after each run")
     for name, words in (("layers", "12"), ("hidden", "768"), ("sequence", "512"), ("steps", "per run, 6"), ("rounds", "3")):
         option(f"--{name}", type=int, help=f"({words})")
     option("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of PyTorch (all CPUs)")
@@ -82,7 +90,6 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--arena-bytes", type=int, help="DMA memory of the store, resident (two of the largest tensors, 64 MiB at least)")
     option("--text", type=Path, metavar="PATH", help="file or folder to train on (the repository); what is there when it begins")
-    option("--preload", metavar="LIBRARY", help="run all modes under this allocator: libspillway_malloc.so")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
     option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples", help="folder of the models")
     option("--out", type=Path, default=Path("spillway-bench"), metavar="FOLDER", help="for report.md, results.json, charts")
@@ -94,10 +101,19 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
         parser.error("--layers, --hidden, --sequence and --rounds must be at least 1, --steps at least 2")
     if args.throttle is not None and not (0 < args.throttle and args.devices and "spillway" in args.modes):
         parser.error("--throttle takes a share above 0, and needs --devices and mode spillway")
+    if "run" in args.malloc:
+        args.command = args.command or command_path()
+        if not args.command:
+            parser.error("--malloc run needs the command spillway: name it by --command")
     missing = [model for model in args.models if not (args.examples / f"{model}.py").exists()]
     if missing:
         parser.error(f"{args.examples} has no {missing[0]}.py: name the repository's python/examples in --examples")
     return args
+
+
+def command_path() -> Optional[str]:
+    beside = Path(_library.path).with_name("spillway")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("spillway")
 
 
 @contextlib.contextmanager
@@ -138,8 +154,10 @@ class Screen:
 
 @contextlib.contextmanager
 def text_of(args: argparse.Namespace) -> Iterator[Path]:
-    """A file that does not change between the runs, whoever edits the text meanwhile."""
+    """A file that does not change between the runs, whoever edits the text meanwhile; of those that are resumed, theirs."""
     source = args.text or args.examples.resolve().parents[1]
+    if args.resume and (args.out / TEXT).exists():
+        source = args.out / TEXT
     with tempfile.NamedTemporaryFile(prefix="spillway-bench-text.") as file:
         file.write(collect_text(source) if source.is_dir() else source.read_bytes())
         file.flush()
@@ -154,32 +172,39 @@ class Cell:
     mode: str
     batch: int
     grad_memory: str
+    malloc: str
     round: int
     steps: int
 
     def kind(self) -> Kind:
         """What it is, in whichever round: as kind_of() its run."""
-        return self.model, self.mode, self.batch, self.grad_memory
+        return self.model, self.mode, self.batch, self.grad_memory, self.malloc
+
+    def is_done(self, runs: List[Dict[str, Any]]) -> bool:
+        return any(kind_of(run) == self.kind() and run["round"] == self.round and len(run["step_seconds"]) >= self.steps for run in runs)
 
 
 def cells_of(args: argparse.Namespace) -> List[Cell]:
-    """Round by round. What is throttled comes after the run that says what it needs; what is compared runs in turns."""
+    """Round by round. What is throttled comes after the run that says what it needs; what is compared runs in turns. What is not
+    timed, the other treatments of gradients and twice the batch, is run with the first malloc alone."""
     first, *others = args.grad_memory
     modes = list(args.modes) + ([THROTTLED] if args.throttle else [])
     twice = [2 * batch for batch in args.batches if args.twice and 2 * batch not in args.batches]
     cells = []
     for number in range(args.rounds):
         for batch in args.batches:
-            cells += [Cell(model, mode, batch, first, number, args.steps) for model in args.models for mode in modes]
-            cells += [Cell(model, mode, batch, policy, number, SHORT)
+            cells += [Cell(model, mode, batch, first, malloc, number, args.steps)
+                      for model in args.models for malloc in args.malloc for mode in modes]
+            cells += [Cell(model, mode, batch, policy, args.malloc[0], number, SHORT)
                       for model in args.models for policy in others for mode in args.modes]
-        cells += [Cell(model, "spillway", batch, first, number, SHORT) for batch in twice for model in args.models]
+        cells += [Cell(model, "spillway", batch, first, args.malloc[0], number, SHORT) for batch in twice for model in args.models]
     return cells
 
 
 def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: Path) -> List[str]:
     mode = "spillway" if cell.mode == THROTTLED else cell.mode
-    command = [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch", str(cell.batch)]
+    command = [args.command, "run", "--"] if cell.malloc == "run" else []
+    command += [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch", str(cell.batch)]
     command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text), "--grad-memory", cell.grad_memory]
     for name in ("layers", "hidden", "sequence", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
@@ -198,12 +223,11 @@ def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
     return write, sum(step["bytes_read"] for step in steps) / sum(run["step_backward_seconds"][1:])
 
 
-def environment_of(args: argparse.Namespace) -> Dict[str, str]:
+def environment_of(malloc: str) -> Dict[str, str]:
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
-    env.setdefault("GLIBC_TUNABLES", TUNABLES)
-    if args.preload:
-        env["LD_PRELOAD"] = args.preload
+    if malloc == "tuned":
+        env.setdefault("GLIBC_TUNABLES", TUNABLES)
     return env
 
 
@@ -217,7 +241,7 @@ def end(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
-def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title: str, throttle: Optional[Throttle] = None) -> str:
+def run_one(command: List[str], malloc: str, screen: Screen, title: str, throttle: Optional[Throttle] = None) -> str:
     """What it printed.
 
     :raises RuntimeError: the run failed
@@ -227,7 +251,7 @@ def run_one(command: List[str], args: argparse.Namespace, screen: Screen, title:
         said: List[str] = []
         try:
             with later(signal.SIGINT, signal.SIGTERM):
-                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True, env=environment_of(args),
+                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True, env=environment_of(malloc),
                                            preexec_fn=throttle.enter if throttle else None)
             assert process.stderr is not None
             for line in process.stderr:
@@ -259,73 +283,105 @@ def run_cell(
             throttle = Throttle(drives, max(1, int(write / len(drives))), max(1, int(read / len(drives))))
             stack.callback(throttle.close)
         result = Path(folder) / "result.json"
-        run_one(command_of(args, cell, drives, result), args, screen, title, throttle)
+        run_one(command_of(args, cell, drives, result), cell.malloc, screen, title, throttle)
         run = json.loads(result.read_text())
-        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, grad_memory=cell.grad_memory, round=cell.round, **speeds)
+        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, grad_memory=cell.grad_memory, malloc=cell.malloc,
+                   round=cell.round, **speeds)
         return run
 
 
 def time_hooks(args: argparse.Namespace, drives: List[str], screen: Screen) -> List[Dict[str, Any]]:
     """In a process with the allocator's settings of the runs."""
     screen.passing("time in hooks")
-    printed = run_one([sys.executable, "-m", "spillway.bench.hooks", *drives], args, screen, "time in hooks ")
-    return [json.loads(line) for line in printed.splitlines()]
+    command = [args.command, "run", "--"] if args.malloc[0] == "run" else []
+    command += [sys.executable, "-m", "spillway.bench.hooks", *drives]
+    return [json.loads(line) for line in run_one(command, args.malloc[0], screen, "time in hooks ").splitlines()]
 
 
 def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, Any], screen: Screen) -> None:
+    runs = document["runs"]
     cells = cells_of(args)
-    document["planned"] = len(cells)
+    left = [cell for cell in cells if not cell.is_done(runs)]
+    document["planned"] = len(runs) + len(left)
+    document["complete"] = False
     began = time.monotonic()
-    if not args.no_hooks:
+    if not args.no_hooks and "hooks" not in document:
         document["hooks"] = time_hooks(args, drives, screen)
     lasted: Dict[Kind, float] = {}
-    for index, cell in enumerate(cells, 1):
+    for index, cell in enumerate(left, 1):
         now = time.monotonic()
         expected = lasted.get(cell.kind(), max(lasted.values(), default=0.0))
         if args.minutes and now - began + expected > 60 * args.minutes:
-            screen.line(f"{len(cells) - index + 1} runs are left out: they would not end within {args.minutes:g} minutes")
+            screen.line(f"{len(left) - index + 1} runs are left out: they would not end within {args.minutes:g} minutes")
             return
-        words = f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else ""
-        title = f"[{index}/{len(cells)}] {cell.model} batch {cell.batch} {cell.mode}{words}: "
-        document["runs"].append(run_cell(args, cell, drives, document["runs"], screen, title))
+        words = (f", {cell.malloc}" if len(args.malloc) > 1 else "") + (f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else "")
+        title = f"[{index}/{len(left)}] {cell.model} batch {cell.batch} {cell.mode}{words}: "
+        runs.append(run_cell(args, cell, drives, runs, screen, title))
         lasted[cell.kind()] = seconds = time.monotonic() - now
-        screen.line(f"{title}loss {document['runs'][-1]['losses'][-1]:.4f}, {seconds:.0f} s")
+        save(args, document)
+        screen.line(f"{title}loss {runs[-1]['losses'][-1]:.4f}, {runs[-1]['step_seconds'][-1]:.2f} s/step, {seconds:.0f} s")
     document["complete"] = True
+    save(args, document)
+
+
+def save(args: argparse.Namespace, document: Dict[str, Any]) -> None:
+    """As it stands, whatever comes next: to be resumed."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / TEXT).write_bytes(args.text.read_bytes())
+    new = args.out / f"{RESULTS}.new"
+    new.write_text(json.dumps(document, indent=1))
+    new.replace(args.out / RESULTS)
 
 
 def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) -> None:
-    args.out.mkdir(parents=True, exist_ok=True)
     charts: List[Path] = []
     try:
         charts = draw(document["runs"], args.out)
     except ImportError as error:
         screen.line(f"no charts ({error}): apt-get install python3-matplotlib")
-    (args.out / "results.json").write_text(json.dumps(document, indent=1))
     (args.out / "report.md").write_text(markdown(document, charts))
     screen.line(f"report: {args.out / 'report.md'}")
+
+
+def document_of(args: argparse.Namespace) -> Dict[str, Any]:
+    """What has been run before, if it is to be resumed.
+
+    :raises RuntimeError: it was of something else
+    """
+    shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}"
+    fresh = {"torch": torch.__version__, "threads": args.threads, "shape": shape}
+    path = args.out / RESULTS
+    if not args.resume or not path.exists():
+        return {**fresh, "rounds": args.rounds, "complete": False, "planned": 0, "runs": []}
+    document = json.loads(path.read_text())
+    for name, value in fresh.items():
+        if document[name] != value:
+            raise RuntimeError(f"{path} cannot be resumed: its {name} is {document[name]}, not {value}")
+    document["rounds"] = max(args.rounds, document["rounds"])
+    return document
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The exit status: 0; 1 a run failed, or losses or gradients differ; 130 interrupted."""
     args = arguments(argv)
     screen = Screen(sys.stderr)
-    shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}, {args.steps} steps, {args.rounds} rounds"
-    document: Dict[str, Any] = {
-        "torch": torch.__version__, "threads": args.threads, "shape": shape, "complete": False, "planned": 0, "runs": []
-    }
+    document: Dict[str, Any] = {"runs": []}
     torch.set_num_threads(args.threads)
     status = 0
-    try:
-        with drives_of(args) as drives, text_of(args) as args.text:
+    with contextlib.ExitStack() as stack:
+        try:
+            document = document_of(args)
+            drives = stack.enter_context(drives_of(args))
+            args.text = stack.enter_context(text_of(args))
             run_matrix(args, drives, document, screen)
-    except KeyboardInterrupt:
-        screen.line("interrupted")
-        status = 130
-    except (spillway.SpillwayError, RuntimeError, OSError) as error:
-        screen.line(f"spillway.bench: {error}")
-        status = 1
-    if document["runs"] or document["complete"]:
-        write(args, document, screen)
+        except KeyboardInterrupt:
+            screen.line("interrupted")
+            status = 130
+        except (spillway.SpillwayError, RuntimeError, OSError) as error:
+            screen.line(f"spillway.bench: {error}")
+            status = 1
+        if document["runs"]:
+            write(args, document, screen)
     if differing(document["runs"]):
         screen.line("losses or gradients differ between modes: this is a fault")
         status = status or 1

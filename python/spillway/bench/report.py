@@ -18,13 +18,19 @@ GRADIENTS = {
     "kept": "kept and zeroed in place",
     "early": "let go in the backward pass",
 }
+# Where large blocks of memory come from, in every mode: only runs of the same are compared, but for one line that says so.
+MALLOCS = {
+    "tuned": "glibc's malloc, told to take large blocks from the system on huge pages and to give them back, as `make demo` does",
+    "libc": "the C library's malloc as it is",
+    "run": "under `spillway run`",
+}
 MIB = 1 << 20
 Run = Dict[str, Any]
-Kind = Tuple[str, str, int, str]  # model, mode, batch, what becomes of gradients
+Kind = Tuple[str, str, int, str, str]  # model, mode, batch, what becomes of gradients, where large blocks come from
 
 
 def kind_of(run: Run) -> Kind:
-    return run["model"], run["mode"], run["batch"], run["grad_memory"]
+    return run["model"], run["mode"], run["batch"], run["grad_memory"], run["malloc"]
 
 
 def summarize(runs: List[Run]) -> Dict[Kind, Dict[str, Any]]:
@@ -47,6 +53,7 @@ def _summary(runs: List[Run]) -> Dict[str, Any]:
         "step_seconds_spread": [min(seconds), max(seconds)],
         "step_seconds_of_rounds": dict(zip((run["round"] for run in runs), seconds)),
         "step_cpu_seconds": statistics.median(statistics.median(run["step_cpu_seconds"][1:]) for run in runs),
+        "step_page_faults": statistics.median(statistics.median(run["step_page_faults"][1:]) for run in runs),
         "tokens_per_second": runs[0]["tokens_per_step"] / middle,
         "stall_seconds": statistics.median(run.get("stall_seconds", 0.0) for run in runs),
         "bytes_spilled": int(statistics.median(run.get("bytes_spilled", 0) for run in runs)),
@@ -113,23 +120,34 @@ def _step_ratio(cell: Dict[str, Any], base: Dict[str, Any]) -> float:
 
 def _policies(model: str, cells: Dict[Kind, Dict[str, Any]]) -> List[str]:
     """What became of gradients in the runs of a model: first what most of them have."""
-    return list(dict.fromkeys(policy for m, _, _, policy in cells if m == model))
+    return list(dict.fromkeys(policy for m, _, _, policy, _ in cells if m == model))
+
+
+def _mallocs(model: str, cells: Dict[Kind, Dict[str, Any]]) -> List[str]:
+    """Where the runs of a model had large blocks from, the first first."""
+    return list(dict.fromkeys(malloc for m, _, _, _, malloc in cells if m == model))
+
+
+def _batches(model: str, cells: Dict[Kind, Dict[str, Any]]) -> List[int]:
+    return sorted({batch for m, _, batch, _, _ in cells if m == model})
 
 
 def _rows(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
-    yield "| batch | gradients | mode | activation peak MiB (of keep) | peak RSS MiB | s/step (of keep) | spread | CPU s/step | tokens/s |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    batches = sorted({b for m, _, b, _ in cells if m == model})
-    for batch, policy, mode in itertools.product(batches, _policies(model, cells), SHOWN):
-        cell, keep = cells.get((model, mode, batch, policy)), cells.get((model, "keep", batch, policy))
+    yield ("| batch | malloc | gradients | mode | activation peak MiB (of keep) | peak RSS MiB | s/step (of keep) | spread | CPU s/step "
+           "| page faults/step | tokens/s |")
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for batch, malloc, policy, mode in itertools.product(
+        _batches(model, cells), _mallocs(model, cells), _policies(model, cells), SHOWN
+    ):
+        cell, keep = (cells.get((model, each, batch, policy, malloc)) for each in (mode, "keep"))
         if cell is None:
             continue
         peak, seconds = cell["activation_peak_bytes"], cell["step_seconds"]
         yield (
-            f"| {batch} | {policy} | {mode} | {peak / MIB:,.0f}{_of(peak, keep, 'activation_peak_bytes')} "
+            f"| {batch} | {malloc} | {policy} | {mode} | {peak / MIB:,.0f}{_of(peak, keep, 'activation_peak_bytes')} "
             f"| {cell['rss_peak_bytes'] / MIB:,.0f} | {seconds:.3f}{f' ({_step_ratio(cell, keep):.3f})' if keep else ''} "
             f"| {cell['step_seconds_spread'][0]:.3f}-{cell['step_seconds_spread'][1]:.3f} "
-            f"| {cell['step_cpu_seconds']:.3f} | {cell['tokens_per_second']:,.0f} |"
+            f"| {cell['step_cpu_seconds']:.3f} | {cell['step_page_faults']:,.0f} | {cell['tokens_per_second']:,.0f} |"
         )
 
 
@@ -164,10 +182,10 @@ def _resident(title: str, keep: Dict[str, Any], spill: Dict[str, Any]) -> Iterab
         yield f"- {title}: peak RSS fell by {rss / saved:.2f} of what the activation peak fell by{_where(keep, spill, saved)}"
 
 
-def _against_twice(batch: int, keep: Dict[str, Any], twice: Dict[str, Any]) -> str:
+def _against_twice(title: str, batch: int, keep: Dict[str, Any], twice: Dict[str, Any]) -> str:
     fits = twice["rss_peak_bytes"] <= keep["rss_peak_bytes"]
     return (
-        f"- batch {2 * batch} spilled against batch {batch} kept: peak RSS "
+        f"- {title}, batch {2 * batch} spilled against batch {batch} kept: peak RSS "
         f"{twice['rss_peak_bytes'] / MIB:,.0f} of {keep['rss_peak_bytes'] / MIB:,.0f} MiB "
         f"({'fits' if fits else 'does not fit'}), activation peak "
         f"{twice['activation_peak_bytes'] / MIB:,.0f} of {keep['activation_peak_bytes'] / MIB:,.0f} MiB, tokens/s "
@@ -175,33 +193,56 @@ def _against_twice(batch: int, keep: Dict[str, Any], twice: Dict[str, Any]) -> s
     )
 
 
-def _throttled(batch: int, throttled: Dict[str, Any], keep: Optional[Dict[str, Any]]) -> Iterable[str]:
+def _throttled(title: str, throttled: Dict[str, Any], keep: Optional[Dict[str, Any]]) -> Iterable[str]:
     speeds = throttled["throttled"]
     yield (
-        f"- batch {batch} on drives throttled to {speeds['throttled_write_bytes_per_second'] / 1e6:,.0f} MB/s of writing and "
+        f"- {title} on drives throttled to {speeds['throttled_write_bytes_per_second'] / 1e6:,.0f} MB/s of writing and "
         f"{speeds['throttled_read_bytes_per_second'] / 1e6:,.0f} of reading in all"
         + (f": step time of keep's: {_step_ratio(throttled, keep):.3f}" if keep else "")
     )
-    yield from _planned(f"batch {batch}, throttled", throttled, keep)
+    yield from _planned(f"{title}, throttled", throttled, keep)
+
+
+def _of_malloc(model: str, batch: int, malloc: str, title: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
+    """What is compared with its like."""
+    first, *others = _policies(model, cells)
+    keep, recompute, spill, throttled = (cells.get((model, mode, batch, first, malloc)) for mode in SHOWN)
+    twice = cells.get((model, "spillway", 2 * batch, first, malloc))
+    for policy in [first, *others]:
+        pair = [cells.get((model, mode, batch, policy, malloc)) for mode in ("keep", "spillway")]
+        if all(pair):
+            yield from _resident(f"{title}, gradients {GRADIENTS[policy]}", *pair)
+    if keep and spill:
+        yield from _planned(f"{title}, spilled", spill, keep)
+    if recompute and spill:
+        yield f"- {title}: step time of recompute's: {_step_ratio(spill, recompute):.3f}"
+    if throttled:
+        yield from _throttled(title, throttled, keep)
+    if keep and twice:
+        yield _against_twice(title, batch, keep, twice)
+
+
+def _of_command(model: str, batch: int, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
+    """What is recommended against what is there before anything is done: not like with like, and so it says."""
+    policy = _policies(model, cells)[0]
+    spill = cells.get((model, "spillway", batch, policy, "run"))
+    for malloc, mode, words in (("libc", "keep", "kept"), ("libc", "recompute", "recomputed")):
+        plain = cells.get((model, mode, batch, policy, malloc))
+        if spill and plain:
+            yield (
+                f"- batch {batch}, spilled under `spillway run` against {words} with {MALLOCS[malloc]} (not like with like): step time "
+                f"{_step_ratio(spill, plain):.3f}, peak RSS {spill['rss_peak_bytes'] / MIB:,.0f} of "
+                f"{plain['rss_peak_bytes'] / MIB:,.0f} MiB"
+            )
 
 
 def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
-    first, *others = _policies(model, cells)
-    for batch in sorted({b for m, _, b, _ in cells if m == model}):
-        keep, recompute, spill, throttled = (cells.get((model, mode, batch, first)) for mode in SHOWN)
-        twice = cells.get((model, "spillway", 2 * batch, first))
-        for policy in [first, *others]:
-            pair = [cells.get((model, mode, batch, policy)) for mode in ("keep", "spillway")]
-            if all(pair):
-                yield from _resident(f"batch {batch}, gradients {GRADIENTS[policy]}", *pair)
-        if keep and spill:
-            yield from _planned(f"batch {batch}, spilled", spill, keep)
-        if recompute and spill:
-            yield f"- batch {batch}: step time of recompute's: {_step_ratio(spill, recompute):.2f}"
-        if throttled:
-            yield from _throttled(batch, throttled, keep)
-        if keep and twice:
-            yield _against_twice(batch, keep, twice)
+    mallocs = _mallocs(model, cells)
+    for batch in _batches(model, cells):
+        for malloc in mallocs:
+            title = f"batch {batch}" + (f", {malloc}" if len(mallocs) > 1 else "")
+            yield from _of_malloc(model, batch, malloc, title, cells)
+        yield from _of_command(model, batch, cells)
 
 
 def _hooks(lengths: List[Dict[str, float]]) -> Iterable[str]:
@@ -221,7 +262,7 @@ def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
     """The report of what was done; ``document`` as it is in the JSON file."""
     runs = document["runs"]
     cells = summarize(runs)
-    lines = ["# spillway.bench", "", f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}"]
+    lines = ["# spillway.bench", "", f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}, {document['rounds']} rounds"]
     if not document["complete"]:
         lines.append(f"\n**Not complete: {len(runs)} of {document['planned']} runs were done.**")
     wrong, single = differing(runs), alone(runs)
@@ -232,6 +273,8 @@ def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
         lines.append("Losses and all gradients of every step are identical to the last bit in all modes and rounds.")
     if single:
         lines.append(f"One run only, with nothing to compare its losses and gradients with: {_named(single)}.")
+    used = list(dict.fromkeys(run["malloc"] for run in runs))
+    lines.append("\nLarge blocks of memory come from: " + "; ".join(f"*{name}*: {MALLOCS[name]}" for name in used) + ".")
     lines += _hooks(document.get("hooks", []))
     for model in dict.fromkeys(run["model"] for run in runs):
         lines += ["", f"## {model}", "", *_rows(model, cells), "", *_findings(model, cells)]
@@ -254,9 +297,10 @@ def draw(runs: List[Run], folder: Path) -> List[Path]:
     files = []
     for model in dict.fromkeys(run["model"] for run in runs):
         figure, axes = pyplot.subplots(figsize=(7, 4.5))
-        first = _policies(model, cells)[0]  # activations are the same whatever becomes of gradients
+        # Activations are the same whatever becomes of gradients.
+        first = _policies(model, cells)[0], _mallocs(model, cells)[0]
         for mode in SHOWN:
-            points = sorted((b, cell) for (m, kind, b, policy), cell in cells.items() if (m, kind, policy) == (model, mode, first))
+            points = sorted((b, cell) for (m, kind, b, *how), cell in cells.items() if (m, kind, *how) == (model, mode, *first))
             if not points:
                 continue
             across = [cell["activation_peak_bytes"] / MIB for _, cell in points]
