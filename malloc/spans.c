@@ -8,6 +8,8 @@
  *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
  *   3. No two neighbours are free in the same state: they would be one.
  *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when no call runs.
+ *   5. used_bytes and resident_free_bytes together are at most used_max_bytes when no call runs: what is resident at once
+ *      was once in use at once. Only where the system refuses to take memory back they are more.
  */
 #include "malloc/spans.h"
 
@@ -17,7 +19,8 @@
 enum { INSIDE, USED, DIRTY, CLEAN };
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-#define LOOKED_AT_MAX   32 /* blocks of a bin that may be too short */
+#define HUGE_PAGE_SPANS ((uint32_t)(HUGE_PAGE_BYTES / SPW_SPAN_BYTES)) /* the range begins with a huge page */
+#define LOOKED_AT_MAX   32                                             /* blocks of a bin that may be too short */
 
 static unsigned bin_of(uint32_t len)
 {
@@ -115,6 +118,34 @@ static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 	free_join(spans, first, len, CLEAN);
 }
 
+/*
+ * (5), when memory has been taken that was not resident: as much that is free goes back, of the longest blocks from their
+ * ends, in whole huge pages where there are any.
+ */
+static void hold_peak(struct spw_spans *spans)
+{
+	while (spans->used_bytes + spans->resident_free_bytes > spans->used_max_bytes) {
+		uint64_t excess =
+			(spans->used_bytes + spans->resident_free_bytes - spans->used_max_bytes) / SPW_SPAN_BYTES;
+		uint64_t returned_bytes = spans->returned_bytes;
+		unsigned bin = SPW_SPAN_BINS - 1;
+		uint32_t first, len, kept;
+
+		while (!spans->bins[0][bin])
+			bin--;
+		first = spans->bins[0][bin] - 1;
+		len = spans->len[first];
+		kept = excess < len ? (uint32_t)(first + len - excess) / HUGE_PAGE_SPANS * HUGE_PAGE_SPANS : first;
+		kept = kept > first ? kept - first : 0;
+		bin_remove(spans, first);
+		if (kept > 0)
+			bin_add(spans, first, kept, DIRTY);
+		give_back(spans, first + kept, len - kept);
+		if (spans->returned_bytes == returned_bytes)
+			return;
+	}
+}
+
 /* All that is free becomes clean, so that neighbours join. */
 static void purge(struct spw_spans *spans)
 {
@@ -202,6 +233,9 @@ void *spw_spans_take(struct spw_spans *spans, size_t len_bytes, bool *zeroed)
 	spans->used_bytes += units * SPW_SPAN_BYTES;
 	spans->taken++;
 	spans->reused += state == DIRTY;
+	if (spans->used_max_bytes < spans->used_bytes)
+		spans->used_max_bytes = spans->used_bytes;
+	hold_peak(spans);
 	*zeroed = state == CLEAN;
 	return spans->base + first * SPW_SPAN_BYTES;
 }

@@ -4,9 +4,9 @@
  *
  * Contract
  *   Threads   None: the caller locks.
- *   Memory    The range is reserved once and never given back. What is free in it is resident up to a limit; what is
- *             beyond goes back to the system, and reads as zeros again. The tables lie in memory that is touched as
- *             far as the range is used.
+ *   Memory    The range is reserved once and never given back. What is free in it is resident up to a limit, and as far as
+ *             all that is resident has once been in use at once; what is beyond goes back to the system, and reads as
+ *             zeros again. The tables lie in memory that is touched as far as the range is used.
  *   Errors    0 or a negative errno. A block that cannot be had is NULL: the caller goes elsewhere.
  */
 #ifndef SPW_MALLOC_SPANS_H
@@ -28,7 +28,7 @@ struct spw_spans {
 	uint32_t bins[2][SPW_SPAN_BINS]; /* [clean][log2 of the length]: first unit + 1, or 0 */
 	uint64_t resident_max_bytes;
 
-	uint64_t used_bytes, resident_free_bytes;
+	uint64_t used_bytes, used_max_bytes, resident_free_bytes;
 	uint64_t taken, reused, refused, returned_bytes;
 };
 

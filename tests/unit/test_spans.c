@@ -59,6 +59,7 @@ static void check(const struct spw_spans *spans)
 	assert_int_equal(used * SPW_SPAN_BYTES, spans->used_bytes);
 	assert_int_equal(dirty * SPW_SPAN_BYTES, spans->resident_free_bytes);
 	assert_true(spans->resident_free_bytes <= spans->resident_max_bytes);
+	assert_true(spans->used_bytes + spans->resident_free_bytes <= spans->used_max_bytes);
 }
 
 static void test_a_block_is_reused(void **state)
@@ -130,6 +131,38 @@ static void test_beyond_the_limit_memory_goes_back(void **state)
 	assert_int_equal(spans.returned_bytes, MIB);
 	for (size_t i = 0; i < MIB; i++)
 		assert_int_equal(blocks[2][i], 0);
+	spw_spans_destroy(&spans);
+}
+
+/* Free blocks that are too short for the next one go back instead of staying beside it, but no more of them than it takes. */
+static void test_resident_is_what_was_used_at_once(void **state)
+{
+	struct spw_spans spans;
+	bool zeroed;
+	char *blocks[3], *longer;
+
+	(void)state;
+	start(&spans, NO_LIMIT);
+	for (unsigned i = 0; i < 3; i++) {
+		blocks[i] = spw_spans_take(&spans, 3 * MIB, &zeroed);
+		memset(blocks[i], 1, 3 * MIB);
+	}
+	spw_spans_give(&spans, blocks[0]);
+	spw_spans_give(&spans, blocks[2]);
+	check(&spans);
+	assert_int_equal(spans.resident_free_bytes, 6 * MIB);
+	assert_int_equal(spans.returned_bytes, 0);
+	longer = spw_spans_take(&spans, 4 * MIB, &zeroed);
+	assert_true(zeroed);
+	assert_int_equal(spans.used_max_bytes, 9 * MIB);
+	assert_int_equal(spans.used_bytes + spans.resident_free_bytes + spans.returned_bytes,
+			 3 * MIB + 4 * MIB + 6 * MIB);
+	assert_in_range(spans.returned_bytes, 4 * MIB, 6 * MIB);
+	check(&spans);
+	spw_spans_give(&spans, longer);
+	assert_non_null(spw_spans_take(&spans, 4 * MIB, &zeroed));
+	assert_false(zeroed);
+	check(&spans);
 	spw_spans_destroy(&spans);
 }
 
@@ -232,6 +265,7 @@ int main(void)
 		cmocka_unit_test(test_a_block_is_reused),
 		cmocka_unit_test(test_only_what_is_in_use_is_used),
 		cmocka_unit_test(test_beyond_the_limit_memory_goes_back),
+		cmocka_unit_test(test_resident_is_what_was_used_at_once),
 		cmocka_unit_test(test_what_does_not_fit_is_refused),
 		cmocka_unit_test(test_room_is_joined_when_it_is_needed),
 		cmocka_unit_test(test_random),
