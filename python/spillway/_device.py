@@ -36,7 +36,7 @@ from torch import Tensor
 from . import _library
 from ._library import SpillwayError, blocking, check, fast
 from ._device_plan import Busy, DevicePlan, Row
-from ._torch_compat import storage_of
+from ._torch_compat import NOTHING, counted_by, storage_of
 from .report import DeviceStats
 from .store import Store
 
@@ -155,7 +155,7 @@ class Entry:
     """
 
     __slots__ = ("key", "version", "begin", "length", "device", "tensor", "produced", "copied", "slot", "thing", "request",
-                 "reading", "users", "uses_left", "base", "arrived", "index", "kept", "row", "__weakref__")
+                 "reading", "users", "uses_left", "base", "arrived", "lent", "index", "kept", "row", "__weakref__")
 
     def __init__(
         self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor, slot: Optional[_Slot]
@@ -178,6 +178,7 @@ class Entry:
         self.uses_left = 0  # by users that did not use it yet, if each does once
         self.base: Optional[Tensor] = None  # on the device again, until the last use or as long as there are several users
         self.arrived: Any = None
+        self.lent: Optional[Tensor] = None  # shares the version counter of what was handed out last, and has no memory
         self.index = 0
 
     def stored(self) -> bool:
@@ -298,8 +299,11 @@ class DevicePath:
                     self._stats.bytes_forwarded += entry.length
                 self._read_ahead(entry, again)
                 return entry.tensor, 0
+            if entry.lent is not None and entry.lent._version:
+                entry.version.modified = True
             if entry.base is None:
                 base, arrived = self._copy_in(entry)
+                entry.lent = counted_by(base, NOTHING)
             else:
                 base, arrived = entry.base, entry.arrived
             table.wait(consumer, arrived)
@@ -341,7 +345,7 @@ class DevicePath:
                 return
             self._closed = True
             for entry in self._copying:
-                self.table.finish(entry.copied)
+                self._finish(entry.copied)
             for entry in [*self._writing, *self._reading]:
                 if entry.request is not None:
                     self._transfers.wait(entry.request)
@@ -350,7 +354,7 @@ class DevicePath:
             slots = list(self._retiring) + [entry.slot for entry in entries if entry.slot is not None]
             for slot in slots:
                 for event in slot.busy:
-                    self.table.finish(event)
+                    self._finish(event)
             for entry in entries:
                 if entry.thing is not None:
                     self._transfers.free(entry.thing)
@@ -358,9 +362,19 @@ class DevicePath:
             for things in (self._copying, self._writing, self._reading, self._retiring, self._order, self._entries):
                 things.clear()  # type: ignore[attr-defined]
             self._released = True
-            self.table.unpin(self._address)
-            self._transfers.release(self._address)
-            self._transfers.detach(self)
+            try:
+                self.table.unpin(self._address)
+            finally:
+                self._transfers.release(self._address)
+                self._transfers.detach(self)
+
+    def _finish(self, event: Any) -> None:
+        """A device on which something went wrong fails every call from then on; what it was given has ended. The drives are given
+        back all the same."""
+        try:
+            self.table.finish(event)
+        except RuntimeError as error:
+            _log.warning("a copy to or from the device failed: %s", error)
 
     def forget(self) -> None:
         """For a child of fork(), which has neither the device's context nor the store."""
@@ -461,7 +475,7 @@ class DevicePath:
             self._stats.bytes_forwarded += entry.length  # the slot is needed still, by a put or as the only place
         else:
             self._leave_slot(entry)
-        return base, arrived
+        return base.data, arrived  # which counts changes from 0, whatever the copy counts as
 
     def _filled(self, entry: Entry) -> _Slot:
         """The entry's slot with its bytes. Waits for the drives if they have them."""

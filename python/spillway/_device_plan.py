@@ -56,8 +56,9 @@ class Busy:
         """``length``: 0 if it failed."""
         self._under_way -= 1
         self._bytes += length
-        if self._under_way == 0:
-            self._ns += now_ns - self._since
+        # Also if others are under way: their bytes are counted when they end, and so is the time since then.
+        self._ns += now_ns - self._since
+        self._since = now_ns
 
     def bytes_per_second(self) -> int:
         """Since the last call that knew; 0: not known."""

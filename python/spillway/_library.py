@@ -375,6 +375,33 @@ def check(result: int) -> int:
     return result
 
 
+def number(name: str, value: int, bits: int) -> int:
+    """``value``, if it fits: ctypes takes any number and leaves off what does not.
+
+    :raises ValueError: it does not fit
+    """
+    if value < 0:
+        raise ValueError(f"{name} must not be negative")
+    if value >= 1 << bits:
+        raise ValueError(f"{name} must be less than {1 << bits}")
+    return value
+
+
+def close_all(owners: Iterable[Any]) -> None:
+    """Close each, whatever goes wrong with another.
+
+    :raises BaseException: what the first that failed raised
+    """
+    failure = None
+    for owner in list(owners):
+        try:
+            owner.close()
+        except BaseException as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
 # A child of fork() has the handles but not the library's threads: using or closing one there would wait for ever. It
 # forgets them.
 handles: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -390,8 +417,7 @@ os.register_at_fork(after_in_child=_forget_handles)
 
 # Python does not let go of every object at its end, and the status page of a store that is not closed stays in /dev/shm.
 def _close_handles() -> None:
-    for owner in list(handles):
-        owner.close()
+    close_all(handles)
 
 
 atexit.register(_close_handles)

@@ -169,9 +169,7 @@ class Cache:
         }
         for name, value in lengths.items():
             if value is not None:
-                if value < 0:
-                    raise ValueError(f"{name} must not be negative")
-                setattr(opts, name, value)
+                setattr(opts, name, _library.number(name, value, 64))
         if store is None and mode != "observe":
             raise ValueError('a store is needed, except in mode "observe"')
         handle = c_void_p()
@@ -202,6 +200,10 @@ class Cache:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
+
+    def __reduce__(self) -> Any:
+        """Neither copied nor pickled: both would close it."""
+        raise TypeError("a Cache cannot be copied or pickled: open one in each process, on a store of its own")
 
     def close(self) -> None:
         """Wait for I/O in flight and forget everything. Closing twice does nothing.
@@ -255,6 +257,17 @@ class Cache:
         if self._closing:
             self._finish()
 
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when it has returned.
+
+        :raises SpillwayError: EBADF the cache is closed
+        """
+        self.begin_use()
+        try:
+            return function(self.handle, *arguments)
+        finally:
+            self.end_use()
+
     def return_lease(self, lease: int) -> None:
         """The memory of a lease is used no longer."""
         if self._native is not None:
@@ -295,16 +308,12 @@ class Cache:
     def stats(self) -> CacheStats:
         """Counters so far."""
         struct = _CacheStatsStruct()
-        self.begin_use()
-        try:
-            fast.spw_cache_stats(self.handle, byref(struct), ctypes.sizeof(struct))
-        finally:
-            self.end_use()
+        self.call(fast.spw_cache_stats, byref(struct), ctypes.sizeof(struct))
         return to_dataclass(CacheStats, struct)
 
     def reset_peak(self) -> None:
         """Let the peaks start anew from what is in memory now."""
-        fast.spw_cache_reset_peak(self.handle)
+        self.call(fast.spw_cache_reset_peak)
 
 
 def _call(reference: Optional["weakref.WeakMethod[Any]"]) -> None:

@@ -194,7 +194,8 @@ def format_store(
     """
     opts = _library.FormatOpts()
     fast.spw_format_opts_init(byref(opts), ctypes.sizeof(opts))
-    opts.partitions, opts.chunk_bytes, opts.force = partitions, chunk_bytes, force
+    opts.partitions = _library.number("partitions", partitions, 32)
+    opts.chunk_bytes, opts.force = _library.number("chunk_bytes", chunk_bytes, 64), force
     info = _library.StoreInfoStruct(size=ctypes.sizeof(_library.StoreInfoStruct))
     array, count = _path_array(paths)
     check(blocking.spw_format(array, count, byref(opts), byref(info)))
@@ -304,11 +305,12 @@ class Store:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         opts = _library.StoreOpts()
         fast.spw_store_opts_init(byref(opts), ctypes.sizeof(opts))
-        opts.partition = _library.PARTITION_ANY if partition is None else partition
+        # Any other number that the library took for "any" would be a mistake of the caller's that nobody sees.
+        opts.partition = _library.PARTITION_ANY if partition is None else _library.number("partition", partition, 31)
         if queue_depth:
-            opts.queue_depth = queue_depth
+            opts.queue_depth = _library.number("queue_depth", queue_depth, 32)
         if arena_bytes is not None:
-            opts.arena_bytes = arena_bytes
+            opts.arena_bytes = _library.number("arena_bytes", arena_bytes, 64)
         opts.backend = _choice("backend", backend, _BACKENDS)
         opts.stripe = _choice("stripe", stripe, _STRIPES)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
@@ -348,9 +350,10 @@ class Store:
         if handle is not None:
             self._closing.append(handle)
         if self._closing:
-            for dependent in list(self._dependents):
-                dependent.close()
-            self._finish()
+            try:
+                _library.close_all(self._dependents)
+            finally:
+                self._finish()
 
     def _finish(self) -> None:
         if self._uses:
@@ -475,11 +478,13 @@ class Store:
     @property
     def description(self) -> str:
         """The I/O backend and its features, in words."""
-        return fast.spw_store_description(self.handle).decode(errors="replace")
+        with self._use() as handle:
+            return fast.spw_store_description(handle).decode(errors="replace")
 
     @property
     def chunk_bytes(self) -> int:
-        return fast.spw_store_chunk_bytes(self.handle)
+        with self._use() as handle:
+            return fast.spw_store_chunk_bytes(handle)
 
 
 def _choice(name: str, value: str, choices: "dict[str, int]") -> int:

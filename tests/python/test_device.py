@@ -706,6 +706,20 @@ def test_busy_time_is_counted_once():
     assert busy.bytes_per_second() == 0
 
 
+def test_a_transfer_under_way_when_the_speed_is_asked_for():
+    """Its time is not left out with those that ended while it ran."""
+    busy = _device_plan.Busy()
+    busy.began(0)
+    busy.ended(1_000, 100)
+    busy.began(2_000)
+    for now in range(3_000, 102_000, 1_000):  # one after the other, without a pause between them
+        busy.began(now)
+        busy.ended(now, 100)
+    assert busy.bytes_per_second() == 100 * 100 * 1_000_000_000 // 100_000
+    busy.ended(102_000, 100)
+    assert busy.bytes_per_second() == 100 * 1_000_000_000 // 1_000
+
+
 @pytest.mark.parametrize("mode", ["fastest", "budget"])
 def test_gradients_are_the_same_by_a_plan(store, offload, mode):
     expected, _ = gradients(lambda model: None, steps=6)
@@ -889,6 +903,25 @@ def test_a_store_closed_inside_the_context(drives, offload):
             y.backward()
     assert not off._session.device.table.pinned
     with spillway.Store(drives):  # the drives were given back
+        pass
+
+
+def test_a_device_that_failed_keeps_no_drive(drives, caplog):
+    """After an error on the device CUDA answers every call with it."""
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    rig = Rig(store, polls=None)
+    entry, user = rig.save(torch.zeros(1000))
+
+    def fail(event):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    rig.table.finish = fail
+    with caplog.at_level(logging.WARNING, "spillway"):
+        store.close()
+    assert "device-side assert" in caplog.text
+    assert not rig.table.pinned
+    with spillway.Store(drives):
         pass
 
 

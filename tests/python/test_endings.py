@@ -18,6 +18,7 @@ import spillway
 import spillway.torch
 from conftest import ROOT, emptied
 from offloading import Nothing, Save, left_in, settle
+from spillway import _library
 from spillway import cache as cache_module
 from spillway import store as store_module
 from spillway.cache import Cache
@@ -235,6 +236,27 @@ print("the tensor cache is closed" if session.cache.closed else "open")
         pass
 
 
+def test_closed_by_another_thread_during_a_call(drives, during):
+    """The handle was asked for; it is valid until the call returns."""
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    cache, order = Cache(store), []
+
+    def call(handle):
+        thread = threading.Thread(target=store.close)
+        thread.start()
+        thread.join()
+        order.append("called")
+
+    closing = during(cache_module, "spw_cache_close", lambda: order.append("closed"))
+    cache.call(call)
+    assert order == ["called", "closed"] and closing and store.closed
+    with pytest.raises(spillway.SpillwayError, match="is closed"):
+        cache.call(call)
+    with spillway.Store(drives):
+        pass
+
+
 def test_closed_by_another_thread_while_bytes_are_lent(drives, during, in_python):
     """They stay valid; the end of their use gives the drives back."""
     spillway.format_store(drives)
@@ -324,6 +346,38 @@ def test_an_example_that_is_asked_to_end_closes_its_store(drives, number):
     assert pages_of(drives) == []
 
 
+class Handle:
+    """As a Store, a Cache or a DevicePath."""
+
+    def __init__(self, failure=None):
+        self.failure, self.closed = failure, 0
+
+    def close(self):
+        self.closed += 1
+        if self.failure is not None:
+            raise self.failure
+
+
+def test_one_that_cannot_be_closed_keeps_no_other_open():
+    """As at the end of the program, or when the store closes what depends on it."""
+    all_of_them = [Handle(), Handle(RuntimeError("first")), Handle(), Handle(KeyboardInterrupt()), Handle()]
+    with pytest.raises(RuntimeError, match="first"):
+        _library.close_all(all_of_them)
+    assert [each.closed for each in all_of_them] == [1] * 5
+
+
+def test_a_dependent_that_cannot_be_closed(drives):
+    spillway.format_store(drives)
+    store = spillway.Store(drives)
+    cache, bad = Cache(store), Handle(RuntimeError("it fails"))
+    store._dependents.add(bad)
+    with pytest.raises(RuntimeError, match="it fails"):
+        store.close()
+    assert cache.closed
+    with spillway.Store(drives):
+        pass
+
+
 # ---- Copies --------------------------------------------------------------------------------------------------------------
 
 
@@ -333,6 +387,16 @@ def test_a_store_is_not_copied(store):
             make(store)
     thing = store.put(b"still open")
     store.free(thing)
+
+
+def test_a_cache_is_not_copied(store):
+    """The copy would close it a second time."""
+    cache = Cache(store)
+    for make in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            make(cache)
+    assert cache.stats().offers == 0
+    cache.close()
 
 
 class Model(nn.Module):

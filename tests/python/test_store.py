@@ -114,6 +114,17 @@ def test_wrong_option():
         spillway.Store(["x"], backend="sync")
 
 
+@pytest.mark.parametrize("option", [{"partition": -1}, {"partition": 0xFFFFFFFF}, {"partition": 1 << 32}, {"queue_depth": 1 << 32},
+                                    {"arena_bytes": 1 << 64}, {"arena_bytes": -1}], ids=str)
+def test_a_number_that_does_not_fit_is_not_taken_for_another(drives, option):
+    """-1 would be any partition, and 2^32 the first one."""
+    spillway.format_store(drives, partitions=2)
+    with pytest.raises(ValueError, match=f"{next(iter(option))} must"):
+        spillway.Store(drives, **option)
+    with pytest.raises(ValueError, match="partitions must"):
+        spillway.format_store(drives, partitions=(1 << 32) + 1, force=True)
+
+
 def test_closed_store(drives):
     spillway.format_store(drives)
     store = spillway.Store(drives)
