@@ -32,29 +32,25 @@
 /* A file system that does not say how direct I/O must be aligned: right for all drives with blocks up to this. */
 #define FILE_ALIGN_ASSUMED 4096u
 
-/* The first line of DIRECTORY/NAME without surrounding blanks; "" when there is none. */
+/* The first line of DIRECTORY/NAME without surrounding blanks, fit to be shown; "" when there is none. */
 static void sysfs_text(const char *directory, const char *name, char *text, size_t len)
 {
 	char path[PATH_MAX], line[256] = "";
 	char *start = line;
 	size_t end;
-	FILE *file;
 
 	text[0] = '\0';
-	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path))
+	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path) ||
+	    !spw_read_line(path, line, sizeof(line)))
 		return;
-	file = fopen(path, "re");
-	if (!file)
-		return;
-	if (!fgets(line, sizeof(line), file))
-		line[0] = '\0';
-	(void)fclose(file);
 	while (isspace((unsigned char)*start))
 		start++;
 	end = strlen(start);
 	while (end > 0 && isspace((unsigned char)start[end - 1]))
 		end--;
 	(void)snprintf(text, len, "%.*s", (int)end, start);
+	/* A model or a serial number is what the drive says. */
+	spw_make_printable(text);
 }
 
 static bool sysfs_number(const char *directory, const char *name, long long *number)

@@ -61,20 +61,13 @@ static bool is_char_of_namespace(const struct stat *st, char folder[PATH_MAX])
 /* Is there, at @path, the block node of which sysfs says "major:minor" in @folder/dev? */
 static bool is_block_node(const char *path, const char *folder)
 {
-	char file[PATH_MAX], line[32] = "", wanted[32];
+	char file[PATH_MAX], line[32], wanted[32];
 	struct stat st;
-	FILE *dev;
 
 	if (stat(path, &st) || !S_ISBLK(st.st_mode) ||
-	    snprintf(file, sizeof(file), "%s/dev", folder) >= (int)sizeof(file))
+	    snprintf(file, sizeof(file), "%s/dev", folder) >= (int)sizeof(file) ||
+	    !spw_read_line(file, line, sizeof(line)))
 		return false;
-	dev = fopen(file, "re");
-	if (!dev)
-		return false;
-	if (!fgets(line, sizeof(line), dev))
-		line[0] = '\0';
-	(void)fclose(dev);
-	line[strcspn(line, "\n")] = '\0';
 	(void)snprintf(wanted, sizeof(wanted), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
 	return strcmp(line, wanted) == 0;
 }

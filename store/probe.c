@@ -179,18 +179,9 @@ int spw_probe(const char *path, struct spw_probe_info *info)
 static bool has_size(const char *name)
 {
 	char path[PATH_MAX], line[32];
-	unsigned long long sectors = 0;
-	FILE *file;
 
-	if (snprintf(path, sizeof(path), "/sys/class/block/%s/size", name) >= (int)sizeof(path))
-		return false;
-	file = fopen(path, "re");
-	if (!file)
-		return false;
-	if (fgets(line, sizeof(line), file))
-		sectors = strtoull(line, NULL, 10);
-	(void)fclose(file);
-	return sectors > 0;
+	return snprintf(path, sizeof(path), "/sys/class/block/%s/size", name) < (int)sizeof(path) &&
+	       spw_read_line(path, line, sizeof(line)) && strtoull(line, NULL, 10) > 0;
 }
 
 /* "cciss!c0d0" -> "/dev/cciss/c0d0" */

@@ -81,9 +81,10 @@ bool spw_vfio_read_line(const char *path, char *line, size_t len)
 {
 	bool found = spw_read_line(path, line, len);
 
-	/* What a drive says of itself is padded. */
+	/* What a drive says of itself is padded, and what it or a process calls itself may be any bytes. */
 	for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--)
 		line[end - 1] = '\0';
+	spw_make_printable(line);
 	return found;
 }
 

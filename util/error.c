@@ -50,6 +50,8 @@ static void set_last_error(const char *format, va_list args)
 	char text[TEXT_BYTES_MAX];
 
 	(void)vsnprintf(text, sizeof(text), format, args);
+	/* A path, a label, the name of a process: whoever chose it has no say over the terminal. */
+	spw_make_printable(text);
 	memcpy(last_error, text, sizeof(text));
 }
 
@@ -88,17 +90,49 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 	va_start(args, format);
 	(void)vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	spw_make_printable(text);
 	log->write(log->context, level, text);
+}
+
+/*
+ * How many bytes at @at are a character of UTF-8 that does nothing to a terminal; 0: none are. Of the controls of ISO 6429
+ * above 127, 9b begins a command like ESC [: as UTF-8 has it, and as the byte alone.
+ */
+static size_t shown_bytes(const unsigned char *at)
+{
+	/* By the first byte, what the second may be: RFC 3629. */
+	static const struct {
+		unsigned char first, last, second_min, second_max, len;
+	} forms[] = {
+		{0x20, 0x7e, 0x00, 0xff, 1}, {0xc2, 0xc2, 0xa0, 0xbf, 2}, {0xc3, 0xdf, 0x80, 0xbf, 2},
+		{0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+		{0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4},
+		{0xf4, 0xf4, 0x80, 0x8f, 4},
+	};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(forms); i++) {
+		if (at[0] < forms[i].first || at[0] > forms[i].last)
+			continue;
+		if (at[1] < forms[i].second_min || at[1] > forms[i].second_max)
+			return 0;
+		for (size_t more = 2; more < forms[i].len; more++)
+			if ((at[more] & 0xc0) != 0x80)
+				return 0;
+		return forms[i].len;
+	}
+	return 0;
 }
 
 void spw_make_printable(char *text)
 {
-	for (unsigned char *at = (unsigned char *)text; *at; at++) {
-		if (*at < 0x20 || *at == 0x7f)
+	unsigned char *at = (unsigned char *)text;
+
+	while (*at) {
+		size_t len = shown_bytes(at);
+
+		if (len == 0)
 			*at = '?';
-		/* Those of ISO 6429 above 127, as UTF-8 has them: 9b begins a terminal's command like ESC [. */
-		if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f)
-			at[0] = at[1] = '?';
+		at += len > 0 ? len : 1;
 	}
 }
 

@@ -45,8 +45,8 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
 
 /*
- * Make text that came from a device or another process fit to be shown on a terminal: control characters become
- * question marks.
+ * Make text that came from a device or another process fit to be shown on a terminal: control characters, and bytes
+ * that are no UTF-8, become question marks. Messages and log lines are so by themselves.
  */
 void spw_make_printable(char *text);
 

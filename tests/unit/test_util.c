@@ -424,11 +424,37 @@ static void test_assert(void **state)
 static void test_printable(void **state)
 {
 	/* A terminal's commands begin with ESC, or with 9b as Latin-1 or UTF-8 has it. */
-	char text[] = "a\033[2J\tb\177\302\233c \303\274 \342\202\254\302";
+	char text[] = "a\033[2J\tb\177\302\233c \303\274 \342\202\254 \360\237\220\247 \302";
+	/* Alone; too long for what it says; half of a pair; beyond the last one; cut off. */
+	char broken[] = "a\233b \300\257 \340\201\201 \355\240\200 \364\220\200\200 \377 \342\202";
 
 	(void)state;
 	spw_make_printable(text);
-	assert_string_equal(text, "a?[2J?b???c \303\274 \342\202\254\302");
+	assert_string_equal(text, "a?[2J?b???c \303\274 \342\202\254 \360\237\220\247 ?");
+	spw_make_printable(broken);
+	assert_string_equal(broken, "a?b ?? ??? ??? ???? ? ??");
+}
+
+static char logged[64];
+
+static void keep_line(void *context, enum spw_log_level level, const char *message)
+{
+	(void)context;
+	(void)level;
+	(void)snprintf(logged, sizeof(logged), "%s", message);
+}
+
+static void test_messages_are_printable(void **state)
+{
+	const struct spw_log log = {.write = keep_line};
+
+	(void)state;
+	(void)spw_error(-EBUSY, "it is mounted on /mnt/%s", "\033]0;\302\233x\007");
+	assert_string_equal(spw_last_error(), "it is mounted on /mnt/?]0;??x?");
+	(void)spw_error_errno(-ENOENT, "%s", "\033c");
+	assert_string_equal(spw_last_error(), "?c: No such file or directory");
+	spw_log(&log, SPW_LOG_INFO, "%s", "a\033[2J\303\274");
+	assert_string_equal(logged, "a?[2J\303\274");
 }
 
 /* ---- Small files ------------------------------------------------------------------------------------------------------------ */
@@ -489,6 +515,7 @@ int main(void)
 		cmocka_unit_test(test_clock),
 		cmocka_unit_test(test_assert),
 		cmocka_unit_test(test_printable),
+		cmocka_unit_test(test_messages_are_printable),
 		cmocka_unit_test(test_first_lines),
 	};
 

@@ -171,7 +171,7 @@ static int set_up(void **state)
 	put(device_file("numa_node"), "1\n");
 	put(device_file("driver_override"), "(null)\n");
 	put(device_file("nvme/nvme0/model"), "A Drive of Ours       \n");
-	put(device_file("nvme/nvme0/serial"), "S1\n");
+	put(device_file("nvme/nvme0/serial"), "S1\033[2J\n");
 	put_link(device_file("iommu_group"), path_of("sys/kernel/iommu_groups/42"));
 	put(path_of("sys/kernel/iommu_groups/42/devices/" ADDRESS), "");
 	put(path_of("sys/bus/pci/drivers/vfio-pci/bind"), "");
@@ -585,7 +585,7 @@ static void test_what_it_is(void **state)
 	assert_string_equal(controller.address, ADDRESS);
 	assert_string_equal(controller.driver, "nvme");
 	assert_string_equal(controller.model, "A Drive of Ours");
-	assert_string_equal(controller.serial, "S1");
+	assert_string_equal(controller.serial, "S1?[2J");
 	assert_int_equal(controller.iommu_group, 42);
 	assert_int_equal(controller.numa_node, 1);
 	assert_true(controller.bindable);
