@@ -23,6 +23,11 @@
 
 #define GRANULES_MAX (1u << 30) /* 64 TiB */
 
+/* What older headers do not have. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size)
 {
 	struct spw_arena_opts defaults = {.size = sizeof(defaults), .bytes = 256u << 20, .numa_node = -1};
@@ -55,56 +60,14 @@ static char *map_aligned(uint64_t len_bytes)
 
 static bool transparent_pages_are_on(void)
 {
-	char text[64] = "";
-	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+	char text[64];
 
-	if (!file)
-		return false;
-	if (!fgets(text, sizeof(text), file))
-		text[0] = '\0';
-	(void)fclose(file);
-	return text[0] != '\0' && !strstr(text, "[never]");
-}
-
-static int map_pages(struct spw_arena *arena, const struct spw_arena_opts *opts)
-{
-	char size[32];
-	int error = 0;
-
-	(void)spw_size_format(arena->len_bytes, size, sizeof(size));
-	arena->pages = SPW_PAGES_HUGETLB;
-	if (!opts->no_hugetlb) {
-		arena->base = map(arena->len_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
-		if (arena->base) {
-			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of huge pages", size);
-			return 0;
-		}
-		error = errno;
-	}
-	arena->base = map_aligned(arena->len_bytes);
-	if (!arena->base)
-		return spw_error_errno(-errno, "DMA memory: %s cannot be had", size);
-	arena->pages = SPW_PAGES_TRANSPARENT;
-	if (transparent_pages_are_on() && madvise(arena->base, arena->len_bytes, MADV_HUGEPAGE) == 0) {
-		if (error)
-			spw_log(&opts->log, SPW_LOG_INFO,
-				"DMA memory: no huge pages for %s (%s; see vm.nr_hugepages); using transparent ones",
-				size, spw_strerror(error));
-		else
-			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of transparent huge pages", size);
-		return 0;
-	}
-	arena->pages = SPW_PAGES_PLAIN;
-	spw_log(&opts->log, SPW_LOG_WARNING,
-		"DMA memory: neither huge pages (see vm.nr_hugepages) nor transparent ones for %s; using plain pages, "
-		"which cost "
-		"more CPU time",
-		size);
-	return 0;
+	return spw_read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof(text)) &&
+	       !strstr(text, "[never]");
 }
 
 /* Preferred, not strict: memory on the wrong node is slow, none at all is a failed step. */
-static void prefer_node(struct spw_arena *arena, const struct spw_arena_opts *opts)
+static void prefer_node(char *base, uint64_t len_bytes, const struct spw_arena_opts *opts)
 {
 	struct bitmask *nodes;
 
@@ -119,10 +82,70 @@ static void prefer_node(struct spw_arena *arena, const struct spw_arena_opts *op
 	if (!nodes)
 		return;
 	(void)numa_bitmask_setbit(nodes, (unsigned)opts->numa_node);
-	if (mbind(arena->base, arena->len_bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0))
+	if (mbind(base, len_bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0))
 		spw_log(&opts->log, SPW_LOG_WARNING, "DMA memory: NUMA node %d cannot be preferred: %s",
 			opts->numa_node, spw_strerror(errno));
 	numa_bitmask_free(nodes);
+}
+
+/*
+ * Memory of huge pages that are there. To have them reserved is not enough: where the cgroup has no share of the machine's, as
+ * a container that did not ask for any, the first access would end the process by SIGBUS. Return: NULL, with errno.
+ */
+static char *map_huge(uint64_t len_bytes, const struct spw_arena_opts *opts)
+{
+	char *base = map(len_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
+	int error;
+
+	if (!base)
+		return NULL;
+	prefer_node(base, len_bytes, opts);
+	/* EINVAL: Linux before 5.14 cannot be asked. */
+	if (madvise(base, len_bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL)
+		return base;
+	error = errno;
+	(void)munmap(base, len_bytes);
+	errno = error;
+	return NULL;
+}
+
+static int map_pages(struct spw_arena *arena, const struct spw_arena_opts *opts)
+{
+	char size[32];
+	int error = 0;
+
+	(void)spw_size_format(arena->len_bytes, size, sizeof(size));
+	arena->pages = SPW_PAGES_HUGETLB;
+	if (!opts->no_hugetlb) {
+		arena->base = map_huge(arena->len_bytes, opts);
+		if (arena->base) {
+			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of huge pages", size);
+			return 0;
+		}
+		error = errno;
+	}
+	arena->base = map_aligned(arena->len_bytes);
+	if (!arena->base)
+		return spw_error_errno(-errno, "DMA memory: %s cannot be had", size);
+	prefer_node(arena->base, arena->len_bytes, opts);
+	arena->pages = SPW_PAGES_TRANSPARENT;
+	if (transparent_pages_are_on() && madvise(arena->base, arena->len_bytes, MADV_HUGEPAGE) == 0) {
+		if (error)
+			spw_log(&opts->log, SPW_LOG_INFO,
+				"DMA memory: no huge pages for %s (%s); using transparent ones", size,
+				error == EFAULT ? "the cgroup may not have them, see hugetlb.2MB.max"
+						: "see vm.nr_hugepages");
+		else
+			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of transparent huge pages", size);
+		return 0;
+	}
+	arena->pages = SPW_PAGES_PLAIN;
+	spw_log(&opts->log, SPW_LOG_WARNING,
+		"DMA memory: neither huge pages (see vm.nr_hugepages) nor transparent ones for %s; using plain pages, "
+		"which cost "
+		"more CPU time",
+		size);
+	return 0;
 }
 
 static int make_map_of_granules(struct spw_arena *arena)
@@ -163,7 +186,6 @@ int spw_arena_open(const struct spw_arena_opts *user_opts, struct spw_arena **ou
 	ret = map_pages(arena, &opts);
 	if (ret)
 		goto fail;
-	prefer_node(arena, &opts);
 	/* A drive writes here: a child of fork(2) neither shares these pages nor makes the parent copy them. */
 	(void)madvise(arena->base, arena->len_bytes, MADV_DONTFORK);
 	SPW_POISON(arena->base, arena->len_bytes);

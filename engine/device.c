@@ -26,6 +26,23 @@ void spw_device_opts_init(struct spw_device_opts *opts, size_t size)
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
+/*
+ * A program may run without standard output, as some do in the background. A drive that got its number would get what the program
+ * prints, too, in its first blocks.
+ */
+static int above_standard(int fd)
+{
+	int higher, error;
+
+	if (fd < 0 || fd > STDERR_FILENO)
+		return fd;
+	higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	error = errno;
+	(void)close(fd);
+	errno = error;
+	return higher;
+}
+
 /* @path is what the user named and the messages say, @node what is opened. */
 static int open_fd(const char *path, const char *node, const struct spw_device_opts *opts, int *fd)
 {
@@ -39,7 +56,7 @@ static int open_fd(const char *path, const char *node, const struct spw_device_o
 	/* Without O_CREAT, O_EXCL has a meaning for block devices alone. */
 	if (opts->exclusive && S_ISBLK(st.st_mode))
 		flags |= O_EXCL;
-	*fd = open(node, flags);
+	*fd = above_standard(open(node, flags));
 	if (*fd >= 0)
 		return 0;
 	if (errno == EINVAL && S_ISREG(st.st_mode))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_engine_arena.c - DMA memory: first fit against a model, bounds, kinds of pages */
+/* wrap: mmap munmap madvise */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -8,7 +9,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <linux/mman.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 
 #include <cmocka.h>
@@ -174,6 +177,74 @@ static void test_pages_are_told_and_a_missing_node_is_no_error(void **state)
 	spw_arena_close(other);
 }
 
+/* ---- Huge pages that are reserved, and not to be had ---- */
+
+static int populate_error; /* what the kernel says when the huge pages are asked for; 0: nothing is pretended */
+static void *huge;         /* where the reserved ones are */
+static bool given_back;
+
+void *__real_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset)
+{
+	if (!populate_error || !(flags & MAP_HUGETLB))
+		return __real_mmap(at, len, protection, flags, fd, offset);
+	given_back = false;
+	huge = __real_mmap(at, len, protection, flags & (int)~(MAP_HUGETLB | MAP_HUGE_2MB), fd, offset);
+	return huge;
+}
+
+int __real_munmap(void *at, size_t len);
+int __wrap_munmap(void *at, size_t len);
+int __wrap_munmap(void *at, size_t len)
+{
+	given_back = given_back || at == huge;
+	return __real_munmap(at, len);
+}
+
+int __real_madvise(void *at, size_t len, int advice);
+int __wrap_madvise(void *at, size_t len, int advice);
+int __wrap_madvise(void *at, size_t len, int advice)
+{
+	if (!populate_error || at != huge || advice != MADV_POPULATE_WRITE)
+		return __real_madvise(at, len, advice);
+	errno = populate_error;
+	return -1;
+}
+
+static void open_pretending(int error, struct spw_arena **opened, struct spw_arena_stats *stats)
+{
+	struct spw_arena_opts opts;
+	void *memory;
+
+	spw_arena_opts_init(&opts, sizeof(opts));
+	opts.bytes = 2 * SPW_HUGE_PAGE_BYTES;
+	populate_error = error;
+	assert_int_equal(spw_arena_open(&opts, opened), 0);
+	populate_error = 0;
+	spw_arena_stats(*opened, stats, sizeof(*stats));
+	assert_int_equal(spw_arena_alloc(*opened, opts.bytes, &memory), 0);
+	memset(memory, 0xff, opts.bytes);
+}
+
+static void test_huge_pages_that_cannot_be_had_are_not_used(void **state)
+{
+	struct spw_arena_stats stats;
+	struct spw_arena *other;
+
+	(void)state;
+	open_pretending(EFAULT, &other, &stats);
+	assert_int_not_equal(stats.pages, SPW_PAGES_HUGETLB);
+	assert_true(given_back);
+	spw_arena_close(other);
+	/* A kernel that cannot be asked. */
+	open_pretending(EINVAL, &other, &stats);
+	assert_int_equal(stats.pages, SPW_PAGES_HUGETLB);
+	assert_false(given_back);
+	spw_arena_close(other);
+	assert_true(given_back);
+}
+
 static void *churn(void *context)
 {
 	uint64_t *failures = context;
@@ -218,6 +289,7 @@ int main(void)
 		ARENA_TEST(test_bounds),
 		ARENA_TEST(test_impossible_sizes),
 		ARENA_TEST(test_pages_are_told_and_a_missing_node_is_no_error),
+		ARENA_TEST(test_huge_pages_that_cannot_be_had_are_not_used),
 		ARENA_TEST(test_any_thread_may_use_it),
 	};
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_engine_device.c - opening files as devices, geometry, alignment, locks, blocking transfers */
+/* wrap: fopen realpath */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +23,31 @@
 #define SIZE (4u << 20)
 
 static char folder[256], path[300];
+
+/* ---- A drive that says what it likes ---- */
+
+static const char *drive_says; /* its model and serial number, as sysfs has them; NULL: as it is */
+
+char *__real_realpath(const char *name, char *out);
+char *__wrap_realpath(const char *name, char *out);
+char *__wrap_realpath(const char *name, char *out)
+{
+	if (!drive_says || strncmp(name, "/sys/dev/block/", 15) != 0)
+		return __real_realpath(name, out);
+	(void)snprintf(out, PATH_MAX, "/sys/devices/none/block/none");
+	return out;
+}
+
+FILE *__real_fopen(const char *name, const char *mode);
+FILE *__wrap_fopen(const char *name, const char *mode);
+FILE *__wrap_fopen(const char *name, const char *mode)
+{
+	if (!drive_says || (!strstr(name, "device/model") && !strstr(name, "device/serial")))
+		return __real_fopen(name, mode);
+	return fmemopen((void *)(uintptr_t)drive_says, strlen(drive_says), "r");
+}
+
+/* ---- Cases ---- */
 
 static void make_file(const char *name, off_t size)
 {
@@ -63,6 +90,42 @@ static struct spw_device *open_drive(void)
 	(void)snprintf(path, sizeof(path), "%s/drive", folder);
 	assert_int_equal(spw_device_open(path, NULL, &device), 0);
 	return device;
+}
+
+static void test_what_a_drive_says_is_printable(void **state)
+{
+	struct spw_device *device;
+
+	(void)state;
+	drive_says = "  A\033[2J\233Drive\302\233 \303\274  \n";
+	device = open_drive();
+	drive_says = NULL;
+	assert_string_equal(spw_device_geometry(device)->model, "A?[2J?Drive?? \303\274");
+	assert_string_equal(spw_device_geometry(device)->serial, "A?[2J?Drive?? \303\274");
+	spw_device_close(device);
+}
+
+/* What a program prints that has no standard output must not go to the drive. */
+static void test_a_drive_is_no_standard_stream(void **state)
+{
+	struct spw_device *device;
+	pid_t child = fork();
+	int status;
+
+	(void)state;
+	assert_true(child >= 0);
+	if (child == 0) {
+		for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+			(void)close(fd);
+		device = open_drive();
+		for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+			if (write(fd, "hello", 5) >= 0 || errno != EBADF)
+				_exit(1);
+		_exit(device->fd > STDERR_FILENO ? 0 : 2);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void test_geometry_of_a_file(void **state)
@@ -307,6 +370,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_geometry_of_a_file),
+		cmocka_unit_test(test_what_a_drive_says_is_printable),
+		cmocka_unit_test(test_a_drive_is_no_standard_stream),
 		cmocka_unit_test(test_a_size_is_rounded_down_to_blocks),
 		cmocka_unit_test(test_what_cannot_be_opened),
 		cmocka_unit_test(test_transfers_and_their_refusals),
