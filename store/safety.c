@@ -113,6 +113,20 @@ static int stat_node(const char *path, struct stat *st)
 	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
 }
 
+/*
+ * The same, for who needs to know. Return: 1; 0: it has none, being a controller behind vfio-pci, which nobody else could use; or
+ * a negative errno, with the words.
+ */
+static int examine_node(const char *path, struct stat *st)
+{
+	int rc;
+
+	if (spw_vfio_is_name(path))
+		return 0;
+	rc = stat_node(path, st);
+	return rc != 0 ? spw_error_errno(rc, "%s cannot be examined", path) : 1;
+}
+
 void spw_safety_prepare(void)
 {
 	blkid_init_debug(0);
@@ -583,16 +597,10 @@ int spw_safety_in_use(const char *path)
 	char words[PATH_MAX + 8];
 	struct subject subject = {.words = words};
 	struct stat st;
-	int rc;
+	int rc = examine_node(path, &st);
 
-	/* A controller behind vfio-pci has no block device that anybody could use. */
-	if (spw_vfio_is_name(path))
-		return 0;
-	rc = stat_node(path, &st);
-	if (rc != 0)
-		return spw_error_errno(rc, "%s cannot be examined", path);
-	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
-		return 0;
+	if (rc <= 0 || (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode)))
+		return rc < 0 ? rc : 0;
 	(void)snprintf(words, sizeof(words), "%s:", path);
 	return shown_has_users(&subject, &st);
 }
@@ -705,15 +713,10 @@ int spw_safety_relatives_locked(const char *path)
 	char folder[PATH_MAX], *context = (char *)(uintptr_t)path;
 	struct stat st;
 	dev_t whole;
-	int rc;
+	int rc = examine_node(path, &st);
 
-	if (spw_vfio_is_name(path))
-		return 0;
-	rc = stat_node(path, &st);
-	if (rc != 0)
-		return spw_error_errno(rc, "%s cannot be examined", path);
-	if (!S_ISBLK(st.st_mode) || !whole_drive(st.st_rdev, folder, &whole))
-		return 0;
+	if (rc <= 0 || !S_ISBLK(st.st_mode) || !whole_drive(st.st_rdev, folder, &whole))
+		return rc < 0 ? rc : 0;
 	if (whole != st.st_rdev)
 		return relative_locked(path, strrchr(folder, '/') + 1, whole);
 	return each_partition(whole, partition_locked, context);
