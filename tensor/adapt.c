@@ -34,12 +34,13 @@
 #define PROBE_STEPS     8u
 #define PROBE_BLIND     8u /* so many times nothing would come back in time; then, and ever more seldom, one is tried */
 #define HURRY_PARTS     4u /* one of so many of the memory saved may be used to make up for a stall */
+#define RESERVE_PARTS   64u /* of a budget: less than one is not worth leaving out */
 #define SLACK_SHARE     64u /* one part in so many of the memory planned may be exceeded, to keep reads going */
 
 void spw_adapt_open(struct adapt *adapt)
 {
 	adapt->caution = CAUTION_MAX;
-	adapt->calm_needed = CALM_STEPS;
+	adapt->calm_needed = adapt->below_needed = CALM_STEPS;
 }
 
 /* ---- In the step ---- */
@@ -185,6 +186,41 @@ static uint64_t mix(uint64_t was, uint64_t now, bool replace)
 	return replace ? now : was / 2 + now / 2;
 }
 
+static void merge_tensor(struct recorded *to, const struct recorded *from, bool replace)
+{
+	bool all = replace || (to->takes == 0) != (from->takes == 0);
+
+	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
+	to->use_ns = mix(to->use_ns, from->use_ns, all);
+	to->release_ns = mix(to->release_ns, from->release_ns, all);
+	to->takes = from->takes;
+	to->hint = from->hint;
+}
+
+/*
+ * What is not planned has no place. It holds memory all the same, and may be large: what the backward stage saves. As
+ * long as the step has as many of it in the same order, it is known by that.
+ */
+static void merge_unplanned(struct adapt *adapt, bool replace)
+{
+	struct recording *basis = &adapt->basis;
+	uint32_t k = 0;
+
+	for (uint32_t i = 0; i < adapt->now.count; i++) {
+		const struct recorded *from = &adapt->now.tensors[i];
+
+		if (from->plannable)
+			continue;
+		while (k < basis->count && basis->tensors[k].plannable)
+			k++;
+		if (k == basis->count)
+			return;
+		if (basis->tensors[k].scope == from->scope && basis->tensors[k].bytes == from->bytes)
+			merge_tensor(&basis->tensors[k], from, replace);
+		k++;
+	}
+}
+
 static void merge(struct adapt *adapt)
 {
 	struct recording *basis = &adapt->basis, *now = &adapt->now;
@@ -194,21 +230,10 @@ static void merge(struct adapt *adapt)
 		basis->scopes[i].enter_ns = mix(basis->scopes[i].enter_ns, now->scopes[i].enter_ns, replace);
 		basis->scopes[i].compute_ns = mix(basis->scopes[i].compute_ns, now->scopes[i].compute_ns, replace);
 	}
-	for (uint32_t i = 0; i < now->count; i++) {
-		const struct recorded *from = &now->tensors[i];
-		struct recorded *to;
-		bool all;
-
-		if (from->matched == NO_TENSOR)
-			continue;
-		to = &basis->tensors[from->matched];
-		all = replace || (to->takes == 0) != (from->takes == 0);
-		to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
-		to->use_ns = mix(to->use_ns, from->use_ns, all);
-		to->release_ns = mix(to->release_ns, from->release_ns, all);
-		to->takes = from->takes;
-		to->hint = from->hint;
-	}
+	for (uint32_t i = 0; i < now->count; i++)
+		if (now->tensors[i].matched != NO_TENSOR)
+			merge_tensor(&basis->tensors[now->tensors[i].matched], &now->tensors[i], replace);
+	merge_unplanned(adapt, replace);
 	for (uint32_t i = 0; i < now->drains; i++)
 		basis->drains_ns[i] =
 			mix(basis->drains_ns[i], now->drains_ns[i], replace || now->drains != basis->drains);
@@ -326,14 +351,32 @@ static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 	return true;
 }
 
+/* What is left out of the budget may not be needed any more: some steps hold memory that others do not. */
+static bool reserve_less(struct adapt *adapt, uint64_t budget)
+{
+	if (adapt->reserve_bytes == 0 || ++adapt->below < adapt->below_needed)
+		return false;
+	adapt->below = 0;
+	adapt->eased = true;
+	adapt->reserve_bytes = adapt->reserve_bytes > budget / RESERVE_PARTS ? adapt->reserve_bytes / 2 : 0;
+	return true;
+}
+
 /* The peak was above the budget though the plan's is not: something is not as simulated. Leave that much out. */
 static bool peak_seen(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 	uint64_t budget = cache->opts.memory_bytes;
 
-	if (cache->opts.mode != SPW_CACHE_BUDGET || !adapt->result.feasible || adapt->switched ||
-	    adapt->peak_bytes <= budget || adapt->reserve_bytes + (adapt->peak_bytes - budget) > budget / 2)
+	if (cache->opts.mode != SPW_CACHE_BUDGET || adapt->switched)
+		return false;
+	if (!adapt->result.feasible || adapt->peak_bytes <= budget)
+		return reserve_less(adapt, budget);
+	adapt->below = 0;
+	if (adapt->eased && adapt->below_needed < CALM_STEPS_MAX)
+		adapt->below_needed *= 2;
+	adapt->eased = false;
+	if (adapt->reserve_bytes + (adapt->peak_bytes - budget) > budget / 2)
 		return false;
 	adapt->reserve_bytes += adapt->peak_bytes - budget;
 	return true;

@@ -134,6 +134,8 @@ struct adapt {
 	double caution;                    /* share of that which the plan uses */
 	uint32_t calm, calm_needed;        /* steps without a stall; until more is dared */
 	uint64_t reserve_bytes;            /* of the budget, left unplanned because earlier peaks were above it */
+	uint32_t below, below_needed;      /* steps within the budget; until less is left unplanned */
+	bool eased;                        /* less was, and no peak has been above the budget since */
 	uint64_t unmeasured;               /* steps in a row of plans that spill nothing */
 	bool stalled;                      /* the last step did */
 	bool dared;                        /* caution was lowered since it was last raised */

@@ -223,6 +223,39 @@ static void test_timeline_changes(void **state)
 	sim_end(&sim);
 }
 
+/* A step that saves something small, and @len bytes in its backward stage. */
+static struct sim_step step_with(const struct sim_model *model, size_t len)
+{
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	sim_forward(&sim, model, 0);
+	(void)sim_offer(&sim, 1000, 32, SPW_HINT_NONE);
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+	(void)sim_offer(&sim, 1001, len, SPW_HINT_NONE);
+	sim_compute(&sim, model->tensor_ns);
+	sim_use(&sim, 1001, model->tensor_ns);
+	sim_backward(&sim, model, 0);
+	sim_use(&sim, 1000, 10);
+	spw_cache_step(sim.cache);
+	return sim_step_was(&sim);
+}
+
+/* What no plan says anything of moves with the rest of the step: a first one that warms up takes many times as long. */
+static void test_what_is_not_planned_moves_too(void **state)
+{
+	struct sim_model slow = gpt;
+	struct spw_cache_stats stats;
+
+	(void)state;
+	slow.tensor_ns *= 10;
+	open_at(SPW_CACHE_FASTEST, 0.8);
+	for (unsigned i = 0; i < 6; i++)
+		(void)step_with(i == 0 ? &slow : &gpt, 65536);
+	stats = sim_stats(&sim);
+	assert_true(stats.plans_timeline > 0);
+	assert_in_range(stats.plan_wall_ns, stats.step_compute_ns * 9 / 10, stats.step_compute_ns * 11 / 10);
+	sim_end(&sim);
+}
+
 static void test_shape_changes(void **state)
 {
 	struct sim_model other = gpt, longer = gpt, shorter = gpt;
@@ -477,6 +510,35 @@ static void test_budget_fits_and_writes_little(void **state)
 		assert_true(written <= (all - sim.opts.memory_bytes) * 13 / 10);
 		sim_end(&sim);
 	}
+}
+
+/* Some steps hold more than the plan knows of: what is left out of the budget for them is used again later. */
+static void test_budget_after_steps_that_held_more(void **state)
+{
+	uint64_t before, spilled;
+
+	(void)state;
+	sim_begin(&sim, SPW_CACHE_BUDGET);
+	sim.opts.memory_bytes = GPT_LAYER_BYTES * gpt.layers * 6 / 10;
+	set_bandwidth(1);
+	sim_open(&sim);
+	spw_cache_step(sim.cache);
+	for (unsigned i = 0; i < 6; i++)
+		(void)step_with(&gpt, 64);
+	before = sim_stats(&sim).bytes_spilled;
+	assert_true(step_with(&gpt, 64).peak_bytes <= sim.opts.memory_bytes);
+	before = sim_stats(&sim).bytes_spilled - before;
+	assert_true(step_with(&gpt, 128 << 10).peak_bytes > sim.opts.memory_bytes);
+	assert_true(sim_stats(&sim).plans_memory > 0);
+	spilled = sim_stats(&sim).bytes_spilled;
+	(void)step_with(&gpt, 64);
+	assert_true(sim_stats(&sim).bytes_spilled - spilled > before + before / 10);
+	for (unsigned i = 0; i < 120; i++)
+		assert_true(step_with(&gpt, 64).peak_bytes <= sim.opts.memory_bytes);
+	spilled = sim_stats(&sim).bytes_spilled;
+	(void)step_with(&gpt, 64);
+	assert_in_range(sim_stats(&sim).bytes_spilled - spilled, 1, before + before / 50);
+	sim_end(&sim);
 }
 
 static void test_budget_that_cannot_be_met(void **state)
@@ -838,6 +900,7 @@ int main(void)
 		cmocka_unit_test(test_mixed_bandwidth_is_measured),
 		cmocka_unit_test(test_a_stall_shows_no_faster_drives),
 		cmocka_unit_test(test_timeline_changes),
+		cmocka_unit_test(test_what_is_not_planned_moves_too),
 		cmocka_unit_test(test_shape_changes),
 		cmocka_unit_test(test_shapes_alternate),
 		cmocka_unit_test(test_shapes_by_chance),
@@ -846,6 +909,7 @@ int main(void)
 		cmocka_unit_test(test_probes_when_nothing_is_spilled),
 		cmocka_unit_test(test_drives_hang_no_more),
 		cmocka_unit_test(test_budget_fits_and_writes_little),
+		cmocka_unit_test(test_budget_after_steps_that_held_more),
 		cmocka_unit_test(test_budget_that_cannot_be_met),
 		cmocka_unit_test(test_budget_of_shapes_by_chance),
 		cmocka_unit_test(test_plans_across_stages),
