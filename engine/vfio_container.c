@@ -162,15 +162,6 @@ static int open_group_fd(const struct spw_vfio_function *f, int *fd)
 	return ret;
 }
 
-int spw_vfio_group_examine(const struct spw_vfio_function *f)
-{
-	int fd, ret = open_group_fd(f, &fd);
-
-	if (ret == 0)
-		(void)close(fd);
-	return ret;
-}
-
 static int attach_group(struct spw_vfio_group *g, struct spw_vfio_function *f)
 {
 	int ret = spw_vfio_domain_get(&spw_vfio_by_group, &current, f);

@@ -2,7 +2,8 @@
 /*
  * engine/vfio_function.c - controllers behind the kernel's vfio-pci: registers, configuration, memory that they reach
  *
- * Which of the two ways leads to one is found by trying: iommufd, else its IOMMU group.
+ * Which of the two ways leads to one is found by trying: iommufd, else its IOMMU group; whatever it is that keeps
+ * iommufd from it.
  */
 #include "engine/vfio_function.h"
 
@@ -335,15 +336,41 @@ static void ask_to_be_told(struct spw_vfio_function *f)
 		(void)close(fd);
 }
 
+static int open_by(struct spw_vfio_function *f, const struct spw_vfio_way *way)
+{
+	f->way = way;
+	f->link.way = way->name;
+	return way->open(f);
+}
+
+/*
+ * Nothing was let transfer yet, and none of its memory is mapped: what the kernel does not let iommufd do, it may let
+ * the group do. Where that does not work either, the first @error is the one to mend; but only the group knows who has
+ * a device that is in use.
+ */
+static int open_by_group_instead(struct spw_vfio_function *f, int error)
+{
+	int ret;
+
+	(void)snprintf(f->link.why_group, sizeof(f->link.why_group), "%s", spw_last_error());
+	f->way->leave(f);
+	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	spw_vfio_domain_put(f);
+	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	ret = open_by(f, &spw_vfio_by_group);
+	return ret == 0 || (ret == -EBUSY && error == -EBUSY) ? ret : spw_error(error, "%s", f->link.why_group);
+}
+
 static int open_device(struct spw_vfio_function *f)
 {
 	int ret = examine(f->link.address, &f->group_number);
 
 	if (ret)
 		return ret;
-	f->way = spw_vfio_iommufd_reaches(f) ? &spw_vfio_by_iommufd : &spw_vfio_by_group;
-	f->link.way = f->way->name;
-	return f->way->open(f);
+	if (!spw_vfio_iommufd_reaches(f))
+		return open_by(f, &spw_vfio_by_group);
+	ret = open_by(f, &spw_vfio_by_iommufd);
+	return ret ? open_by_group_instead(f, ret) : 0;
 }
 
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)

@@ -81,9 +81,6 @@ void spw_vfio_domain_put(struct spw_vfio_function *f);
  */
 bool spw_vfio_iommufd_reaches(struct spw_vfio_function *f);
 
-/* Could the function's group be had? Return: 0; what stands in the way, in words. */
-int spw_vfio_group_examine(const struct spw_vfio_function *f);
-
 /* The kernel does not take it as its interrupts are not kept apart. Return: -EPERM, in words. */
 int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *module);
 

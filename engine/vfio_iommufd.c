@@ -131,18 +131,14 @@ static int bind_device(const struct spw_vfio_function *f)
 	ret = -errno;
 	if (ret == -EPERM)
 		return spw_vfio_unsafe_interrupts(f, "iommufd");
-	/* What another process has is invalid to the kernel, not busy. Its group knows. */
-	if (ret != -EBUSY && ret != -EINVAL)
-		return spw_error_errno(ret, "pci:%s cannot be bound to " IOMMU_NODE, f->link.address);
-	switch (spw_vfio_group_examine(f)) {
-	case -EBUSY: return -EBUSY;
-	case 0: return spw_error_errno(ret, "pci:%s cannot be bound to " IOMMU_NODE, f->link.address);
-	default:
+	/* What another process has is invalid to the kernel, not busy; its group tells. */
+	if (ret == -EBUSY || ret == -EINVAL)
 		return spw_error(-EBUSY,
-				 "pci:%s is in use by another process (see fuser " DEVICE_NODES "/*), or shares its "
-				 "IOMMU group %u with devices that other drivers have",
-				 f->link.address, f->group_number);
-	}
+				 "pci:%s cannot be bound to " IOMMU_NODE
+				 ", as when another process has it (see fuser " DEVICE_NODES
+				 "/*), or other drivers have devices of its IOMMU group %u: %s",
+				 f->link.address, f->group_number, spw_strerror(ret));
+	return spw_error_errno(ret, "pci:%s cannot be bound to " IOMMU_NODE, f->link.address);
 }
 
 /* Each device that comes may take addresses away from all. */

@@ -275,7 +275,7 @@ struct spw_queue_stats {
 	uint64_t parts_copied_foreign; /* vfio: through mapped memory, because theirs is not in the arena, */
 	uint64_t parts_copied_gaps;    /* or because the elements of a vector do not fill whole pages */
 	uint64_t bytes_copied;
-	uint32_t vfio_by_group; /* vfio: drives that are reached by their IOMMU groups, iommufd not being there */
+	uint32_t vfio_by_group; /* vfio: drives that are reached by their IOMMU groups, iommufd not working */
 };
 
 #define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */

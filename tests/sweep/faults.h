@@ -36,6 +36,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/sweep/wrap_ioctl.h"
+
 enum fault_class {
 	FAULT_NONE,
 	FAULT_MEMORY, /* what returns memory of the heap */
@@ -268,16 +270,8 @@ int __wrap_fcntl(int fd, int command, ...)
 	return fault_call("fcntl", ENOLCK) ? -1 : __real_fcntl(fd, command, argument);
 }
 
-int __real_ioctl(int fd, unsigned long request, ...);
-int __wrap_ioctl(int fd, unsigned long request, ...);
-int __wrap_ioctl(int fd, unsigned long request, ...)
+static int answer_ioctl(int fd, unsigned long request, void *argument)
 {
-	va_list args;
-	void *argument;
-
-	va_start(args, request);
-	argument = va_arg(args, void *);
-	va_end(args);
 	return fault_call("ioctl", EIO) ? -1 : __real_ioctl(fd, request, argument);
 }
 

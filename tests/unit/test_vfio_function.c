@@ -165,6 +165,80 @@ static void test_what_leads_to_the_group(void **state)
 	assert_by_group("the kernel shows no vfio device of it");
 }
 
+/* What fails only once the node and a space are there: nothing was let transfer, so the group may still have it. */
+static void test_what_leads_to_the_group_late(void **state)
+{
+	static const struct {
+		unsigned long request;
+		int error;
+		const char *words;
+	} cases[] = {
+		{SPW_VFIO_BIND, EPERM, "iommufd.allow_unsafe_interrupts=1"},
+		{SPW_VFIO_BIND, ENOTTY, "cannot be bound to /dev/iommu"},
+		/* It is free; the kernel means something else. */
+		{SPW_VFIO_BIND, EINVAL, "as when another process has it"},
+		{SPW_VFIO_ATTACH, ENOTTY, "cannot share the address space"},
+		{SPW_VFIO_ATTACH, EINVAL, "cannot share the address space"},
+		{SPW_VFIO_ATTACH, EOPNOTSUPP, "cannot share the address space"},
+		{SPW_VFIO_ATTACH, EPERM, "cannot share the address space"},
+		{SPW_VFIO_ATTACH, EADDRINUSE, "open it before them"},
+		{SPW_VFIO_ATTACH, ENOMEM, "all processes of this user"},
+		{SPW_IOMMUFD_RANGES, EOPNOTSUPP, "does not tell its addresses"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		kernel.refused_request = cases[i].request;
+		kernel.error = cases[i].error;
+		assert_by_group(cases[i].words);
+	}
+}
+
+/* Those that iommufd has stay with it, and it takes the next as before. */
+static void test_one_of_two_by_its_group(void **state)
+{
+	struct spw_vfio_link *first = opened(0, "iommufd"), *second;
+
+	(void)state;
+	(void)mapped(first, memory, MEMORY_BYTES);
+	kernel.refused_request = SPW_VFIO_ATTACH;
+	kernel.error = EADDRINUSE;
+	second = opened(1, "group");
+	assert_ptr_not_equal(space_of_device(0), space_of_device(1));
+	assert_int_equal(space_of_device(0)->members, 1);
+	(void)mapped(second, memory, MEMORY_BYTES);
+	second->ops->unmap(second, memory, MEMORY_BYTES);
+	assert_int_equal(space_of_device(0)->count, 1);
+	second->ops->close(second);
+	kernel.refused_request = 0;
+	second = opened(1, "iommufd");
+	assert_ptr_equal(space_of_device(0), space_of_device(1));
+	second->ops->close(second);
+	first->ops->unmap(first, memory, MEMORY_BYTES);
+	first->ops->close(first);
+}
+
+/* Neither way works: the first error is told, unless the group knows who has it. */
+static void test_neither_way(void **state)
+{
+	(void)state;
+	kernel.refused = "/dev/vfio/11";
+	kernel.error = EPERM;
+	kernel.refused_request = SPW_VFIO_BIND;
+	assert_refused(0, -EPERM, "iommufd.allow_unsafe_interrupts=1");
+	kernel.error = ENODEV;
+	assert_refused(0, -ENODEV, "cannot be bound to /dev/iommu");
+	kernel.error = ENOMEM;
+	kernel.refused_request = SPW_VFIO_ATTACH;
+	assert_refused(0, -ENOMEM, "ulimit -l");
+	/* That the group is taken says nothing of what is wrong here. */
+	kernel.refused = NULL;
+	kernel.devices[0].other = BY_ANOTHER_DRIVER;
+	kernel.refused_request = SPW_VFIO_BIND;
+	kernel.error = EPERM;
+	assert_refused(0, -EPERM, "iommufd.allow_unsafe_interrupts=1");
+}
+
 /* Each has a space of its own then, and the same memory an address in both. */
 static void test_one_by_either_way(void **state)
 {
@@ -197,17 +271,9 @@ static void test_who_has_it(void **state)
 	assert_refused(0, -EBUSY, "shares its IOMMU group 11 with devices that other drivers have");
 	kernel.error = EACCES;
 	kernel.refused = "/dev/vfio/11";
-	assert_refused(0, -EBUSY, "in use by another process (see fuser /dev/vfio/devices/*), or shares");
+	assert_refused(0, -EBUSY, "when another process has it (see fuser /dev/vfio/devices/*)");
 	kernel.refused = NULL;
 	kernel.devices[0].other = NOBODY;
-	/* It is free; the kernel means something else. */
-	kernel.error = EINVAL;
-	kernel.refused_request = SPW_VFIO_BIND;
-	assert_refused(0, -EINVAL, "cannot be bound to /dev/iommu");
-	kernel.error = EPERM;
-	assert_refused(0, -EPERM, "iommufd.allow_unsafe_interrupts=1");
-	kernel.error = ENODEV;
-	assert_refused(0, -ENODEV, "cannot be bound to /dev/iommu");
 }
 
 static void test_who_has_its_group(void **state)
@@ -325,10 +391,15 @@ static void narrow(const char *way)
 	/* One that cannot be asked does not join, and what the others have stays. */
 	kernel.range_count = 1;
 	kernel.error = EINVAL;
-	kernel.refused_request =
-		strcmp(way, "group") == 0 ? (unsigned long)VFIO_IOMMU_GET_INFO : (unsigned long)SPW_IOMMUFD_RANGES;
+	if (strcmp(way, "group") == 0) {
+		kernel.refused_request = VFIO_IOMMU_GET_INFO;
+	} else {
+		kernel.refused_request = SPW_IOMMUFD_RANGES;
+		kernel.refused = "/dev/vfio/12"; /* nor does it join by its group */
+	}
 	assert_refused(1, -EINVAL, "does not tell its addresses");
 	kernel.refused_request = 0;
+	kernel.refused = NULL;
 	assert_int_equal(space_of_device(0)->members, 1);
 	kernel.range_count = 2;
 	assert_int_equal(map_4_gib(links[0]), 0);
@@ -392,20 +463,6 @@ static void test_locked_memory(void **state)
 		kernel.refused_request = 0;
 		link->ops->close(link);
 	}
-}
-
-static void test_a_second_that_cannot_share(void **state)
-{
-	struct spw_vfio_link *link = opened(0, "iommufd");
-
-	(void)state;
-	kernel.refused_request = SPW_VFIO_ATTACH;
-	kernel.error = EADDRINUSE;
-	assert_refused(1, -EADDRINUSE, "open it before them");
-	kernel.error = ENOMEM;
-	assert_refused(1, -ENOMEM, "ulimit -l");
-	assert_int_equal(space_of_device(0)->members, 1);
-	link->ops->close(link);
 }
 
 static void test_what_cannot_be_driven(void **state)
@@ -505,6 +562,9 @@ int main(void)
 		CASE(test_life_by_group),
 		CASE(test_closed_without_being_cut),
 		CASE(test_what_leads_to_the_group),
+		CASE(test_what_leads_to_the_group_late),
+		CASE(test_one_of_two_by_its_group),
+		CASE(test_neither_way),
 		CASE(test_one_by_either_way),
 		CASE(test_who_has_it),
 		CASE(test_who_has_its_group),
@@ -516,7 +576,6 @@ int main(void)
 		CASE(test_addresses_of_all_by_group),
 		CASE(test_more_ranges_than_room),
 		CASE(test_locked_memory),
-		CASE(test_a_second_that_cannot_share),
 		CASE(test_what_cannot_be_driven),
 		CASE(test_without_an_iommu),
 		CASE(test_each_step_by_iommufd_fails_once),

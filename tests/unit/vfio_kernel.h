@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "engine/vfio_iommufd.h"
+#include "tests/sweep/wrap_ioctl.h"
 #include "util/util.h"
 
 #define DEVICES      2u
@@ -609,16 +610,8 @@ static int ask_device(int fd, unsigned long request, void *argument)
 	}
 }
 
-int __wrap_ioctl(int fd, unsigned long request, ...);
-
-int __wrap_ioctl(int fd, unsigned long request, ...)
+static int answer_ioctl(int fd, unsigned long request, void *argument)
 {
-	va_list args;
-	void *argument;
-
-	va_start(args, request);
-	argument = va_arg(args, void *);
-	va_end(args);
 	assert_in_range(fd, 0, FDS - 1);
 	if (fails("ioctl"))
 		return -1;
