@@ -730,11 +730,11 @@ static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queu
 /* Take what a device has completed. Return: how much. */
 static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev)
 {
-	uint32_t slot = 0, status = 0, result, count = 0;
+	uint32_t slot = 0, status = 0, count = 0;
 	int got = 0;
 
 	/* What ends makes room for what is issued meanwhile, which may end too: one round of the ring at a time. */
-	while (count <= d->pair.mask && (got = spw_vfio_pair_take(&d->pair, &slot, &status, &result)) > 0) {
+	while (count <= d->pair.mask && (got = spw_vfio_pair_take(&d->pair, &slot, &status, NULL)) > 0) {
 		struct spw_part *part = &dev->parts[slot];
 
 		count++;

@@ -74,6 +74,18 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 #define SHUTDOWN_MS_MIN 5000u
 #define SHUTDOWN_MS_MAX 60000u
 
+/*
+ * How long a start may take at most, whatever the controller says: CRTO has room for nine hours, and reads as that where
+ * it is not filled in.
+ */
+#define READY_MS_MAX 600000u
+
+/*
+ * How long one that is given up may take to end its transfers; then it is cut off, which ends them too. As long as a
+ * start takes is too long: all that it had waits for this.
+ */
+#define STOP_MS_MAX 5000u
+
 /* A wait looks at the registers and the clock each time it has looked in vain so often. */
 #define LOOKS_PER_CHECK 64u
 
@@ -124,12 +136,12 @@ static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t 
 	}
 }
 
-static int disable(struct spw_vfio_controller *c)
+static int disable(struct spw_vfio_controller *c, uint32_t ms)
 {
 	uint32_t config = spw_vfio_get32(c->link, REG_CC);
 
 	spw_vfio_set32(c->link, REG_CC, config & ~(CC_ENABLE | CC_SHUTDOWN_MASK));
-	return wait_register(c, CSTS_READY, 0, 0, c->ready_ms);
+	return wait_register(c, CSTS_READY, 0, 0, ms);
 }
 
 /*
@@ -142,7 +154,7 @@ static int disable_as_found(struct spw_vfio_controller *c)
 
 	if (spw_vfio_get32(c->link, REG_CC) & CC_ENABLE)
 		ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
-	return ret == 0 || ret == -EIO ? disable(c) : ret;
+	return ret == 0 || ret == -EIO ? disable(c, c->ready_ms) : ret;
 }
 
 void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const char *format, ...)
@@ -165,7 +177,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	 * A controller that can still hear ends its transfers before it says that it is disabled. One that cannot
 	 * is cut off all the same.
 	 */
-	(void)disable(c);
+	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
 }
@@ -508,6 +520,9 @@ static int read_capabilities(struct spw_vfio_controller *c)
 		/* CAP has no more than 8 bits for it, and some controllers have it wrong here. */
 		c->ready_ms = ms > c->ready_ms ? ms : c->ready_ms;
 	}
+	if (c->ready_ms > READY_MS_MAX)
+		c->ready_ms = READY_MS_MAX;
+	c->stop_ms = c->ready_ms < STOP_MS_MAX ? c->ready_ms : STOP_MS_MAX;
 	c->doorbell_bytes = 4u << (cap >> 32 & 0xfu);
 	if (!(cap >> 37 & 1u))
 		return spw_error(-EOPNOTSUPP, "pci:%s does not know the NVM command set", c->link->address);
@@ -690,7 +705,7 @@ static void shut_down(struct spw_vfio_controller *c)
 		spw_vfio_set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
 		(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, CSTS_FATAL, c->shutdown_ms);
 	}
-	(void)disable(c);
+	(void)disable(c, c->stop_ms);
 }
 
 void spw_vfio_controller_close(struct spw_vfio_controller *c)

@@ -39,7 +39,8 @@ struct spw_vfio_controller {
 	/* CAP */
 	uint32_t entries_max;
 	uint32_t doorbell_bytes;
-	uint32_t ready_ms;
+	uint32_t ready_ms; /* how long it may take to start, */
+	uint32_t stop_ms;  /* and to stop before it is cut off */
 
 	/* Identify Controller */
 	uint32_t shutdown_ms; /* how long a shutdown may take; RTD3E */

@@ -50,7 +50,7 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 	pair->head_lag_max = slots < pair->mask ? pair->mask - slots : 0;
 	pair->sq_doorbell = (volatile uint32_t *)(registers + doorbells);
 	pair->cq_doorbell = (volatile uint32_t *)(registers + doorbells + doorbell_bytes);
-	pair->slots = calloc(slots, sizeof(*pair->slots));
+	pair->slots = calloc(SPW_VFIO_SLOTS_MAX, sizeof(*pair->slots));
 	if (!pair->slots)
 		return spw_error(-ENOMEM, "pci:%s: no memory for a queue of %u commands", link->address, slots);
 	ret = spw_vfio_memory_alloc(link, sq_bytes(pair) + cq_bytes(pair) + extra_bytes, &pair->memory);
@@ -93,14 +93,15 @@ void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot)
 	pair->in_flight--;
 }
 
-__attribute__((cold)) int spw_vfio_pair_complain(struct spw_vfio_pair *pair,
-						 const struct spw_vfio_completion *completion)
+__attribute__((cold)) int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id)
 {
-	uint32_t slot = completion->cid & SPW_VFIO_CID_SLOT;
+	uint32_t slot = cid & SPW_VFIO_CID_SLOT;
 
-	if (completion->cid > SPW_VFIO_CID_MASK || slot >= pair->slot_count)
+	if (sq_id != pair->id)
+		pair->complaint = "a completion for a command of another queue";
+	else if (cid > SPW_VFIO_CID_MASK || slot >= pair->slot_count)
 		pair->complaint = "a completion for a command that never was";
-	else if (completion->cid == pair->slots[slot].cid)
+	else if (cid == pair->slots[slot].cid)
 		pair->complaint = "a second completion for one command";
 	else
 		pair->complaint = "a completion for a command that had ended before";

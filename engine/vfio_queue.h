@@ -4,7 +4,7 @@
  *
  * A pair belongs to one thread at a time. A command has a slot from its issue to its completion; its identifier is
  * the slot and, in the bits above, how often the slot was used, so that a completion that comes twice, or for
- * nothing, is told from a right one.
+ * nothing, is told from a right one. So is one for a command of another queue: it has that queue's number.
  *
  * Invariants
  *   INV-1  Slots in use, and completions that were taken but whose entries were not given back, are together fewer
@@ -71,11 +71,11 @@ struct spw_vfio_pair {
 	union spw_vfio_command *commands;
 	volatile const struct spw_vfio_completion *completions;
 	volatile uint32_t *sq_doorbell, *cq_doorbell;
-	struct spw_vfio_slot *slots;
-	uint32_t mask;      /* entries of each ring - 1 */
-	uint32_t tail;      /* of submissions, free running */
-	uint32_t tail_told; /* what the controller knows */
-	uint32_t head;      /* of completions, free running */
+	struct spw_vfio_slot *slots; /* as many as an identifier can name: those of no command are never busy */
+	uint32_t mask;               /* entries of each ring - 1 */
+	uint32_t tail;               /* of submissions, free running */
+	uint32_t tail_told;          /* what the controller knows */
+	uint32_t head;               /* of completions, free running */
 	uint32_t head_told;
 	uint32_t head_lag_max; /* so many taken completions need not be told: INV-1 holds with all slots in use */
 	uint32_t in_flight;
@@ -141,36 +141,32 @@ static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
 }
 
 /* Something that no working controller sends. Return: -1. */
-int spw_vfio_pair_complain(struct spw_vfio_pair *pair, const struct spw_vfio_completion *completion);
+int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id);
 
 /*
- * The next completion. @status: without the phase. Return: 1; 0 there is none; -1 it is for no command in flight:
- * the controller is not to be trusted with memory any more (pair->complaint).
+ * The next completion. @status: without the phase. @result: NULL: it is of no interest. Return: 1; 0 there is none;
+ * -1 it is for no command in flight: the controller is not to be trusted with memory any more (pair->complaint).
  */
 static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status, uint32_t *result)
 {
 	volatile const struct spw_vfio_completion *at = &pair->completions[pair->head & pair->mask];
 	uint32_t phase = (pair->head & (pair->mask + 1)) == 0; /* 1 in the first round, then 0, 1, 0... */
-	uint16_t said = at->status;
-	struct spw_vfio_completion completion;
+	uint16_t said = at->status, cid, sq_id;
 	struct spw_vfio_slot *s;
 
 	if ((said & 1u) != phase)
 		return 0;
 	/* The phase is read before the rest of the entry, and before the data that the command has brought. */
 	spw_vfio_acquire();
-	completion.cid = at->cid;
-	*slot = completion.cid & SPW_VFIO_CID_SLOT;
+	cid = at->cid;
+	sq_id = at->sq_id;
+	*slot = cid & SPW_VFIO_CID_SLOT;
 	s = &pair->slots[*slot];
-	if (__builtin_expect(*slot >= pair->slot_count || s->cid != completion.cid || !s->busy, 0)) {
-		completion.result = at->result;
-		completion.sq_id = at->sq_id;
-		completion.sq_head = at->sq_head;
-		completion.status = said;
-		return spw_vfio_pair_complain(pair, &completion);
-	}
+	if (__builtin_expect(s->cid != cid || !s->busy || sq_id != pair->id, 0))
+		return spw_vfio_pair_complain(pair, cid, sq_id);
 	*status = said >> 1;
-	*result = at->result;
+	if (result)
+		*result = at->result;
 	s->busy = 0;
 	pair->in_flight--;
 	pair->head++;

@@ -136,6 +136,25 @@ static void test_a_controller_that_does_not_even_stop(void **state)
 	expect_dead_then_alive();
 }
 
+/* Not as long as it says that a start takes: all that it had waits for it. */
+static void test_a_controller_that_takes_long_to_stop(void **state)
+{
+	uint64_t start_ns;
+
+	(void)state;
+	device->vfio->controller->ready_ms = 600000;
+	device->vfio->controller->stop_ms = 30;
+	open_queue_of(32, true, 40);
+	fake.never_after = 0;
+	fake.never_stops = true;
+	start_many(8);
+	start_ns = spw_clock_ns();
+	finish_many(8);
+	assert_in_range(spw_clock_ns() - start_ns, 30000000, 20000000000);
+	assert_int_equal(failed, 8);
+	expect_dead_then_alive();
+}
+
 static void test_a_fatal_status(void **state)
 {
 	(void)state;
@@ -300,11 +319,7 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	spw_queue_stats(queue, &after, sizeof(after));
 	assert_in_range(after.sleeps - before.sleeps, 1, 3);
 	/* The file goes on. */
-	make_io(0, SPW_READ, memory, 4096, 0);
-	ios[0].device = 1;
-	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(results[0], 4096);
+	assert_int_equal(run_on(1, SPW_READ, memory, 4096, 0), 4096);
 	spw_queue_close(queue);
 	queue = NULL;
 	spw_device_close(devices[1]);
@@ -383,6 +398,20 @@ static void test_completions_for_other_commands(void **state)
 		expect_dead_then_alive();
 		said[0] = '\0';
 	}
+}
+
+/* Another queue may well have a command of that identifier. */
+static void test_completions_of_another_queue(void **state)
+{
+	(void)state;
+	open_queue_of(32, true, 20000);
+	fake.sq_flip = 3;
+	start_many(8);
+	finish_many(8);
+	assert_int_equal(failed, 8);
+	expect_said("a completion for a command of another queue");
+	fake.sq_flip = 0;
+	expect_dead_then_alive();
 }
 
 static void test_completions_that_come_twice(void **state)
@@ -505,6 +534,7 @@ int main(void)
 		TEST(test_one_stuck_among_many),
 		TEST(test_one_slot_for_many_in_turn),
 		TEST(test_a_controller_that_does_not_even_stop),
+		TEST(test_a_controller_that_takes_long_to_stop),
 		TEST(test_a_fatal_status),
 		TEST(test_registers_of_all_ones),
 		TEST(test_reset_behind_our_back),
@@ -515,6 +545,7 @@ int main(void)
 		TEST(test_death_while_a_queue_sleeps),
 		TEST(test_looking_at_controllers_ends_no_sleep),
 		TEST(test_completions_for_other_commands),
+		TEST(test_completions_of_another_queue),
 		TEST(test_completions_that_come_twice),
 		TEST(test_death_while_a_call_waits),
 		TEST(test_a_process_stopped_while_a_call_waits),

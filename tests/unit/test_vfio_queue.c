@@ -275,6 +275,7 @@ static void answer(struct spw_vfio_pair *pair, uint32_t position, uint16_t cid, 
 	struct spw_vfio_completion *at = (void *)(uintptr_t)&pair->completions[position & pair->mask];
 
 	at->cid = cid;
+	at->sq_id = pair->id;
 	at->result = position;
 	at->status = (uint16_t)(status << 1 | !(position & (pair->mask + 1)));
 }
@@ -392,6 +393,11 @@ static void test_completions_that_cannot_be(void **state)
 	assert_non_null(strstr(pair.complaint, "never was"));
 	answer(&pair, 1, 0xffff, 0);
 	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	/* The right one, of another queue. */
+	answer(&pair, 1, second, 0);
+	((struct spw_vfio_completion *)(uintptr_t)&pair.completions[1])->sq_id = 2;
+	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	assert_non_null(strstr(pair.complaint, "another queue"));
 	answer(&pair, 1, second, 0x281);
 	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 1);
 	assert_int_equal(status, 0x281);

@@ -79,7 +79,7 @@ static void test_how_long_a_start_may_take(void **state)
 {
 	static const struct {
 		uint32_t to, crto, ms;
-	} cases[] = {{0, 0, 500}, {3, 0, 1500}, {3, 7, 3500}, {7, 3, 3500}, {255, 600, 300000}};
+	} cases[] = {{0, 0, 500}, {3, 0, 1500}, {3, 7, 3500}, {7, 3, 3500}, {255, 600, 300000}, {255, 0xffff, 600000}};
 
 	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
@@ -88,6 +88,7 @@ static void test_how_long_a_start_may_take(void **state)
 		fake.crto = cases[i].crto;
 		open_device();
 		assert_int_equal(device->vfio->controller->ready_ms, cases[i].ms);
+		assert_int_equal(device->vfio->controller->stop_ms, cases[i].ms < 5000 ? cases[i].ms : 5000);
 	}
 }
 

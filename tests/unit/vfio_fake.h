@@ -96,8 +96,9 @@ struct fake {
 	unsigned wrong_cid;   /* so many completions have another identifier */
 	uint16_t cid_flip;    /* which differs in these bits */
 	unsigned twice;       /* so many completions come twice */
-	bool never_ready;     /* does not become ready, */
-	bool never_stops;     /* or not the opposite */
+	uint16_t sq_flip; /* completions of I/O say that they are of another queue: its number differs in these bits */
+	bool never_ready; /* does not become ready, */
+	bool never_stops; /* or not the opposite */
 	bool never_shuts_down;
 	bool fails_to_start;   /* with a fatal status */
 	unsigned still_starts; /* when it is opened: so many pumps from being ready */
@@ -474,7 +475,7 @@ static inline void fake_post(uint16_t sq, uint16_t cid, uint16_t status, uint32_
 	if (!entry)
 		return;
 	entry->result = result;
-	entry->sq_id = sq;
+	entry->sq_id = sq > 0 ? sq ^ fake.sq_flip : sq;
 	entry->sq_head = (uint16_t)fake.sqs[sq].at;
 	entry->cid = cid;
 	if (fake.says_more)

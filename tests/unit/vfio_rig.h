@@ -50,12 +50,21 @@ static inline struct spw_io *make_io(unsigned i, enum spw_op op, char *buf, uint
 	return &ios[i];
 }
 
-static inline int32_t run(enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+/* On the queue's device of this place. */
+static inline int32_t run_on(unsigned place, enum spw_op op, char *buf, uint32_t len, uint64_t offset)
 {
-	assert_int_equal(spw_queue_prepare(queue, make_io(0, op, buf, len, offset)), 0);
+	struct spw_io *io = make_io(0, op, buf, len, offset);
+
+	io->device = place;
+	assert_int_equal(spw_queue_prepare(queue, io), 0);
 	while (results[0] == INT32_MAX)
 		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
 	return results[0];
+}
+
+static inline int32_t run(enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+{
+	return run_on(0, op, buf, len, offset);
 }
 
 static inline void open_device(void)
