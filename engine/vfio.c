@@ -399,21 +399,40 @@ struct held {
 };
 
 struct spw_vfio_hold {
+	struct spw_log log;
 	unsigned count;
 	struct held held[];
 };
 
-/* For the work on each; one alone is done by whoever calls, and so is what no thread can be had for. */
-static void run_all(struct spw_vfio_hold *hold, void *(*work)(void *))
+/* All but the first get a thread. Return: 0; why there were no more, as a negative errno. */
+static int start_threads(struct spw_vfio_hold *hold, void *(*work)(void *))
 {
 	sigset_t all, before;
+	int error = 0;
 
 	/* The program's signals are for its own threads. */
 	(void)sigfillset(&all);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	for (unsigned i = 1; i < hold->count; i++)
-		hold->held[i].has_thread = pthread_create(&hold->held[i].thread, NULL, work, &hold->held[i]) == 0;
+	for (unsigned i = 1; i < hold->count && error == 0; i++) {
+		error = pthread_create(&hold->held[i].thread, NULL, work, &hold->held[i]);
+		hold->held[i].has_thread = error == 0;
+	}
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -error;
+}
+
+/* For the work on each; what no thread can be had for is done by whoever calls, one after the other. */
+static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(void *))
+{
+	int error = start_threads(hold, work);
+	unsigned alone = 0;
+
+	for (unsigned i = 0; i < hold->count; i++)
+		alone += !hold->held[i].has_thread;
+	if (error)
+		spw_log(&hold->log, SPW_LOG_INFO,
+			"vfio: %u of %u controllers are %s one after the other, as no more threads can be started: %s",
+			alone, hold->count, what, spw_strerror(error));
 	for (unsigned i = 0; i < hold->count; i++)
 		if (!hold->held[i].has_thread)
 			(void)work(&hold->held[i]);
@@ -442,7 +461,7 @@ static void *hold_one(void *context)
 	return NULL;
 }
 
-struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count)
+struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count, const struct spw_log *log)
 {
 	struct spw_vfio_hold *hold;
 	unsigned names = 0;
@@ -452,10 +471,12 @@ struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count)
 	hold = new_hold(names);
 	if (!hold)
 		return NULL;
+	if (log)
+		hold->log = *log;
 	for (unsigned i = 0; i < count; i++)
 		if (spw_vfio_is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
-	run_all(hold, hold_one);
+	run_all(hold, "opened", hold_one);
 	return hold;
 }
 
@@ -473,6 +494,7 @@ struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], uns
 	for (unsigned i = 0; i < count; i++) {
 		if (!devices[i] || !devices[i]->vfio)
 			continue;
+		hold->log = devices[i]->log;
 		hold->held[hold->count].holding = devices[i]->vfio->holding;
 		hold->held[hold->count++].holding->holds++;
 	}
@@ -507,7 +529,7 @@ void spw_vfio_let_go(struct spw_vfio_hold *hold)
 		hold->held[hold->count++] = (struct held){.holding = h};
 	}
 	(void)pthread_mutex_unlock(&lock);
-	run_all(hold, close_one);
+	run_all(hold, "closed", close_one);
 	(void)pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < hold->count; i++)
 		forget_holding(hold->held[i].holding);

@@ -77,11 +77,12 @@ void spw_vfio_close(struct spw_vfio_namespace *ns);
 /*
  * Have the controllers of those of @paths that are such names open, all of them at the same time, and keep them so:
  * opening takes a tenth of a second each, for the kernel resets them, and whoever opens these devices one after the
- * other then waits for none. One that cannot be opened is not held: opening its device says why.
+ * other then waits for none. One that cannot be opened is not held: opening its device says why. Those that no thread
+ * can be had for take turns, which is logged.
  * Return: NULL when there is nothing to be gained, or no memory.
  */
 struct spw_vfio_hold; /* opaque */
-struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count);
+struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count, const struct spw_log *log);
 
 /*
  * The same for controllers that are open, for whoever is about to close these devices: letting go of them shuts them

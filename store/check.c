@@ -383,11 +383,25 @@ static int verify_set(const struct candidate *candidates, unsigned count)
 	return missing_error(of, present);
 }
 
+/* Some may be NULL. What is behind vfio is shut down at the same time. */
+static void close_devices(struct spw_device *const devices[], unsigned count)
+{
+	struct spw_vfio_hold *hold = spw_vfio_hold_open(devices, count);
+
+	for (unsigned i = 0; i < count; i++)
+		spw_device_close(devices[i]);
+	spw_vfio_let_go(hold);
+}
+
 static void close_candidates(struct candidate *candidates, unsigned count)
 {
-	for (unsigned i = 0; candidates && i < count; i++)
-		if (candidates[i].device)
-			spw_device_close(candidates[i].device);
+	struct spw_device *devices[SPW_DRIVES_MAX] = {NULL};
+
+	if (!candidates)
+		return;
+	for (unsigned i = 0; i < count; i++)
+		devices[i] = candidates[i].device;
+	close_devices(devices, count);
 	free(candidates);
 }
 
@@ -395,7 +409,7 @@ static void close_candidates(struct candidate *candidates, unsigned count)
 static void examine_each(struct candidate *candidates, const char *const paths[], unsigned count, bool read_only,
 			 const struct spw_log *log)
 {
-	struct spw_vfio_hold *hold = spw_vfio_hold(paths, count);
+	struct spw_vfio_hold *hold = spw_vfio_hold(paths, count, log);
 
 	for (unsigned i = 0; i < count; i++) {
 		struct candidate *candidate = &candidates[i];
@@ -473,11 +487,8 @@ out:
 
 void spw_assembly_close(struct spw_assembly *assembly)
 {
-	struct spw_vfio_hold *hold = spw_vfio_hold_open(assembly->devices, assembly->devices ? assembly->count : 0);
-
-	for (unsigned i = 0; assembly->devices && i < assembly->count; i++)
-		spw_device_close(assembly->devices[i]);
-	spw_vfio_let_go(hold);
+	if (assembly->devices)
+		close_devices(assembly->devices, assembly->count);
 	free(assembly->devices);
 	free(assembly->superblocks);
 	memset(assembly, 0, sizeof(*assembly));

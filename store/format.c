@@ -369,7 +369,7 @@ static int open_targets(struct format_run *run, const char *const paths[], unsig
 	run->count = count;
 	for (unsigned i = 0; i < count; i++)
 		run->targets[i].path = paths[i];
-	run->hold = spw_vfio_hold(paths, count);
+	run->hold = spw_vfio_hold(paths, count, run->log);
 	return 0;
 }
 

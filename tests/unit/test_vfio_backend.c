@@ -572,9 +572,9 @@ static void test_several_opened_at_once(void **state)
 	device = NULL;
 	assert_true(fake.closed);
 	/* Nothing to be gained. */
-	assert_null(spw_vfio_hold(paths, 2));
+	assert_null(spw_vfio_hold(paths, 2, NULL));
 	assert_true(fake.closed);
-	hold = spw_vfio_hold(paths, 4);
+	hold = spw_vfio_hold(paths, 4, NULL);
 	assert_non_null(hold);
 	assert_int_equal(fake.opens, 2);
 	assert_false(fake.closed);
@@ -667,11 +667,7 @@ static void test_mixed_with_a_file(void **state)
 		assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
 	assert_true(fake.cut);
 	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
-	make_io(0, SPW_READ, memory, 4096, 0);
-	ios[0].device = 1;
-	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(results[0], 4096);
+	assert_int_equal(run_on(1, SPW_READ, memory, 4096, 0), 4096);
 	spw_queue_close(queue);
 	queue = NULL;
 	spw_device_close(both[1]);

@@ -3,8 +3,10 @@
  * tests/unit/test_vfio_hold.c - controllers opened and closed at the same time, each of which waits for all the others
  * to get as far
  */
-/* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin */
+/* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin spw_vfio_command */
+/* wrap: pthread_create */
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +18,8 @@
 #include <time.h>
 
 #include <cmocka.h>
+
+#include <spillway/store.h>
 
 #include "engine/device.h"
 #include "engine/vfio_controller.h"
@@ -31,6 +35,19 @@ static struct spw_vfio_link links[CONTROLLERS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static unsigned wanted, arrived, alone, open_now, opens, closes;
+static unsigned threads_left; /* that can be started */
+static char said[1024];
+
+static void collect(void *context, enum spw_log_level level, const char *message)
+{
+	size_t used = strlen(said);
+
+	(void)context;
+	(void)level;
+	(void)snprintf(said + used, sizeof(said) - used, "%s\n", message);
+}
+
+static const struct spw_log listener = {.write = collect};
 
 /* Return when @wanted have called it. One that waits in vain is counted. */
 static void meet(void)
@@ -105,10 +122,40 @@ int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller, const union sp
 	return 0;
 }
 
+/* There is nothing on it. */
+int __wrap_spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
+			    uint32_t len_bytes, bool sends, bool fetches);
+
+int __wrap_spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
+			    uint32_t len_bytes, bool sends, bool fetches)
+{
+	(void)controller;
+	(void)command;
+	(void)sends;
+	if (fetches)
+		memset(data, 0, len_bytes);
+	return 0;
+}
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *context);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *context)
+{
+	if (threads_left == 0)
+		return EAGAIN;
+	threads_left--;
+	return __real_pthread_create(thread, attributes, work, context);
+}
+
 static void open_all(struct spw_device *devices[], unsigned count)
 {
+	struct spw_device_opts opts;
+
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.log = listener;
 	for (unsigned i = 0; i < count; i++)
-		assert_int_equal(spw_device_open(paths[i], NULL, &devices[i]), 0);
+		assert_int_equal(spw_device_open(paths[i], &opts, &devices[i]), 0);
 }
 
 static void close_all(struct spw_device *const devices[], unsigned count)
@@ -125,7 +172,7 @@ static void test_opened_and_closed_at_the_same_time(void **state)
 	(void)state;
 	wanted = CONTROLLERS;
 	/* Two namespaces of one controller among them. */
-	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths));
+	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
 	assert_non_null(hold);
 	assert_int_equal(open_now, CONTROLLERS);
 	open_all(devices, SPW_ARRAY_LEN(paths));
@@ -138,7 +185,7 @@ static void test_opened_and_closed_at_the_same_time(void **state)
 	spw_vfio_let_go(hold);
 	assert_int_equal(open_now, 0);
 	/* What nobody has opened meanwhile is closed at once, too. */
-	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths));
+	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
 	spw_vfio_let_go(hold);
 	assert_int_equal(open_now, 0);
 	assert_int_equal(opens, 2 * CONTROLLERS);
@@ -179,10 +226,63 @@ static void test_what_others_have_stays_open(void **state)
 	assert_int_equal(alone, 0);
 }
 
+/* All are held all the same, which takes longer, and is said. */
+static void test_without_threads(void **state)
+{
+	struct spw_device *devices[CONTROLLERS];
+
+	(void)state;
+	for (unsigned threads = 0; threads < CONTROLLERS - 1; threads++) {
+		struct spw_vfio_hold *hold;
+		char words[64];
+
+		said[0] = '\0';
+		threads_left = threads;
+		hold = spw_vfio_hold(paths, CONTROLLERS, &listener);
+		assert_non_null(hold);
+		assert_int_equal(open_now, CONTROLLERS);
+		(void)snprintf(words, sizeof(words), "%u of %u controllers are opened one after the other",
+			       CONTROLLERS - threads, CONTROLLERS);
+		assert_non_null(strstr(said, words));
+		opens = 0;
+		open_all(devices, CONTROLLERS);
+		assert_int_equal(opens, 0);
+		spw_vfio_let_go(hold);
+		said[0] = '\0';
+		hold = spw_vfio_hold_open(devices, CONTROLLERS);
+		close_all(devices, CONTROLLERS);
+		assert_int_equal(open_now, CONTROLLERS);
+		threads_left = threads;
+		spw_vfio_let_go(hold);
+		assert_int_equal(open_now, 0);
+		(void)snprintf(words, sizeof(words), "%u of %u controllers are closed one after the other",
+			       CONTROLLERS - threads, CONTROLLERS);
+		assert_non_null(strstr(said, words));
+	}
+}
+
+/* A store that cannot be opened gives its controllers back at the same time, too. */
+static void test_a_failed_open(void **state)
+{
+	struct spw_store_opts opts;
+	struct spw_store *store;
+
+	(void)state;
+	wanted = CONTROLLERS;
+	spw_store_opts_init(&opts, sizeof(opts));
+	assert_true(spw_store_open(paths, CONTROLLERS, &opts, &store) < 0);
+	assert_int_equal(opens, CONTROLLERS);
+	assert_int_equal(closes, CONTROLLERS);
+	assert_int_equal(open_now, 0);
+	assert_int_equal(alone, 0);
+}
+
 static int begin(void **state)
 {
 	(void)state;
 	wanted = 1;
+	threads_left = UINT_MAX;
+	said[0] = '\0';
 	arrived = alone = open_now = opens = closes = 0;
 	for (unsigned i = 0; i < CONTROLLERS; i++) {
 		links[i] = (struct spw_vfio_link){.numa_node = -1, .wanted_back = -1};
@@ -196,6 +296,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_opened_and_closed_at_the_same_time, begin),
 		cmocka_unit_test_setup(test_what_others_have_stays_open, begin),
+		cmocka_unit_test_setup(test_without_threads, begin),
+		cmocka_unit_test_setup(test_a_failed_open, begin),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
