@@ -24,6 +24,7 @@ void version_drop(struct version *version)
 	if (!version || --version->references > 0)
 		return;
 	Py_DECREF(version->witness);
+	Py_XDECREF(version->counter);
 	PyMem_Free(version);
 }
 
@@ -32,6 +33,8 @@ static PyObject *version_witness(const struct version *version)
 {
 	PyObject *witness = NULL;
 
+	if (version->counter)
+		return new_ref(version->counter);
 #if PY_VERSION_HEX >= 0x030D0000
 	(void)PyWeakref_GetRef(version->witness, &witness);
 #else
@@ -69,7 +72,7 @@ int raise_modified(PyObject *tensor, int64_t expected)
 	return -1;
 }
 
-int version_check(const struct version *version)
+int version_check(const struct version *version, PyObject *shown)
 {
 	PyObject *witness = version_witness(version);
 	int64_t now = version->number;
@@ -78,9 +81,40 @@ int version_check(const struct version *version)
 	if (witness)
 		rc = version_number(witness, &now);
 	if (rc == 0 && (version->modified || now != version->number))
-		rc = raise_modified(witness, version->number);
+		rc = raise_modified(shown ? shown : version->counter ? NULL : witness, version->number);
 	Py_XDECREF(witness);
 	return rc;
+}
+
+/* A tensor with the version counter of one, and with the memory, the type and the shape of another. */
+static PyObject *tensor_counted_by(PyObject *counter, PyObject *memory)
+{
+	PyObject *tensor = PyObject_CallOneArg(torch.detach, counter);
+
+	if (tensor && Py_TYPE(torch.data)->tp_descr_set(torch.data, tensor, memory))
+		Py_CLEAR(tensor);
+	return tensor;
+}
+
+int version_watch(struct version *version, PyObject *tensor)
+{
+	PyObject *counter;
+
+	if (version->counter)
+		return 0;
+	counter = tensor_counted_by(tensor, torch.nothing);
+	if (!counter)
+		return -1;
+	if (version->counter)
+		Py_DECREF(counter); /* another thread was faster */
+	else
+		version->counter = counter;
+	return 0;
+}
+
+PyObject *version_lend(struct version *version, PyObject *memory)
+{
+	return version->counter ? tensor_counted_by(version->counter, memory) : new_ref(memory);
 }
 
 static void record_dealloc(PyObject *object)

@@ -45,12 +45,13 @@ struct library {
 struct torch {
 	PyObject *tensor_type, *strided;
 	/* attributes of a tensor: descriptors */
-	PyObject *layout, *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape;
+	PyObject *layout, *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data;
 	/* methods of a tensor */
 	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view;
 	/* of a storage */
 	PyObject *cdata, *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
 	PyObject *from_dlpack;
+	PyObject *nothing; /* a tensor without memory */
 	/* of torch.py */
 	PyObject *plain, *flagged, *on, *raise_modified;
 };
@@ -159,6 +160,11 @@ struct version {
 	int64_t number;    /* the tensor's version counter when it was saved */
 	uint64_t epoch;    /* what the cache knows it by */
 	PyObject *witness; /* weak: a tensor that shares the version counter with all others */
+	/*
+	 * A tensor that shares it too and has no memory: of what may leave memory. What is read back is handed out with the
+	 * same counter, for the next use may get the same memory. NULL: there is none.
+	 */
+	PyObject *counter;
 };
 
 /* A storage that is or was alive. While this holds it weakly no other can have its identity. */
@@ -177,8 +183,12 @@ static inline struct version *version_hold(struct version *version)
 }
 
 void version_drop(struct version *version);
-/* Fails if the content was modified. */
-int version_check(const struct version *version);
+/* Fails if the content was modified, also in the memory that it was read back to. @shown: of this use, or NULL */
+int version_check(const struct version *version, PyObject *shown);
+/* From now on it is seen for good when it is modified. @tensor has the content. Return: 0; -1 */
+int version_watch(struct version *version, PyObject *tensor);
+/* @memory, that was read back, as it is handed out. */
+PyObject *version_lend(struct version *version, PyObject *memory);
 /* Sets the exception of PyTorch's own check. Return: -1 */
 int raise_modified(PyObject *tensor, int64_t expected);
 

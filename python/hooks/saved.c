@@ -277,6 +277,8 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	else
 		saved->token = offer->owner;
 	saved->id = id.value;
+	if (result == SPW_OFFER_SPILL && version_watch(saved->version, held))
+		return -1;
 	return result < 0;
 }
 
@@ -412,9 +414,10 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 /* The use that take began ends with the last tensor on the memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
-	PyObject *tensor = lent_tensor(saved->session->lent, taken, saved->dtype, saved->sizes, saved_dims(saved));
-	PyObject *flagged;
+	PyObject *memory = lent_tensor(saved->session->lent, taken, saved->dtype, saved->sizes, saved_dims(saved));
+	PyObject *tensor = memory ? version_lend(saved->version, memory) : NULL, *flagged;
 
+	Py_XDECREF(memory);
 	if (!tensor || (!saved->conj && !saved->neg))
 		return tensor;
 	flagged = PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj, saved->neg);
@@ -432,7 +435,7 @@ static void take_failed(struct saved *saved, int result)
 		return;
 	/* Memory that was modified during its write fails its checksum: the modification is the fault, not the drive. */
 	session_drain(session);
-	if (version_check(saved->version) == 0)
+	if (version_check(saved->version, NULL) == 0)
 		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
 	Py_DECREF(error);
 }
@@ -472,7 +475,7 @@ static PyObject *use(struct saved *saved)
 		if (!tensor && PyErr_Occurred())
 			return NULL;
 	}
-	if (version_check(saved->version))
+	if (version_check(saved->version, tensor))
 		Py_CLEAR(tensor);
 	return tensor;
 }

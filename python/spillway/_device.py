@@ -36,7 +36,7 @@ from torch import Tensor
 from . import _library
 from ._library import SpillwayError, blocking, check, fast
 from ._device_plan import Busy, DevicePlan, Row
-from ._torch_compat import NOTHING, counted_by, storage_of
+from ._torch_compat import storage_of
 from .report import DeviceStats
 from .store import Store
 
@@ -155,7 +155,7 @@ class Entry:
     """
 
     __slots__ = ("key", "version", "begin", "length", "device", "tensor", "produced", "copied", "slot", "thing", "request",
-                 "reading", "users", "uses_left", "base", "arrived", "lent", "index", "kept", "row", "__weakref__")
+                 "reading", "users", "uses_left", "base", "arrived", "index", "kept", "row", "__weakref__")
 
     def __init__(
         self, key: Tuple[int, int], version: Any, begin: int, length: int, tensor: Tensor, slot: Optional[_Slot]
@@ -178,7 +178,6 @@ class Entry:
         self.uses_left = 0  # by users that did not use it yet, if each does once
         self.base: Optional[Tensor] = None  # on the device again, until the last use or as long as there are several users
         self.arrived: Any = None
-        self.lent: Optional[Tensor] = None  # shares the version counter of what was handed out last, and has no memory
         self.index = 0
 
     def stored(self) -> bool:
@@ -299,11 +298,8 @@ class DevicePath:
                     self._stats.bytes_forwarded += entry.length
                 self._read_ahead(entry, again)
                 return entry.tensor, 0
-            if entry.lent is not None and entry.lent._version:
-                entry.version.modified = True
             if entry.base is None:
                 base, arrived = self._copy_in(entry)
-                entry.lent = counted_by(base, NOTHING)
             else:
                 base, arrived = entry.base, entry.arrived
             table.wait(consumer, arrived)
@@ -475,7 +471,7 @@ class DevicePath:
             self._stats.bytes_forwarded += entry.length  # the slot is needed still, by a put or as the only place
         else:
             self._leave_slot(entry)
-        return base.data, arrived  # which counts changes from 0, whatever the copy counts as
+        return base, arrived
 
     def _filled(self, entry: Entry) -> _Slot:
         """The entry's slot with its bytes. Waits for the drives if they have them."""

@@ -13,7 +13,7 @@ import logging
 import os
 import warnings
 from ctypes import c_void_p, cast
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("spillway")
 
 _FUNCTIONS = ("spw_cache_offer_hint", "spw_cache_take", "spw_cache_return", "spw_cache_release", "spw_cache_drain")
 _ATTRIBUTES = {"layout": "layout", "is_cpu": "is_cpu", "is_leaf": "is_leaf", "requires_grad": "requires_grad",
-               "dtype": "dtype", "version": "_version", "shape": "shape"}
+               "dtype": "dtype", "version": "_version", "shape": "shape", "data": "data"}
 _METHODS = ("detach", "stride", "storage_offset", "is_neg", "is_conj", "as_strided", "view")
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
 _CODES = {
@@ -74,7 +74,7 @@ def _types() -> List[Tuple[torch.dtype, int, int, int, bool, bool]]:
     return rows
 
 
-def _things(helpers: Dict[str, Callable[..., Any]]) -> Dict[str, Any]:
+def _things(helpers: Dict[str, Any]) -> Dict[str, Any]:
     storage = type(storage_of(torch.empty(1)))
     things: Dict[str, Any] = {name: inspect.getattr_static(torch.Tensor, theirs) for name, theirs in _ATTRIBUTES.items()}
     things.update({name: getattr(torch.Tensor, name) for name in _METHODS})
@@ -94,7 +94,7 @@ def _things(helpers: Dict[str, Callable[..., Any]]) -> Dict[str, Any]:
     return things
 
 
-def _connected(module: Any, helpers: Dict[str, Callable[..., Any]]) -> Any:
+def _connected(module: Any, helpers: Dict[str, Any]) -> Any:
     if module.VERSION != _library.VERSION:
         raise ImportError(f"{module.__file__} is version {module.VERSION}, this package is version {_library.VERSION}")
     addresses = tuple(cast(getattr(_library.fast, name), c_void_p).value for name in _FUNCTIONS)
@@ -102,7 +102,7 @@ def _connected(module: Any, helpers: Dict[str, Callable[..., Any]]) -> Any:
     return module
 
 
-def load(helpers: Dict[str, Callable[..., Any]]) -> Optional[Any]:
+def load(helpers: Dict[str, Any]) -> Optional[Any]:
     """The module, ready for use; None: do without it.
 
     :raises ImportError: it is demanded, and cannot be had

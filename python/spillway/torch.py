@@ -16,10 +16,9 @@ decides what is written, kept, read ahead and handed back); every tensor comes b
 What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of them), tensors that
 are not plain dense tensors in host memory or on a CUDA device, and tensors without elements.
 
-In-place modification. PyTorch raises in backward when a saved tensor was modified after it was saved. So does this:
-always while the tensor's bytes were still in memory when it was modified, and afterwards as long as the tensor itself
-is alive. A modification that nobody can see any more is harmless: the gradient is computed from the bytes that were
-saved.
+In-place modification. PyTorch raises in backward when a saved tensor was modified after it was saved, by whomever: also by
+a backward pass that was handed it. So does this, wherever the bytes are. What PyTorch does not count (through .data,
+through NumPy) is not seen by it either.
 
 Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a SpillwayError; PyTorch hands it
 on as a RuntimeError that has its text. Wrong bytes are never handed to autograd.
@@ -47,7 +46,7 @@ from . import _library, _native
 from ._library import SpillwayError, blocking, fast
 from ._steptrace import StepTrace
 from ._torch_compat import WeakStorage, in_backward, register_forward_pre_hook, storage_of
-from .cache import HINT_PIN, OFFER_DEDUP, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
+from .cache import HINT_PIN, OFFER_DEDUP, OFFER_SPILL, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
 from .report import DeviceStats, Progress, table_of
 from .store import Path, Store
 
@@ -70,32 +69,56 @@ _SPILLED = ("cpu", "cuda")  # devices whose tensors spill
 _STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 
+_NOTHING = torch.empty(0)
+
+
+def _counted_by(counter: Tensor, memory: Tensor) -> Tensor:
+    """A tensor with the version counter of one tensor, and with the memory, the type and the shape of another."""
+    tensor = counter.detach()
+    tensor.data = memory
+    return tensor
+
+
 class _Version:
     """One content of one storage: what all tensors saved from it have in common."""
 
-    __slots__ = ("number", "epoch", "modified", "witness")
+    __slots__ = ("number", "epoch", "modified", "witness", "counter")
 
     def __init__(self, tensor: Tensor, number: int, epoch: int) -> None:
         self.number = number  # the tensor's version counter when it was saved
         self.epoch = epoch  # what the cache knows it by
         self.modified = False  # changed in place while its bytes were not yet safe
         self.witness = weakref.ref(tensor)  # shares the version counter with all others
+        # A tensor that shares it too and has no memory: of what may leave memory.
+        self.counter: Optional[Tensor] = None
 
-    def check(self) -> None:
-        witness = self.witness()
+    def watch(self, tensor: Tensor) -> None:
+        """From now on it is seen for good when the content, which ``tensor`` has, is modified."""
+        if self.counter is None:
+            self.counter = _counted_by(tensor, _NOTHING)
+
+    def lend(self, memory: Tensor) -> Tensor:
+        """What was read back, as it is handed out: with the same counter, for the next use may get the same memory."""
+        return memory if self.counter is None else _counted_by(self.counter, memory)
+
+    def check(self, shown: Optional[Tensor] = None) -> None:
+        """
+        :param shown: a tensor of this use, for the words
+        """
+        witness = self.witness() if self.counter is None else self.counter
         if self.modified or (witness is not None and witness._version != self.number):
-            _raise_modified(witness, self.number)
+            _raise_modified(self.witness() if shown is None else shown, self.number)
 
     def current(self, number: int) -> bool:
         """Whether a tensor of this storage that has version ``number`` now still has the same content."""
         if number != self.number or self.modified:
             return False
-        witness = self.witness()
+        witness = self.witness() if self.counter is None else self.counter
         return witness is None or witness._version == number
 
 
 def _raise_modified(tensor: Optional[Tensor], expected: int) -> None:
-    what = "" if tensor is None else f": [{tensor.type()} {list(tensor.size())}], is at version {tensor._version}"
+    what = "" if tensor is None else f": [{tensor.type()} {list(tensor.size())}] is at version {tensor._version}"
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation"
         f"{what}; expected version {expected} instead. "
@@ -210,14 +233,13 @@ class _Saved:
         if base.dtype is self.dtype:
             tensor = base.as_strided(self.size, self.stride, offset)
         else:
-            empty = torch.empty(0, dtype=self.dtype, device=base.device)
-            tensor = empty.set_(storage_of(base), offset, self.size, self.stride)
+            tensor = _of_type(base, self.dtype, offset, self.size, self.stride)
         return self._flagged(tensor)
 
     def on_bytes(self, lease: _Lease, offset: int) -> Tensor:
         """This tensor on any address; for storages that do not begin at a multiple of the element."""
         elements = self.length // self.itemsize
-        flat = torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset)
+        flat = self.version.lend(torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset))
         return self._flagged(flat.as_strided(self.size, self.stride, 0))
 
     def _flagged(self, tensor: Tensor) -> Tensor:
@@ -335,6 +357,8 @@ class _Session:
             return None
         if result == OFFER_DEDUP:
             del self._owners[token]
+        elif result == OFFER_SPILL:
+            version.watch(held)
         saved.id = number.value
         self._note_end(saved, self._ended, saved.id)
         self._offers.append(structs)
@@ -351,6 +375,8 @@ class _Session:
         entry = self.device.save(held, (record.key, version.epoch), version, saved.offset, saved.length, saved)
         if entry is None:
             return None
+        if not entry.kept:
+            version.watch(held)
         saved.entry = entry
         return saved
 
@@ -359,10 +385,11 @@ class _Session:
         self.unpacked = True
         began = time.perf_counter_ns() if self.tracer is not None else 0
         base, start = self.device.load(saved.entry)
-        saved.version.check()
+        tensor = saved.on(saved.version.lend(base), start)
+        saved.version.check(tensor)
         if began:
             self._trace("use", began, saved.length, None)
-        return saved.on(base, start)
+        return tensor
 
     def unpack(self, saved: _Saved) -> Tensor:
         self.unpacked = True
@@ -375,7 +402,7 @@ class _Session:
             else:
                 tensor = self._from_owner(saved, token)
         self._drain_after(saved.length)
-        saved.version.check()
+        saved.version.check(tensor)
         if began:
             self._trace("use", began, saved.length, saved)
         return tensor
@@ -433,7 +460,7 @@ class _Session:
             base = torch.frombuffer(lease, dtype=torch.uint8, count=total)
         else:
             base = torch.frombuffer(lease, dtype=saved.dtype, count=total // itemsize)
-        return saved.on(base, saved.offset - before)
+        return saved.on(saved.version.lend(base), saved.offset - before)
 
     def _note_end(self, thing: Any, ended: List[_End], number: int) -> None:
         end = _End(thing, ended.append)
@@ -532,12 +559,20 @@ def _flagged(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
 
 def _on(held: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: int, conj: bool, neg: bool) -> Tensor:
     """A tensor of any type on the storage of another one."""
-    empty = torch.empty(0, dtype=dtype, device=held.device)
-    return _flagged(empty.set_(storage_of(held), offset_bytes // empty.element_size(), size, stride), conj, neg)
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    return _flagged(_of_type(held, dtype, offset_bytes // itemsize, size, stride), conj, neg)
+
+
+def _of_type(base: Tensor, dtype: torch.dtype, offset: int, size: Any, stride: Any) -> Tensor:
+    """A tensor of any type on the storage of another one, with whose changes it counts its own."""
+    empty = torch.empty(0, dtype=dtype, device=base.device)
+    return _counted_by(base, empty.set_(storage_of(base), offset, size, stride))
 
 
 # The hooks in C, or None.
-_hooks = _native.load({"plain": _plain_with, "flagged": _flagged, "on": _on, "raise_modified": _raise_modified})
+_hooks = _native.load(
+    {"plain": _plain_with, "flagged": _flagged, "on": _on, "raise_modified": _raise_modified, "nothing": _NOTHING}
+)
 
 
 class _FastSession(*(() if _hooks is None else (_hooks.Session,)), _Session):  # type: ignore[misc]

@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_changed.py - what a backward pass changes in place of what it was handed: as without spillway
+"""Each program runs twice, without spillway and with it: both give the same gradients, or both the same error."""
+import contextlib
+import gc
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import spillway
+import spillway.torch
+from conftest import emptied, make_drives
+from offloading import Nothing, left_in, settle
+
+
+@pytest.fixture(scope="module")
+def one_store():
+    folder = Path(tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR", "/var/tmp")))
+    try:
+        drives = make_drives(folder, 2, 64 << 20)
+        spillway.format_store(drives)
+        with spillway.Store(drives) as opened:
+            yield opened
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def store(one_store):
+    """The same for all tests here, empty again after each."""
+    yield one_store
+    assert emptied(one_store), f"the test left objects in the store: {one_store.stats()}"
+
+
+INPLACE = "modified by an inplace operation"
+
+
+class Change(torch.autograd.Function):
+    """Saves tensors, and changes the first by ``change`` in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x, change, *saved):
+        ctx.save_for_backward(*saved)
+        ctx.change, ctx.count = change, len(saved)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        tensors = ctx.saved_tensors
+        if ctx.change is not None:
+            with torch.no_grad():
+                ctx.change(tensors[0])
+        return (gradient, None) + (None,) * ctx.count
+
+
+class Scaled(torch.autograd.Function):
+    """exp(), that computes its gradient in what it saved, as fused losses do to spare memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return y.mul_(gradient)
+
+
+class Computed(torch.autograd.Function):
+    """exp(), whose gradient is what it saved: right for a sum."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0]
+
+
+class Where:
+    """Where the bytes are when they are used."""
+
+    def __init__(self, store, what):
+        self.off = None
+        self.what = what
+        if what != "without":
+            self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=1 << 30 if what == "kept" else 1)
+
+    def context(self):
+        return self.off if self.off is not None else contextlib.nullcontext()
+
+    def saved(self):
+        """All that was saved is where it is meant to be."""
+        if self.what == "stored":
+            settle(self.off)
+
+
+def outcome(program, where):
+    torch.manual_seed(5)
+    try:
+        got = program(where)
+        got = got and [gradient.clone() for gradient in got]  # they may lie in memory of the cache
+    except RuntimeError as error:
+        assert INPLACE in str(error)
+        got = INPLACE
+    if where.off is not None:
+        gc.collect()
+        assert left_in(where.off) == (0, 0, 0)
+    return got
+
+
+def same(program, store, what):
+    expected = outcome(program, Where(store, "without"))
+    got = outcome(program, Where(store, what))
+    if expected is INPLACE or got is INPLACE:
+        assert got is expected
+    else:
+        assert len(got) == len(expected) and all(torch.equal(a, b) for a, b in zip(got, expected))
+    return expected
+
+
+@pytest.fixture(params=["stored", "forwarded", "kept"])
+def what(request):
+    return request.param
+
+
+def leaf(*size, dtype=torch.float32):
+    return torch.randn(*(size or (20000,)), dtype=dtype, requires_grad=True)
+
+
+# ---- Errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_graph_is_used_again(store, what):
+    def program(where):
+        x = leaf()
+        with where.context():
+            z = (2 * Scaled.apply(x)).sum()
+            where.saved()
+            z.backward(retain_graph=True)
+            assert torch.equal(x.grad, 2 * x.detach().exp())
+            z.backward()
+
+    assert same(program, store, what) is INPLACE
+
+
+def test_the_words(store):
+    def program(where):
+        with where.context():
+            z = Scaled.apply(leaf(300)).sum()
+            where.saved()
+            z.backward(retain_graph=True)
+            with pytest.raises(RuntimeError, match=INPLACE) as caught:
+                z.backward()
+        return str(caught.value)
+
+    for what in ("without", "stored", "forwarded"):
+        text = program(Where(store, what))
+        assert "operation: [torch.FloatTensor [300]] is at version 1; expected version 0 instead" in text, what
+    gc.collect()
+
+
+CHANGES = {
+    "itself": lambda t: t.mul_(2),
+    "a part": lambda t: t[3:5].zero_(),
+    "detached": lambda t: t.detach().add_(1),
+    "an alias": lambda t: t.view(-1).neg_(),
+    "as another type": lambda t: t.view(torch.int32).add_(1),
+    "the last bytes": lambda t: t.flatten()[-1:].fill_(7),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_operation_saved_it(store, what, change):
+    def program(where):
+        x = leaf()
+        with where.context():
+            y = x * 1
+            a = y.sin()
+            b = Change.apply(a, CHANGES[change], y)  # the later one is used first
+            where.saved()
+            b.sum().backward()
+        return [x.grad]
+
+    assert same(program, store, what) is INPLACE
+
+
+VIEWS = {
+    "a slice": lambda y: y[7:9000],
+    "transposed": lambda y: y.view(100, 200).t(),
+    "expanded": lambda y: y[:50].view(50, 1).expand(50, 9),
+    "as another type": lambda y: y.view(torch.int32),
+    "as a shorter type": lambda y: y.view(torch.float16),
+    "as booleans": lambda y: y.view(torch.uint8).bitwise_and_(1).view(torch.bool),
+}
+
+
+@pytest.mark.parametrize("changed_first", [True, False], ids=["the view is changed", "the storage is changed"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_of_one_storage(store, what, view, changed_first):
+    """They are handed out on the same memory."""
+    def program(where):
+        x = leaf(1)
+        with where.context():
+            y = torch.randn(20000)
+            seen = VIEWS[view](y)
+            one, other = (seen, y) if changed_first else (y, seen)
+            z = Change.apply(x, None, other)
+            z = Change.apply(z, lambda t: t.view(-1)[:3].zero_() if t.is_contiguous() else t[:1, :1].zero_(), one)
+            del y, seen, one, other
+            where.saved()
+            z.sum().backward()
+        return [x.grad]
+
+    assert same(program, store, what) is INPLACE
+
+
+LAZY = {
+    "conj": lambda c: c.conj(),
+    "conj of a view": lambda c: c.view(100, 50).t().conj(),
+    "imaginary part": lambda c: c.imag,
+    "of the conjugate": lambda c: c.conj().imag,
+    "negated": lambda c: torch._neg_view(c.real),
+}
+
+
+@pytest.mark.parametrize("make", LAZY)
+@pytest.mark.parametrize("changed_first", [True, False])
+def test_lazy_views(store, what, make, changed_first):
+    def program(where):
+        x = leaf(1)
+        with where.context():
+            y = torch.randn(5000, dtype=torch.complex64)
+            seen = LAZY[make](y)
+            one, other = (seen, y) if changed_first else (y, seen)
+            z = Change.apply(Change.apply(x, None, other), lambda t: t.mul_(2), one)
+            del y, seen, one, other
+            where.saved()
+            z.sum().backward()
+        return [x.grad]
+
+    assert same(program, store, what) is INPLACE
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.int64, torch.complex128])
+def test_types(store, what, dtype):
+    def program(where):
+        x = leaf(1)
+        with where.context():
+            z = Change.apply(x, lambda t: t.zero_(), torch.ones(5000, dtype=dtype)).sum()
+            where.saved()
+            z.backward(retain_graph=True)
+            z.backward()
+
+    assert same(program, store, what) is INPLACE
+
+
+def test_it_is_changed_between_the_uses(store, what):
+    """By whoever got it from the backward pass, and held it beyond that; and once more after it was used again."""
+    def program(where):
+        x, held = leaf(1), []
+        with where.context():
+            z = Change.apply(x, held.append, torch.randn(20000)).sum()
+            where.saved()
+            z.backward(retain_graph=True)
+            z.backward(retain_graph=True)
+            held[0].zero_()
+            z.backward()
+
+    assert same(program, store, what) is INPLACE
+
+
+def test_in_another_thread(store, what):
+    def program(where):
+        x, errors = leaf(), []
+
+        def use(output):
+            try:
+                output.sum().backward()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        with where.context():
+            y = x * 1
+            outputs = [y.sin(), Change.apply(x, lambda t: t.zero_(), y)]
+            where.saved()
+            while outputs:
+                thread = threading.Thread(target=use, args=(outputs.pop(),))
+                thread.start()
+                thread.join()
+        assert len(errors) == 1 and INPLACE in errors[0]
+        return [x.grad]
+
+    same(program, store, what)
+
+
+def test_by_several_threads_at_once(store, what):
+    """Whoever is first changes it; all that come later are told so, and none gets changed bytes."""
+    off = Where(store, what).off
+    count = 8
+    y = torch.randn(20000)
+    expected, got, errors = y.clone(), [], []
+
+    def keep_and_change(tensor):
+        got.append(torch.equal(tensor, expected))
+        barrier.wait()
+        tensor.zero_()
+
+    barrier = threading.Barrier(count)
+    x = leaf(1)
+    with off:
+        outputs = [Change.apply(x, keep_and_change, y) for _ in range(2 * count)]
+        del y
+        if what == "stored":
+            settle(off)
+
+    def use(output):
+        try:
+            output.backward()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    for _ in range(2):  # at once, then the others
+        threads = [threading.Thread(target=use, args=(outputs.pop(),)) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    del threads
+    assert got == [True] * count
+    assert len(errors) == count and all(INPLACE in error for error in errors)
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_double_backward(store, what):
+    """What the first backward pass changes the second one uses."""
+    def program(where):
+        x = leaf()
+        with where.context():
+            y = x.exp()
+            z = Change.apply(y * y, lambda t: t.mul_(2), y)
+            where.saved()
+            (first,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+            where.saved()
+            first.pow(2).sum().backward()
+        return [x.grad]
+
+    assert same(program, store, what) is INPLACE
+
+
+# ---- What PyTorch takes --------------------------------------------------------------------------------------------------
+
+
+def test_the_last_use(store, what):
+    def program(where):
+        x = leaf()
+        with where.context():
+            z = Scaled.apply(x).pow(2).sum()
+            where.saved()
+            z.backward()
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
+def test_accumulation(store, what):
+    """The gradient may be what was saved itself, and outlives the graph. Whether the context is left does not matter."""
+    def program(where):
+        x = leaf()
+        for inside in (True, True, False, False):
+            with where.context():
+                z = Scaled.apply(x).sum() + Scaled.apply(x).sum()
+                where.saved()
+                if inside:
+                    z.backward()
+            if not inside:
+                z.backward()
+            del z
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
+def test_used_again_and_not_changed(store, what):
+    def program(where):
+        x = leaf()
+        with where.context():
+            y = x.exp()
+            z = (y * y.sin() * y.view(100, 200).t().reshape(-1)).sum()
+            where.saved()
+            for _ in range(3):
+                z.backward(retain_graph=True)
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
+def test_the_gradient_is_what_was_saved(store, what):
+    """Gradients are added in place where nobody else has them."""
+    def program(where):
+        x = leaf()
+        with where.context():
+            z = Computed.apply(x * 1).sum() + (x * 3).sum()
+            where.saved()
+            for _ in range(3):
+                z.backward(retain_graph=True)
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
+def test_saved_anew_after_the_change(store):
+    """The change was one of memory that was read back, not of the tensor, which still has what it had."""
+    off = Where(store, "stored").off
+    x = leaf(1)
+    seen = []
+    y = torch.randn(20000)
+    expected = y.clone()
+    with off:
+        first = Change.apply(x, lambda t: t.zero_(), y)
+        settle(off)
+        first.backward(retain_graph=True)
+        second = Change.apply(x, seen.append, y)
+        settle(off)
+        second.backward()
+        assert torch.equal(seen.pop(), expected)
+        with pytest.raises(RuntimeError, match=INPLACE):
+            first.backward()
+    del first, second
+    assert left_in(off) == (0, 0, 0)
