@@ -46,12 +46,26 @@ struct state {
 	int error;
 };
 
+/* The first failure is what the job ends with. Called while its words are those of the last error. */
+static void note_error(struct state *state, int error)
+{
+	char *text = state->worker->stats.error_text;
+
+	if (state->error != 0)
+		return;
+	state->error = error;
+	(void)snprintf(text, sizeof(state->worker->stats.error_text), "%s",
+		       spw_last_error()[0] != '\0' ? spw_last_error() : spw_strerror(error));
+}
+
 static void transfer_done(void *context, int res)
 {
 	struct transfer *transfer = context;
 
 	transfer->res = res;
 	transfer->state->completed[transfer->state->completed_count++] = transfer;
+	if (res != 0)
+		note_error(transfer->state, res);
 }
 
 static int issue(struct state *state, unsigned direction, unsigned object)
@@ -99,12 +113,10 @@ static void complete(struct state *state, struct transfer *transfer)
 
 	state->busy[transfer->object] = false;
 	state->idle[state->idle_count++] = transfer;
-	if (result == 0 && state->freeing)
+	if (result == 0 && state->freeing) {
 		result = end_object(state, transfer->object);
-	if (result != 0 && state->error == 0) {
-		state->error = result;
-		(void)snprintf(state->worker->stats.error_text, sizeof(state->worker->stats.error_text), "%s",
-			       spw_last_error()[0] != '\0' ? spw_last_error() : spw_strerror(result));
+		if (result != 0)
+			note_error(state, result);
 	}
 	if (result != 0 || !state->measuring)
 		return;
@@ -347,9 +359,7 @@ static int set_up(struct state *state)
 
 static void tear_down(struct state *state)
 {
-	for (size_t i = 0; state->transfers && i < state->job->iodepth; i++)
-		if (state->transfers[i].buffer)
-			spw_store_release(state->store, state->transfers[i].buffer);
+	/* After an error transfers are in flight: they end with the store, and only then go their buffers, which are its. */
 	if (state->store)
 		spw_store_close(state->store);
 	free(state->completed);

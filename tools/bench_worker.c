@@ -572,33 +572,27 @@ static int measure(struct state *state)
 
 int bench_worker_run(struct bench_worker *worker)
 {
-	struct state *state = calloc(1, sizeof(*state));
+	struct state state = {
+		.worker = worker,
+		.job = worker->job,
+		.units = {.checksum = worker->job->verify,
+			  .unit_bytes = worker->job->block_bytes_min,
+			  .seed = worker->job->randseed},
+		.random = {.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence)},
+		/* Blocks of an earlier run with the same seed must not pass for those of this one. */
+		.generation = spw_clock_ns(),
+	};
 	int result;
 
-	if (!state) {
-		bench_gate_wait(worker->gate);
-		return spw_error(-ENOMEM, "out of memory");
-	}
-	state->worker = worker;
-	state->job = worker->job;
-	state->units = (struct bench_units){
-		.checksum = worker->job->verify,
-		.unit_bytes = worker->job->block_bytes_min,
-		.seed = worker->job->randseed,
-	};
-	state->random.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence);
-	/* Blocks of an earlier run with the same seed must not pass for those of this one. */
-	state->generation = spw_clock_ns();
 	if (spw_queue_short_slice() != 0)
 		spw_log(&worker->log, SPW_LOG_INFO, "job %s: %s", worker->job->name, spw_last_error());
-	result = set_up(state);
+	result = set_up(&state);
 	bench_gate_wait(worker->gate);
 	if (result == 0)
-		result = measure(state);
+		result = measure(&state);
 	worker->stats.error = result;
 	if (result != 0 && worker->stats.error_text[0] == '\0')
 		(void)snprintf(worker->stats.error_text, sizeof(worker->stats.error_text), "%s", spw_last_error());
-	tear_down(state);
-	free(state);
+	tear_down(&state);
 	return result;
 }
