@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tools/bench.h"
+#include "tools/output_file.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
 
@@ -78,6 +79,14 @@ static int set_format(struct command_line *line, const char *value)
 	return spw_error(-EINVAL, "--output-format=%s: there is normal, json and terse", value ? value : "");
 }
 
+static int set_output(struct command_line *line, const char *value)
+{
+	if (!value || value[0] == '\0')
+		return spw_error(-EINVAL, "--output needs the name of a file");
+	line->output = value;
+	return 0;
+}
+
 static int add_section(struct command_line *line, const char *value)
 {
 	if (!value || value[0] == '\0')
@@ -109,7 +118,7 @@ static int set_own_option(struct command_line *line, const char *name, const cha
 	else if (same(name, "output-format"))
 		return set_format(line, value);
 	else if (same(name, "output"))
-		line->output = value;
+		return set_output(line, value);
 	else if (same(name, "tuned"))
 		return tune_file_apply(value, line->in_job ? &line->job : &line->global);
 	else if (same(name, "section"))
@@ -245,8 +254,10 @@ static int exit_code(const struct tool_command *command, const struct command_li
 static int bench(const struct tool_command *command, struct command_line *line)
 {
 	bool json = line->format == FORMAT_JSON && !line->output;
-	int result = bench_run(&line->run);
+	int result = line->output ? tool_output_check(line->output) : 0;
 
+	if (result == 0)
+		result = bench_run(&line->run);
 	if (result != 0)
 		return tool_fail(command, result, json);
 	result = report(line);
@@ -293,6 +304,7 @@ static void print_options(FILE *out)
 		{"allow-destructive", TOOL_FLAG, NULL, NULL, "write also where something is; never where it is in use"},
 		{"output-format", TOOL_TEXT, NULL, "FORMAT", "normal json terse (default normal)"},
 		{"output", TOOL_TEXT, NULL, "FILE", "write the report there"},
+		{"json", TOOL_FLAG, NULL, NULL, "as --output-format=json"},
 		{"quiet", TOOL_FLAG, NULL, NULL, "no progress line on a terminal"},
 		{"verbose", TOOL_FLAG, NULL, NULL, "say more on standard error"},
 		{NULL, TOOL_FLAG, NULL, NULL, NULL},

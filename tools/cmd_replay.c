@@ -12,7 +12,7 @@
 
 #include "tools/replay_drive.h"
 #include "tools/replay_report.h"
-#include "tools/replay_stop.h"
+#include "tools/stop.h"
 #include "util/util.h"
 
 #define SIM_CHUNK_BYTES  (1u << 20)
@@ -295,7 +295,7 @@ static int replay(const struct tool_command *command, struct wanted *wanted, con
 	uint64_t chunk_bytes;
 	int rc, code;
 
-	replay_stop_catch();
+	tool_stop_catch();
 	rc = open_store(wanted, &store, &chunk_bytes);
 	if (rc == 0) {
 		rc = open_cache(wanted, step, store, &run.cache);
@@ -305,7 +305,7 @@ static int replay(const struct tool_command *command, struct wanted *wanted, con
 			(void)fputc('\n', stderr);
 		close_store(store);
 	}
-	replay_stop_release();
+	tool_stop_release();
 	code = rc ? tool_fail(command, rc, json)
 		  : report(command, &(struct replay_report){
 					    .trace = trace,

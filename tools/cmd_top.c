@@ -3,14 +3,13 @@
 #include "tools/tool.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <spillway/status.h>
 
+#include "tools/stop.h"
 #include "util/util.h"
 
 #define PARTITIONS_MAX 64
@@ -32,14 +31,6 @@ struct snapshot {
 	struct spw_status *partitions;
 };
 
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int signal_number)
-{
-	(void)signal_number;
-	interrupted = 1;
-}
-
 static int take_snapshot(struct snapshot *snapshot)
 {
 	struct spw_status_name names[PARTITIONS_MAX];
@@ -60,6 +51,20 @@ static int take_snapshot(struct snapshot *snapshot)
 	return found < 0 ? found : 0;
 }
 
+/* Counters only grow while a store is open: with fewer it is another, opened since by the same process. */
+static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
+{
+	bool since = now->drives != before->drives || now->store.puts < before->store.puts ||
+		     now->store.gets < before->store.gets;
+
+	for (uint32_t i = 0; !since && i < now->drives; i++)
+		since = now->drive[i].writes < before->drive[i].writes ||
+			now->drive[i].reads < before->drive[i].reads ||
+			now->drive[i].bytes_written < before->drive[i].bytes_written ||
+			now->drive[i].bytes_read < before->drive[i].bytes_read;
+	return since;
+}
+
 /* The same partition in the snapshot before, or NULL: opened since. */
 static const struct spw_status *find(const struct snapshot *before, const struct spw_status *now)
 {
@@ -68,7 +73,7 @@ static const struct spw_status *find(const struct snapshot *before, const struct
 
 		if (status->partition == now->partition && status->pid == now->pid &&
 		    strcmp(status->store_uuid, now->store_uuid) == 0)
-			return status;
+			return is_opened_since(status, now) ? NULL : status;
 	}
 	return NULL;
 }
@@ -214,13 +219,13 @@ static int print_json(const struct snapshot *before, const struct snapshot *now)
 
 static int look(const struct tool_command *command, struct snapshot snapshots[2])
 {
-	const struct timespec interval = {.tv_sec = interval_s};
 	int code = TOOL_DONE, rc = take_snapshot(&snapshots[0]);
 
 	for (unsigned turn = 1; rc == 0 && code == TOOL_DONE; turn++) {
 		struct snapshot *before = &snapshots[(turn - 1) % 2], *now = &snapshots[turn % 2];
 
-		if (nanosleep(&interval, NULL) != 0 && interrupted)
+		tool_stop_sleep_until(before->time_ns + interval_s * UINT64_C(1000000000));
+		if (tool_stopped())
 			return TOOL_DONE;
 		rc = take_snapshot(now);
 		if (rc == 0)
@@ -233,7 +238,6 @@ static int look(const struct tool_command *command, struct snapshot snapshots[2]
 
 static int run(const struct tool_command *command, int argc, char **argv)
 {
-	struct sigaction action = {.sa_handler = interrupt};
 	struct snapshot snapshots[2] = {{0}};
 	int result, code;
 
@@ -245,11 +249,12 @@ static int run(const struct tool_command *command, int argc, char **argv)
 		return tool_usage_error(command, "--interval must be at least 1");
 	for (unsigned i = 0; i < 2; i++)
 		snapshots[i].partitions = calloc(PARTITIONS_MAX, sizeof(*snapshots[i].partitions));
-	(void)sigaction(SIGINT, &action, NULL);
+	tool_stop_catch();
 	if (snapshots[0].partitions && snapshots[1].partitions)
 		code = look(command, snapshots);
 	else
 		code = tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
+	tool_stop_release();
 	free(snapshots[0].partitions);
 	free(snapshots[1].partitions);
 	return code;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tools/bench.h"
+#include "tools/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
 
@@ -62,7 +63,9 @@ struct sweep {
 	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
 	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them can be had this way */
 	bool interrupted;
-	json_t *drives; /* as the library tells them again */
+	json_t *drives;   /* as the library tells them again */
+	const char *path; /* of the settings */
+	char usual[PATH_MAX];
 };
 
 static const char *backend_name(enum spw_backend backend)
@@ -280,8 +283,8 @@ static int measure(struct sweep *sweep, const struct setting *setting)
 		result = bench_run(&run);
 	if (result == 0 && run.workers[0].stats.error != 0)
 		result = spw_error(run.workers[0].stats.error, "%s", run.workers[0].stats.error_text);
-	sweep->interrupted = run.interrupted;
-	if (result == 0 && !run.interrupted)
+	sweep->interrupted = run.interrupted || tool_stopped();
+	if (result == 0 && !sweep->interrupted)
 		keep_result(sweep, setting, &run);
 	bench_run_free(&run);
 	return result;
@@ -335,10 +338,13 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
+	/* The bench catches interrupts too, but not between two measurements. */
+	tool_stop_catch();
 	for (unsigned i = 0; i < sweep->settings_count && result == 0 && !sweep->interrupted; i++) {
 		show_progress(sweep, i, begin_ns);
 		result = measure(sweep, &sweep->settings[i]);
 	}
+	tool_stop_release();
 	if (isatty(STDERR_FILENO))
 		(void)fprintf(stderr, "\r\033[K");
 	return result;
@@ -407,9 +413,7 @@ static void print_table(const struct sweep *sweep)
 static int report(const struct tool_command *command, const struct sweep *sweep)
 {
 	json_t *document = sweep_json(sweep);
-	char usual[PATH_MAX];
-	const char *path = output ? output : tune_file_default(usual, sizeof(usual));
-	int code = TOOL_DONE, result = path ? 0 : -ENOENT;
+	int code = TOOL_DONE, result;
 
 	if (!document)
 		return tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
@@ -419,14 +423,13 @@ static int report(const struct tool_command *command, const struct sweep *sweep)
 		(void)fprintf(stderr, "spillway tune: interrupted: no settings were written\n");
 		code = TOOL_INTERRUPTED;
 	} else {
-		if (result == 0)
-			result = tune_file_save(path, document);
+		result = tune_file_save(sweep->path, document);
 		if (result != 0)
 			code = tool_fail(command, result, false);
 		else if (!json)
 			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them, and so does every "
 				     "program over these drives with SPILLWAY_TUNE=%s.\n",
-				     path, path);
+				     sweep->path, sweep->path);
 	}
 	if (json && tool_print_json(json_incref(document)) != TOOL_DONE && code == TOOL_DONE)
 		code = TOOL_FAILED;
@@ -443,7 +446,10 @@ static int tune(const struct tool_command *command)
 	result = make_job(&job, &(struct setting){.block_bytes = 4096, .depth = 1});
 	if (result != 0)
 		return tool_usage_error(command, "%s", spw_last_error());
-	result = look_at_drives(&sweep);
+	sweep.path = output ? output : tune_file_default(sweep.usual, sizeof(sweep.usual));
+	result = sweep.path ? tune_file_check(sweep.path) : -ENOENT;
+	if (result == 0)
+		result = look_at_drives(&sweep);
 	if (result == 0)
 		result = try_backends(&sweep);
 	if (result == 0)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/replay_stop.h"
+#include "tools/stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096
@@ -292,7 +292,7 @@ static bool advance(double until_ns)
 void replay_drive_sleep_until(uint64_t ns)
 {
 	if (!sim.on) {
-		replay_stop_sleep_until(ns);
+		tool_stop_sleep_until(ns);
 		return;
 	}
 	while (sim.now_ns < (double)ns && advance((double)ns))

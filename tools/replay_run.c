@@ -10,7 +10,7 @@
 
 #include "tools/replay_drive.h"
 #include "tools/replay_pattern.h"
-#include "tools/replay_stop.h"
+#include "tools/stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096
@@ -300,7 +300,7 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	replaying->begin_ns = run->timeline.begin_ns = spw_clock_ns();
 	if (replaying->last)
 		replay_drive_watch(true, sample, replaying);
-	for (uint32_t i = 0; i < run->step->ops_count && rc == 0 && !replay_stopped(); i++)
+	for (uint32_t i = 0; i < run->step->ops_count && rc == 0 && !tool_stopped(); i++)
 		rc = do_op(replaying, i);
 	end_ns = replaying->begin_ns + run->step->compute_ns + replaying->behind_ns;
 	if (rc == 0 && spw_clock_ns() < end_ns)
@@ -327,7 +327,7 @@ int replay_run(struct replay_run *run)
 		rc = 0;
 	for (uint32_t i = 0; i < run->steps && rc == 0; i++) {
 		rc = one_step(&replaying, i);
-		run->interrupted = replay_stopped();
+		run->interrupted = tool_stopped();
 		if (rc || run->interrupted)
 			break;
 		run->measured++;

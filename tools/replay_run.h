@@ -60,7 +60,7 @@ struct replay_run {
 	void *context;
 };
 
-/* An interrupt (replay_stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache returned. What it leaves in @run is for the free. */
+/* An interrupt (stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache returned. What it leaves in @run is for the free. */
 int replay_run(struct replay_run *run);
 void replay_run_free(struct replay_run *run);
 

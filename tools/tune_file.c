@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/output_file.h"
 #include "util/util.h"
 
 const char *tune_file_default(char *path, size_t len)
@@ -64,16 +65,29 @@ static int write_document(const char *path, const json_t *document)
 	return result;
 }
 
+/* What is written before it takes the place of the file. */
+static int fresh_path(const char *path, char fresh[PATH_MAX])
+{
+	if (snprintf(fresh, PATH_MAX, "%s.new", path) >= PATH_MAX)
+		return spw_error(-ENAMETOOLONG, "%s: the path is too long", path);
+	return make_folders(path);
+}
+
+int tune_file_check(const char *path)
+{
+	char fresh[PATH_MAX];
+	int result = fresh_path(path, fresh);
+
+	return result == 0 ? tool_output_check(fresh) : result;
+}
+
 int tune_file_save(const char *path, const json_t *document)
 {
 	char fresh[PATH_MAX];
-	int result = make_folders(path);
+	int result = fresh_path(path, fresh);
 
-	if (result != 0)
-		return result;
-	if (snprintf(fresh, sizeof(fresh), "%s.new", path) >= (int)sizeof(fresh))
-		return spw_error(-ENAMETOOLONG, "%s: the path is too long", path);
-	result = write_document(fresh, document);
+	if (result == 0)
+		result = write_document(fresh, document);
 	if (result == 0 && rename(fresh, path) != 0)
 		result = spw_error_errno(-errno, "cannot rename %s to %s", fresh, path);
 	if (result != 0)

@@ -12,6 +12,9 @@
 /* $XDG_CONFIG_HOME/spillway/tune.json, else ~/.config/spillway/tune.json. Return: path, or NULL with spw_last_error(). */
 const char *tune_file_default(char *path, size_t len);
 
+/* Could it be written? Makes the folders above it. Return: 0; a negative errno, with the words. */
+int tune_file_check(const char *path);
+
 /* Write @document, with the folders above it; a crash leaves the old file or the new one. */
 int tune_file_save(const char *path, const json_t *document);
 

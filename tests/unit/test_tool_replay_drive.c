@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "tools/replay_drive.c"
-#include "tools/replay_stop.c"
+#include "tools/stop.c"
 
 static unsigned calls;
 

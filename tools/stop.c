@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay_stop.c - an interrupt is remembered, and wakes who sleeps */
-#include "tools/replay_stop.h"
+/* tools/stop.c - an interrupt is remembered, and wakes who sleeps */
+#include "tools/stop.h"
 
 #include <errno.h>
 #include <semaphore.h>
@@ -28,9 +28,9 @@ static void on_signal(int signal_number)
 	errno = saved;
 }
 
-void replay_stop_catch(void)
+void tool_stop_catch(void)
 {
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
 
 	atomic_store(&came, false);
 	(void)sem_init(&wake, 0, 0);
@@ -43,22 +43,22 @@ void replay_stop_catch(void)
 	}
 }
 
-void replay_stop_release(void)
+void tool_stop_release(void)
 {
 	for (size_t i = 0; i < SPW_ARRAY_LEN(signals); i++)
 		(void)sigaction(signals[i], &before[i], NULL);
 	(void)sem_destroy(&wake);
 }
 
-bool replay_stopped(void)
+bool tool_stopped(void)
 {
 	return atomic_load(&came);
 }
 
-void replay_stop_sleep_until(uint64_t ns)
+void tool_stop_sleep_until(uint64_t ns)
 {
 	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 
-	while (!replay_stopped() && sem_clockwait(&wake, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR)
+	while (!tool_stopped() && sem_clockwait(&wake, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR)
 		;
 }

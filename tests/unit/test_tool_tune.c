@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one within a measurement does */
+/* link: util alloc layout engine store tools/cmd_tune tools/tune_file tools/output_file tools/output tools/options tools/nearest */
+/* link: tools/stop tools/bench_options tools/bench_values tools/bench_jobfile */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tools/bench.h"
+#include "tools/tool.h"
+
+static char drive[256], settings[300];
+
+/* ---- Measurements ---- */
+
+static unsigned measurements, interrupt_before; /* this one */
+
+void tool_print_help(const struct tool_command *command, FILE *out)
+{
+	(void)command;
+	(void)out;
+}
+
+int bench_run(struct bench_run *run)
+{
+	static struct bench_worker worker;
+
+	if (++measurements == interrupt_before)
+		assert_int_equal(raise(SIGINT), 0);
+	worker.stats.direction[BENCH_DIR_READ].bytes = 1000;
+	worker.stats.direction[BENCH_DIR_READ].runtime_ns = 1000;
+	run->workers = &worker;
+	run->workers_count = 1;
+	return 0;
+}
+
+void bench_run_free(struct bench_run *run)
+{
+	bench_plan_free(&run->plan);
+}
+
+/* ---- Cases ---- */
+
+static int set_up(void **state)
+{
+	const char *base = getenv("TMPDIR");
+	int fd;
+
+	(void)state;
+	(void)snprintf(drive, sizeof(drive), "%s/spillway-tune.XXXXXX", base ? base : "/var/tmp");
+	fd = mkstemp(drive);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 64 << 20), 0);
+	assert_int_equal(close(fd), 0);
+	(void)snprintf(settings, sizeof(settings), "%s.json", drive);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	(void)unlink(settings);
+	return unlink(drive);
+}
+
+static int tune(void)
+{
+	char *arguments[] = {"tune", drive, "--output", settings, "--json", NULL};
+
+	measurements = 0;
+	return command_tune.run(&command_tune, 5, arguments);
+}
+
+static void an_interrupt_between_two_measurements(void **state)
+{
+	(void)state;
+	interrupt_before = 2;
+	assert_int_equal(tune(), TOOL_INTERRUPTED);
+	assert_int_equal(measurements, 2);
+	assert_int_not_equal(access(settings, F_OK), 0);
+	/* The next one, and what is done with it, is the system's again. */
+	interrupt_before = 0;
+	assert_int_equal(tune(), TOOL_DONE);
+	assert_int_equal(access(settings, F_OK), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_interrupt_between_two_measurements),
+	};
+
+	return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/stop.h - an interrupt ends a command by its own hand: what it has open is closed, and what it has found is printed
+ *
+ * The first SIGINT, SIGTERM or SIGHUP is remembered, and wakes who sleeps here; another of the same kind kills, as it would
+ * without us. One thread sleeps.
+ */
+#ifndef SPW_TOOLS_STOP_H
+#define SPW_TOOLS_STOP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* From now on, until the release. */
+void tool_stop_catch(void);
+void tool_stop_release(void);
+
+/* Whether one came since the catch. */
+bool tool_stopped(void);
+
+/* Until @ns of the monotonic clock, or until one comes; at once if one came. */
+void tool_stop_sleep_until(uint64_t ns);
+
+#endif
