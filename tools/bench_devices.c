@@ -112,18 +112,21 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 	return device;
 }
 
-/* Blocks that a job writes may belong to somebody: nothing is written where anything is known to be. */
-static int check_writable(const struct bench_device *device, bool allow_destructive)
+/*
+ * Blocks that a job writes may belong to somebody: nothing is written where anything is known to be. @claimed: by us, so that it
+ * seems to be in use.
+ */
+static int check_writable(const struct bench_device *device, bool allow_destructive, bool claimed)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
 	int result = spw_probe(device->path, &info);
 
 	if (result != 0)
 		return result;
-	if (info.error == -EBUSY)
+	if (info.error == -EBUSY && !claimed)
 		return spw_error(-EBUSY, "%s", info.reason);
 	/* Too small for a store, or in want of --force: no obstacle to measuring. */
-	if (info.error != 0 && info.error != -ENOSPC && info.error != -EEXIST)
+	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC && info.error != -EEXIST)
 		return spw_error(info.error, "%s", info.reason);
 	if (strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
 		return spw_error(-EEXIST,
@@ -133,16 +136,34 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	return 0;
 }
 
-static int open_device(struct bench_device *device, const struct spw_log *log)
+/*
+ * As those do who have a store on it open, and who format it: whoever comes second is refused. Until now it was anybody's, and may
+ * have become a store's.
+ */
+static int claim(struct bench_device *device, bool allow_destructive)
+{
+	int result = spw_device_lock(device->device, 0, INT64_MAX);
+
+	if (result == -EBUSY)
+		return spw_error(result,
+				 "%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
+				 device->path, device->path);
+	/* Nobody else can reach what this process drives. */
+	return result != 0 || device->is_vfio ? result : check_writable(device, allow_destructive, true);
+}
+
+static int open_device(struct bench_device *device, bool allow_destructive, const struct spw_log *log)
 {
 	struct spw_device_opts opts;
+	int result;
 
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = !device->writes;
 	/* Held for as long as it is written, so that nobody can mount it meanwhile. */
 	opts.exclusive = device->writes && (device->is_block || device->is_vfio);
 	opts.log = *log;
-	return spw_device_open(device->path, &opts, &device->device);
+	result = spw_device_open(device->path, &opts, &device->device);
+	return result == 0 && device->writes ? claim(device, allow_destructive) : result;
 }
 
 int bench_devices_open(struct bench_devices *devices, bool allow_destructive, const struct spw_log *log)
@@ -151,9 +172,9 @@ int bench_devices_open(struct bench_devices *devices, bool allow_destructive, co
 
 	for (unsigned i = 0; i < devices->count && result == 0; i++)
 		if (devices->list[i]->writes)
-			result = check_writable(devices->list[i], allow_destructive);
+			result = check_writable(devices->list[i], allow_destructive, false);
 	for (unsigned i = 0; i < devices->count && result == 0; i++)
-		result = open_device(devices->list[i], log);
+		result = open_device(devices->list[i], allow_destructive, log);
 	return result;
 }
 

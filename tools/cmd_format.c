@@ -8,7 +8,7 @@
 
 static struct tool_devices devices;
 static uint32_t partitions = 1;
-static uint64_t chunk_bytes;
+static uint64_t chunk_bytes = 1u << 20;
 static bool force, json, verbose;
 
 static const struct tool_option options[] = {
@@ -47,6 +47,8 @@ static int format_store(const struct tool_command *command)
 	struct spw_format_opts opts;
 	int result;
 
+	if (partitions == 0 || chunk_bytes == 0)
+		return tool_usage_error(command, "--partitions and --chunk must be above 0");
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.partitions = partitions;
 	opts.chunk_bytes = chunk_bytes;

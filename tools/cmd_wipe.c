@@ -2,6 +2,7 @@
 /* tools/cmd_wipe.c - spillway wipe: remove a store, so that its drives are free again */
 #include "tools/tool.h"
 
+#include <errno.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ static int consent(const struct tool_command *command)
 		text = "nothing was wiped";
 	}
 	if (json)
-		(void)tool_print_json(json_pack("{s:s, s:i}", "error", text, "errno", 0));
+		(void)tool_print_json(json_pack("{s:s, s:i}", "error", text, "errno", EPERM));
 	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
 	return TOOL_REFUSED;
 }

@@ -70,9 +70,9 @@ static int add_devices(struct tool_devices *devices, const char *list)
 	char *copy = strdup(list), *rest = copy, *path;
 	int result = copy ? 0 : -ENOMEM;
 
+	/* A variable of the shell that is not set would make a store of fewer drives than were meant. */
 	while (result == 0 && (path = strsep(&rest, ",")))
-		if (path[0] != '\0')
-			result = add_device(devices, path);
+		result = path[0] != '\0' ? add_device(devices, path) : -EINVAL;
 	free(copy);
 	return result;
 }
@@ -131,13 +131,35 @@ static int parse_count(const char *text, uint32_t *count)
 	return 0;
 }
 
+static int set_text(const char *text, const char **value)
+{
+	*value = text;
+	return text[0] != '\0' ? 0 : -EINVAL;
+}
+
+static int refuse_value(const struct tool_command *command, const struct tool_option *option, const char *text,
+			int error)
+{
+	static const char *const faults[] = {
+		[TOOL_FLAG] = "",
+		[TOOL_COUNT] = "not a number",
+		[TOOL_SIZE] = "not a size; write for example 4k, 1MiB or 2G",
+		[TOOL_TEXT] = "an empty text",
+		[TOOL_DEVICES] = "an empty name",
+	};
+
+	(void)tool_usage_error(command, "--%s=%s: %s", option->name, text,
+			       error == -ERANGE ? "too large" : faults[option->kind]);
+	return -EINVAL;
+}
+
 static int set_value(const struct tool_command *command, const struct tool_option *option, const char *text)
 {
 	int result = 0;
 
 	switch (option->kind) {
 	case TOOL_FLAG: *(bool *)option->value = true; return 0;
-	case TOOL_TEXT: *(const char **)option->value = text; return 0;
+	case TOOL_TEXT: result = set_text(text, option->value); break;
 	case TOOL_COUNT: result = parse_count(text, option->value); break;
 	case TOOL_SIZE: result = spw_size_parse(text, option->value); break;
 	case TOOL_DEVICES: result = add_devices(option->value, text); break;
@@ -146,11 +168,7 @@ static int set_value(const struct tool_command *command, const struct tool_optio
 		(void)fprintf(stderr, "spillway %s: out of memory\n", command->name);
 		return result;
 	}
-	if (result != 0)
-		(void)tool_usage_error(command, "--%s=%s: %s%s", option->name, text,
-				       option->kind == TOOL_SIZE ? "not a size" : "not a number",
-				       option->kind == TOOL_SIZE ? "; write for example 4k, 1MiB or 2G" : "");
-	return result == 0 ? 0 : -EINVAL;
+	return result == 0 ? 0 : refuse_value(command, option, text, result);
 }
 
 static const struct tool_option *find_option(const struct tool_option *options, const char *name, size_t len)

@@ -21,6 +21,28 @@ nothing_left() {
     expect_equal "" "$(blkid -p -o value -s TYPE -s PTTYPE "$1" 2>&1 || true)" "what libblkid finds on $1"
 }
 
+# hold DEVICE: a process locks the first byte of partition 0, as one does that has the store open (docs/FORMAT.md), until let_go.
+hold() {
+    local word
+    coproc holder {
+        exec python3 -c '
+import fcntl, sys
+with open(sys.argv[1], "r+b", buffering=0) as drive:
+    fcntl.lockf(drive, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 20)
+    print("held", flush=True)
+    sys.stdin.read()
+' "$1"
+    }
+    read -r word <&"${holder[0]}"
+    expect_equal held "$word"
+}
+
+let_go() {
+    local pid=$holder_PID
+    eval "exec ${holder[1]}>&-"
+    wait "$pid"
+}
+
 for block in 512 4096; do
     begin "a store on drives with $block-byte blocks"
     make_loop a 32M $block
@@ -185,23 +207,12 @@ if [ -b "$part" ]; then
     expect_exit 0 "$SPILLWAY" format --devices "$part"
     for pair in "$part $parted" "$parted $part"; do
         read -r held refused <<<"$pair"
-        coproc holder {
-            exec python3 -c '
-import fcntl, sys
-with open(sys.argv[1], "r+b", buffering=0) as drive:
-    fcntl.lockf(drive, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 20)
-    print("held", flush=True)
-    sys.stdin.read()
-' "$held"
-        }
-        read -r word <&"${holder[0]}"
-        expect_equal held "$word"
+        hold "$held"
         refuses 3 "$refused" "$SPILLWAY" format --devices "$refused" --force
         expect_output "a process has a store on $held open"
         expect_exit 0 "$SPILLWAY" probe "$refused"
         expect_output "a process has a store on $held open"
-        eval "exec ${holder[1]}>&-"
-        wait "$holder_PID"
+        let_go
     done
     expect_exit 0 "$SPILLWAY" format --devices "$parted" --force
 else
@@ -209,25 +220,13 @@ else
 fi
 
 begin "a store in use by another process"
-# As docs/FORMAT.md says: the first byte of partition 0 on every drive of the store.
-coproc holder {
-    exec python3 -c '
-import fcntl, sys
-with open(sys.argv[1], "r+b", buffering=0) as drive:
-    fcntl.lockf(drive, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 20)
-    print("held", flush=True)
-    sys.stdin.read()
-' "$three"
-}
-read -r held <&"${holder[0]}"
-expect_equal held "$held"
+hold "$three"
 refuses 3 "$three" "$SPILLWAY" format --devices "$three" --force
 expect_output "open"
 refuses 3 "$three" "$SPILLWAY" wipe --devices "$three" --yes
 unchanged "$three" expect_exit 0 "$SPILLWAY" check --devices "$three"
 unchanged "$three" expect_exit 0 "$SPILLWAY" probe "$three"
-eval "exec ${holder[1]}>&-"
-wait "$holder_PID"
+let_go
 expect_exit 0 "$SPILLWAY" format --devices "$three" --force
 
 begin "no permission"

@@ -23,6 +23,26 @@ r, w = j[0]['read'], j[0]['write']
 assert $1, json.dumps([r, w, d['spillway']])" "$TEST_TMP/report.json" || fail "report: $1"
 }
 
+# interruptible PID: wait until the program catches interrupts: bit 1 of the caught signals is set, and they are its own, not those of the
+# shell that is about to become it.
+interruptible() {
+    local caught
+    for _ in $(seq 200); do
+        caught=$(sed -n 's/^SigCgt:\t//p' "/proc/$1/status")
+        [ $((0x${caught:-0} & 2)) -ne 0 ] && [ "$(readlink "/proc/$1/exe")" = "$(realpath "$SPILLWAY")" ] && return
+        sleep 0.05
+    done
+    fail "the program does not catch interrupts"
+}
+
+# interrupted PID: interrupt it; it ends with the status of that.
+interrupted() {
+    local status=0
+    kill -INT "$1"
+    wait "$1" || status=$?
+    expect_equal 130 $status "exit status"
+}
+
 make_file one 64M
 make_file two 64M
 
@@ -42,6 +62,21 @@ unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
 expect_output "bad.fio:6: option 'zonesize' is not supported"
 expect_exit 1 "$SPILLWAY" bench "$TEST_TMP/missing.fio"
 expect_output missing.fio
+
+begin "a report that cannot be written is refused before anything is measured"
+for args in --output --output=; do
+    unchanged "$one" expect_exit 2 "$SPILLWAY" bench --filename="$one" --rw=write $args
+    expect_output "--output needs the name of a file"
+done
+for output in "$TEST_TMP" "$TEST_TMP/missing/report"; do
+    unchanged "$one" expect_exit 1 "$SPILLWAY" bench --filename="$one" --rw=write --output="$output"
+    expect_output "cannot write $output"
+    expect_exit 1 "$SPILLWAY" bench --filename="$one" --rw=read --output-format=json --output="$output"
+done
+echo earlier >"$TEST_TMP/earlier"
+unchanged "$TEST_TMP/earlier" expect_exit 1 "$SPILLWAY" bench --filename="$TEST_TMP/missing" --rw=read --output="$TEST_TMP/earlier"
+expect_exit 1 "$SPILLWAY" bench --filename="$TEST_TMP/missing" --rw=read --output="$TEST_TMP/new"
+expect_true "nothing is left" test ! -e "$TEST_TMP/new"
 
 begin "what is not there or does not fit is refused before anything is written"
 expect_exit 1 "$SPILLWAY" bench --filename="$TEST_TMP/missing" --rw=write
@@ -161,17 +196,8 @@ report "len(j) == 7 and all(x['spillway']['blocks_verified'] > 0 for x in j)"
 
 begin "an interrupt ends the run with its summary and exit status 130"
 "$SPILLWAY" bench --filename="$one" --rw=read --bs=64k --time-based --runtime=60 --output-format=json >"$TEST_TMP/report.json" 2>"$OUTPUT" &
-pid=$!
-for _ in $(seq 100); do
-    # Once the handler is there, bit 1 of the caught signals is set: the program's own, not those of the shell that is about to become it.
-    caught=$(sed -n 's/^SigCgt:\t//p' /proc/$pid/status)
-    [ $((0x${caught:-0} & 2)) -ne 0 ] && [ "$(readlink /proc/$pid/exe)" = "$(realpath "$SPILLWAY")" ] && break
-    sleep 0.05
-done
-kill -INT $pid
-status=0
-wait $pid || status=$?
-expect_equal 130 $status "exit status"
+interruptible $!
+interrupted $!
 report "d['spillway']['interrupted'] is True and len(j) == 1"
 
 begin "fio's own report has the same keys"
@@ -232,6 +258,17 @@ unchanged "$first" bench 3 --filename="$first" --rw=write --bs=1m
 expect_output "$first" "spillway store" "--allow-destructive"
 unchanged "$first" bench 3 --filename="$first" --rw=randrw --bs=1m
 bench 0 --filename="$first" --rw=read --bs=1m
+# While it is written, nobody may make or open a store on it.
+"$SPILLWAY" bench --filename="$first" --rw=write --bs=64k --offset=8m --size=8m --time-based --runtime=60 --allow-destructive >/dev/null 2>&1 &
+writer=$!
+interruptible $writer
+expect_exit 1 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=8m
+expect_output "$first" "open in another process"
+expect_exit 3 "$SPILLWAY" format --force --devices "$first,$second"
+expect_exit 3 "$SPILLWAY" bench --filename="$first" --rw=write --bs=64k --size=1m --allow-destructive
+expect_output "$first"
+interrupted $writer
+expect_exit 0 "$SPILLWAY" check "$first" "$second"
 expect_exit 3 "$SPILLWAY" bench --filename="$first" --rw=write --output-format=json
 python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['errno'] == 17" <(grep -v '^spillway' "$OUTPUT") || fail "JSON of the refusal"
 bench 0 --filename="$first" --rw=write --bs=1m --allow-destructive
@@ -239,6 +276,15 @@ expect_exit 1 "$SPILLWAY" check "$first" "$second"
 
 begin "tune: a table, a file, and its use"
 export XDG_CONFIG_HOME=$TEST_TMP/config
+expect_exit 2 "$SPILLWAY" tune "$two" --output=
+expect_exit 1 "$SPILLWAY" tune "$two" --output "$one/settings.json"
+expect_output "$one"
+expect_no_output BANDWIDTH
+"$SPILLWAY" tune "$two" --runtime 60 --json --output "$TEST_TMP/interrupted.json" >"$TEST_TMP/report.json" 2>"$OUTPUT" &
+interruptible $!
+interrupted $!
+python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['runs'] == []" "$TEST_TMP/report.json" || fail "what was measured until then"
+expect_true "no settings" test ! -e "$TEST_TMP/interrupted.json"
 expect_exit 0 "$SPILLWAY" tune "$two" --runtime 5ms --write
 expect_output BANDWIDTH "* " "config/spillway/tune.json" "16 MiB"
 python3 - "$XDG_CONFIG_HOME/spillway/tune.json" <<'PY' || fail "the settings file"

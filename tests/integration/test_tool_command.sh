@@ -55,6 +55,23 @@ expect_exit 2 "$SPILLWAY" format --devices x --chunk 4x
 expect_output "not a size"
 expect_exit 2 "$SPILLWAY" format --devices x --partitions many
 expect_output "not a number"
+expect_exit 2 "$SPILLWAY" format --devices x --chunk 99999999999999999999g
+expect_output "too large"
+expect_exit 2 "$SPILLWAY" format --devices x --partitions 4294967296
+expect_output "too large"
+expect_exit 2 "$SPILLWAY" format --devices x --chunk 0
+expect_output "above 0"
+expect_exit 2 "$SPILLWAY" format --devices x --partitions 0
+expect_output "above 0"
+# As a variable of the shell that is not set leaves them.
+for args in "--devices=x," "--devices=,x" "--devices=" "x,"; do
+    expect_exit 2 "$SPILLWAY" format "$args"
+    expect_output "an empty name"
+done
+expect_exit 2 "$SPILLWAY" wipe --yes x ""
+expect_output "an empty name"
+expect_exit 2 "$SPILLWAY" plan --layers 1 --hidden 1 --heads 1 --svg ""
+expect_output "an empty text"
 expect_exit 2 "$SPILLWAY" format --devices x --force=yes
 expect_output "takes no value"
 expect_exit 2 "$SPILLWAY" info -d x
@@ -88,7 +105,7 @@ json "all(x['copies_good'] == 2 and x['geometry']['kind'] == 'file' for x in d['
 expect_exit 0 "$SPILLWAY" check "$one" "$two" --json
 json "d['usable'] is True and d['drives_with_a_damaged_copy'] == 0"
 expect_exit 3 "$SPILLWAY" wipe --devices "$one" --json
-json "'--yes' in d['error']"
+json "'--yes' in d['error'] and d['errno'] > 0"
 
 begin "check names every drive that has a fault"
 make_file first 64M
