@@ -13,7 +13,7 @@
  *
  * A plan is carried out by the places of tensors: place for place each tensor has the size that it had, or the step is
  * left to the fixed rule, recorded, and planned for anew. What has been spilled by then is read ahead by the fixed rule
- * too.
+ * too, within the memory that the step has held already: where sequences have ever other lengths, all steps are so.
  */
 #include <errno.h>
 #include <string.h>

@@ -51,6 +51,15 @@ static int window_take_in(struct entry *entry)
 	return rc;
 }
 
+/* Whether the drives would be idle soon. */
+static bool reads_wanted(const struct spw_cache *cache)
+{
+	const struct flow *reads = &cache->measure.flows[DIRECTION_READ];
+
+	return reads->in_flight < READS_IN_FLIGHT ||
+	       reads->bytes_in_flight < CHUNKS_IN_FLIGHT * cache->chunk_bytes * cache->drives;
+}
+
 /* ---- Without a plan ---- */
 
 /* Go on to the backward stage that comes next, if it is known. Return: whether. */
@@ -74,6 +83,15 @@ static bool window_wants(const struct spw_cache *cache, const struct entry *entr
 	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
 }
 
+/* What this step has held already it may hold again: the peak stays as it is, and the drives may be slow. */
+static bool fits_below_peak(const struct spw_cache *cache, const struct entry *entry)
+{
+	bool plans = cache->opts.mode == SPW_CACHE_FASTEST || cache->opts.mode == SPW_CACHE_BUDGET;
+
+	return plans && cache->opts.prefetch_bytes == 0 && cache->stage == SPW_STAGE_BACKWARD && reads_wanted(cache) &&
+	       cache->count.activation_bytes + entry->len_bytes <= cache->adapt.peak_bytes;
+}
+
 static void fill_in_reverse(struct spw_cache *cache)
 {
 	while (cache->cursor != &cache->order || window_go_on(cache)) {
@@ -82,7 +100,8 @@ static void fill_in_reverse(struct spw_cache *cache)
 		if (cache->cursor == &cache->order)
 			return;
 		if (window_wants(cache, entry)) {
-			if (cache->count.prefetched_bytes + entry->len_bytes > cache->count.prefetch_budget_bytes)
+			if (cache->count.prefetched_bytes + entry->len_bytes > cache->count.prefetch_budget_bytes &&
+			    !fits_below_peak(cache, entry))
 				return;
 			if (window_take_in(entry))
 				return;
@@ -96,13 +115,10 @@ static void fill_in_reverse(struct spw_cache *cache)
 /* @late: the plan would have begun it by now. So as to keep reads going, it may then take a little more memory. */
 static bool room_now(const struct spw_cache *cache, const struct entry *entry, bool late)
 {
-	const struct flow *reads = &cache->measure.flows[DIRECTION_READ];
+	bool idle = cache->measure.flows[DIRECTION_READ].in_flight == 0;
 	uint64_t held_bytes = cache->count.activation_bytes - cache->adapt.old_bytes;
 
-	if (held_bytes + entry->len_bytes > spw_adapt_memory_bytes(cache, late && reads->in_flight == 0))
-		return false;
-	return reads->in_flight < READS_IN_FLIGHT ||
-	       reads->bytes_in_flight < CHUNKS_IN_FLIGHT * cache->chunk_bytes * cache->drives;
+	return held_bytes + entry->len_bytes <= spw_adapt_memory_bytes(cache, late && idle) && reads_wanted(cache);
 }
 
 /* The turn of one tensor. Return: whether that of the next has come. */

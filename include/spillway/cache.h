@@ -51,7 +51,8 @@ typedef struct {
 /*
  * The last three record each step, plan between steps, and plan again when the step or the drives have
  * changed. Up to four shapes of step have a plan each. A step that is not like one that was planned for, and the first
- * one, follows the rule of SPW_CACHE_SPILL.
+ * one, follows the rule of SPW_CACHE_SPILL, and in the first two of these modes reads ahead as far as its own peak
+ * allows.
  */
 enum spw_cache_mode {
 	/* Spill all but: small tensors, the last scope, what the backward stage saves, what the drives cannot take. */
@@ -67,7 +68,7 @@ struct spw_cache_opts {
 	enum spw_cache_mode mode; /* default SPW_CACHE_FASTEST */
 	uint64_t min_bytes;       /* smaller tensors are kept; default 64 KiB */
 	uint64_t staging_bytes;   /* most bytes that wait to be written; beyond it tensors are kept; default 1 GiB */
-	uint64_t prefetch_bytes;  /* most bytes read ahead; 0: as the largest scope spilled; default 0 */
+	uint64_t prefetch_bytes;  /* most bytes read ahead without a plan; 0: as the largest scope spilled; default 0 */
 	bool spill_last_scope;    /* do not keep the last scope before the backward pass; default false */
 	uint32_t tensors_max;     /* entries that exist at once; more are kept; default 65536 */
 	struct spw_log log;

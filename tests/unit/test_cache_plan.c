@@ -284,6 +284,33 @@ static void test_shape_changes(void **state)
 	}
 }
 
+/* Sequences of ever other lengths: no step is like one before, and drives too slow for all of it are not waited for. */
+static void test_shapes_that_never_come_again(void **state)
+{
+	static const double bandwidths[] = {0.05, 0.2, 0.4};
+
+	(void)state;
+	for (unsigned k = 0; k < 2 * SPW_ARRAY_LEN(bandwidths); k++) {
+		sim_begin(&sim, k % 2 ? SPW_CACHE_BUDGET : SPW_CACHE_FASTEST);
+		sim.opts.memory_bytes = GPT_LAYER_BYTES * gpt.layers / 2;
+		set_bandwidth(bandwidths[k / 2]);
+		sim_open(&sim);
+		spw_cache_step(sim.cache);
+		for (unsigned i = 0; i < 30; i++) {
+			struct sim_model model = gpt;
+			struct sim_step step;
+
+			model.len = 4096 + 8 * (i * 337 % 512);
+			model.tensor_ns = gpt.tensor_ns * model.len / gpt.len;
+			step = sim_step(&sim, &model);
+			assert_true(step.stall <= STALL_MAX);
+			assert_true(k % 2 || step.peak_bytes <= sim_stats(&sim).plan_peak_bytes * 11 / 10);
+		}
+		assert_int_equal(sim_stats(&sim).steps_planned, 0);
+		sim_end(&sim);
+	}
+}
+
 /* Steps of several shapes in turn: each has its plan, and soon it is known which one comes next. */
 static void test_shapes_alternate(void **state)
 {
@@ -902,6 +929,7 @@ int main(void)
 		cmocka_unit_test(test_timeline_changes),
 		cmocka_unit_test(test_what_is_not_planned_moves_too),
 		cmocka_unit_test(test_shape_changes),
+		cmocka_unit_test(test_shapes_that_never_come_again),
 		cmocka_unit_test(test_shapes_alternate),
 		cmocka_unit_test(test_shapes_by_chance),
 		cmocka_unit_test(test_evaluation_between_steps),
