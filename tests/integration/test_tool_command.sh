@@ -77,6 +77,27 @@ expect_output "takes no value"
 expect_exit 2 "$SPILLWAY" info -d x
 expect_output "begin with two dashes"
 
+begin "the manual and the help name the same options"
+commands=$("$SPILLWAY" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | grep -v '^spillway$\|^help$')
+for command in $commands; do
+    manual=$ROOT/docs/spillway-$command.1
+    [ -e "$manual" ] || manual=$ROOT/docs/spillway.1
+    "$SPILLWAY" "$command" --help >"$TEST_TMP/help"
+    sed -n 's/^  --\([a-z-]*\).*/\1/p' "$TEST_TMP/help" | grep -vx help >"$TEST_TMP/options"
+    while read -r option; do
+        grep -qE "Fl -$option( |$)" "$manual" || fail "$(basename "$manual") has no --$option of $command"
+    done <"$TEST_TMP/options"
+    while read -r option; do
+        grep -qx -- "$option" "$TEST_TMP/options" || fail "the usage of $command has --$option, its options do not"
+    done < <(sed -n 's/^usage: //p' "$TEST_TMP/help" | grep -oE -- '--[a-z][a-z-]*' | cut -c3-)
+    cat "$TEST_TMP/options" >>"$TEST_TMP/all"
+done
+for manual in "$ROOT"/docs/spillway*.1; do
+    while read -r option; do
+        grep -qx -- "$option" "$TEST_TMP/all" || fail "$(basename "$manual") has --$option, which is nobody's"
+    done < <(grep -oE 'Fl -[a-z][a-z-]*' "$manual" | sed 's/Fl -//')
+done
+
 begin "a store's life on files, for people"
 make_file one 64M
 make_file two 64M
