@@ -206,6 +206,8 @@ struct owner {
 	uint32_t next; /* of the free ones, + 1 */
 };
 
+struct saved;
+
 struct session {
 	PyObject_HEAD struct lent *lent;
 	PyObject *cache, *device, *excluded, *tracer;
@@ -215,6 +217,7 @@ struct session {
 	char unpacked; /* a backward pass has been seen since this was last cleared */
 	unsigned undrained;
 	uint64_t serial;
+	struct saved *borrowers; /* that hold memory of the cache */
 	struct owner *owners;
 	uint32_t owners_max, owner_free, owners_held;
 };
@@ -243,6 +246,8 @@ extern PyTypeObject kept_type, saved_type;
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
 PyObject *session_use(PyObject *session, PyObject *saved);
+/* The cache closes: saved tensors let go of its memory. */
+PyObject *session_part(PyObject *session, PyObject *unused);
 PyObject *saved_unpack(PyObject *saved, PyObject *unused);
 PyObject *kept_unpack(PyObject *kept, PyObject *unused);
 

@@ -66,7 +66,13 @@ struct saved {
 	uint64_t token;                   /* of the owner that was offered with it, which has its shape; 0: none */
 	uint64_t offset_bytes, len_bytes; /* in its storage */
 	bool conj, neg;
-	int64_t sizes[]; /* and strides, in elements */
+	/*
+	 * Memory that was read back, as long as this may be used again. What autograd alone has it changes in place, so as to
+	 * add gradients: one of these may be what was saved.
+	 */
+	PyObject *borrowed;
+	struct saved *next, **link; /* of those of the session that have borrowed */
+	int64_t sizes[];            /* and strides, in elements */
 };
 
 static Py_ssize_t saved_dims(const struct saved *saved)
@@ -74,12 +80,48 @@ static Py_ssize_t saved_dims(const struct saved *saved)
 	return Py_SIZE(saved) / 2;
 }
 
+static void saved_borrow(struct saved *saved, PyObject *memory)
+{
+	struct session *session = saved->session;
+
+	if (!atomic_load(&session->lent->open))
+		return; /* closed meanwhile: its memory is to be given back */
+	if (!saved->borrowed) {
+		saved->next = session->borrowers;
+		saved->link = &session->borrowers;
+		if (saved->next)
+			saved->next->link = &saved->next;
+		session->borrowers = saved;
+	}
+	Py_XSETREF(saved->borrowed, new_ref(memory));
+}
+
+static void saved_part(struct saved *saved)
+{
+	if (!saved->borrowed)
+		return;
+	*saved->link = saved->next;
+	if (saved->next)
+		saved->next->link = saved->link;
+	Py_CLEAR(saved->borrowed);
+}
+
+PyObject *session_part(PyObject *session, PyObject *unused)
+{
+	(void)unused;
+	while (((struct session *)session)->borrowers)
+		saved_part(((struct session *)session)->borrowers);
+	Py_RETURN_NONE;
+}
+
 /* No Python is run here, so that no signal's exception can be lost. */
 static void saved_dealloc(PyObject *object)
 {
 	struct saved *saved = (struct saved *)object;
-	struct spw_cache *cache = saved->id ? atomic_load(&saved->session->lent->open) : NULL;
+	struct spw_cache *cache;
 
+	saved_part(saved);
+	cache = saved->id ? atomic_load(&saved->session->lent->open) : NULL;
 	if (cache)
 		(void)library.release(cache, (spw_tensor){saved->id});
 	version_drop(saved->version);
@@ -295,6 +337,7 @@ static struct saved *saved_of(struct session *session, PyObject *tensor, const s
 	saved->version = version_hold(version);
 	saved->dtype = dtype;
 	saved->id = saved->token = 0;
+	saved->borrowed = NULL;
 	return saved;
 }
 
@@ -417,6 +460,8 @@ static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *ta
 	PyObject *memory = lent_tensor(saved->session->lent, taken, saved->dtype, saved->sizes, saved_dims(saved));
 	PyObject *tensor = memory ? version_lend(saved->version, memory) : NULL, *flagged;
 
+	if (tensor)
+		saved_borrow(saved, memory);
 	Py_XDECREF(memory);
 	if (!tensor || (!saved->conj && !saved->neg))
 		return tensor;

@@ -308,6 +308,7 @@ static PyMethodDef session_methods[] = {
 	{"use", session_use, METH_O, "The tensor that was saved."},
 	{"drain", session_drain_now, METH_NOARGS, "Let go of the memory that the cache needs no longer."},
 	{"prune", session_prune_now, METH_NOARGS, "Forget storages that are gone."},
+	{"part", session_part, METH_NOARGS, "The cache closes: saved tensors let go of its memory."},
 	{"forget", session_forget, METH_NOARGS, "The cache is closed: let go of everything."},
 	{"counts", session_counts, METH_NOARGS, "(memory held for the cache, storages known)"},
 	{NULL, NULL, 0, NULL},

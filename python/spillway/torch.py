@@ -46,7 +46,7 @@ from . import _library, _native
 from ._library import SpillwayError, blocking, fast
 from ._steptrace import StepTrace
 from ._torch_compat import WeakStorage, in_backward, register_forward_pre_hook, storage_of
-from .cache import HINT_PIN, OFFER_DEDUP, OFFER_SPILL, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
+from .cache import HINT_NONE, HINT_PIN, OFFER_DEDUP, OFFER_SPILL, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
 from .report import DeviceStats, Progress, table_of
 from .store import Path, Store
 
@@ -206,7 +206,7 @@ class _Saved:
     """A saved tensor that the cache knows: its id, and its shape."""
 
     __slots__ = ("session", "id", "version", "dtype", "size", "stride", "offset", "itemsize", "length", "conj", "neg",
-                 "__weakref__")
+                 "borrowed", "__weakref__")
 
     def __init__(self, session: "_Session", version: _Version, tensor: Tensor, conj: bool, neg: bool) -> None:
         self.session = session
@@ -223,6 +223,9 @@ class _Saved:
         self.conj = conj
         self.neg = neg
         self.id = 0  # set when the cache has it
+        # Memory that was read back, as long as this may be used again. What autograd alone has it changes in place, so as to
+        # add gradients: one of these may be what was saved.
+        self.borrowed: Optional[Tensor] = None
 
     def unpack(self) -> Tensor:
         return self.session.unpack(self)
@@ -239,8 +242,14 @@ class _Saved:
     def on_bytes(self, lease: _Lease, offset: int) -> Tensor:
         """This tensor on any address; for storages that do not begin at a multiple of the element."""
         elements = self.length // self.itemsize
-        flat = self.version.lend(torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset))
-        return self._flagged(flat.as_strided(self.size, self.stride, 0))
+        flat = torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset)
+        return self._flagged(self.lent(flat).as_strided(self.size, self.stride, 0))
+
+    def lent(self, memory: Tensor) -> Tensor:
+        """What was read back, as it is handed out."""
+        if self.session.cache._handle is not None:  # else closed meanwhile: its memory is to be given back
+            self.borrowed = memory
+        return self.version.lend(memory)
 
     def _flagged(self, tensor: Tensor) -> Tensor:
         if self.conj:
@@ -328,11 +337,10 @@ class _Session:
     def _offer(self, tensor: Tensor, storage: Any) -> Optional[_Saved]:
         """The tensor as the cache knows it; None: the caller keeps it."""
         cache = self.cache
-        handle = cache._handle
-        if handle is None:
+        if cache.closed:
             if cache.forgotten:
                 return None
-            handle = cache.handle  # which raises
+            cache.handle  # which raises
         record = self._record(storage)
         version = record.version_of(tensor)
         held, conj, neg = _plain(tensor)
@@ -348,15 +356,16 @@ class _Session:
         )
         # Before the call: another thread may drain the token before this one goes on.
         self._owners[token] = _Owner(held, version)
-        if self.excluding:
-            result = fast.spw_cache_offer_hint(handle, to_offer, HINT_PIN, to_number)
-        else:
-            result = fast.spw_cache_offer(handle, to_offer, to_number)
+        try:
+            result = cache.call(fast.spw_cache_offer_hint, to_offer, HINT_PIN if self.excluding else HINT_NONE, to_number)
+        except SpillwayError:  # closed by another thread since
+            self._owners.pop(token, None)
+            raise
         if result < 0:
             del self._owners[token]
             return None
         if result == OFFER_DEDUP:
-            del self._owners[token]
+            self._owners.pop(token, None)
         elif result == OFFER_SPILL:
             version.watch(held)
         saved.id = number.value
@@ -460,7 +469,7 @@ class _Session:
             base = torch.frombuffer(lease, dtype=torch.uint8, count=total)
         else:
             base = torch.frombuffer(lease, dtype=saved.dtype, count=total // itemsize)
-        return saved.on(saved.version.lend(base), saved.offset - before)
+        return saved.on(saved.lent(base), saved.offset - before)
 
     def _note_end(self, thing: Any, ended: List[_End], number: int) -> None:
         end = _End(thing, ended.append)
@@ -511,9 +520,13 @@ class _Session:
     def _part_with_leases(self) -> None:
         """The cache closes: from now on the end of a lease is told at once, and the last one lets the cache close."""
         with self._drain_lock:
+            for end in list(self._ends):  # other threads may note some meanwhile
+                saved = end()
+                if isinstance(saved, _Saved):
+                    saved.borrowed = None
             while self._returned:
                 self.cache.return_lease(self._returned.pop().number)
-            for end in list(self._ends):  # other threads may note some meanwhile
+            for end in list(self._ends):
                 thing = end()
                 if isinstance(thing, _Lease):
                     thing.last_use = _LastUse(self, end.number)
@@ -614,6 +627,7 @@ class _FastSession(*(() if _hooks is None else (_hooks.Session,)), _Session):  #
 
     def _part_with_leases(self) -> None:
         """Those who use them count themselves."""
+        self.part()
 
     def _forget_owners(self) -> None:
         _Session._forget_owners(self)

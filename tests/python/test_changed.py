@@ -405,18 +405,37 @@ def test_used_again_and_not_changed(store, what):
     assert same(program, store, what) is not INPLACE
 
 
-def test_the_gradient_is_what_was_saved(store, what):
+@pytest.mark.parametrize("first", [True, False])
+def test_the_gradient_is_what_was_saved(store, what, first):
     """Gradients are added in place where nobody else has them."""
     def program(where):
         x = leaf()
         with where.context():
-            z = Computed.apply(x * 1).sum() + (x * 3).sum()
+            outputs = [Computed.apply, lambda x: x * 3]
+            z = sum(output(x).sum() for output in (reversed(outputs) if first else outputs))
             where.saved()
             for _ in range(3):
                 z.backward(retain_graph=True)
         return [x.grad]
 
     assert same(program, store, what) is not INPLACE
+
+
+def test_it_is_taken_over_as_gradient(store, what):
+    """PyTorch does so where there are hooks, and adds to it in place. The third time there would be wrong gradients."""
+    def program(where):
+        x = leaf()
+        with where.context():
+            z = Computed.apply(x).sum()
+            where.saved()
+            for _ in range(2):
+                z.backward(retain_graph=True)
+            assert torch.equal(x.grad, 2 * x.detach().exp())
+            z.backward(retain_graph=True)
+        return [x.grad]
+
+    assert outcome(program, Where(store, "without")) is not INPLACE
+    assert outcome(program, Where(store, what)) is INPLACE
 
 
 def test_saved_anew_after_the_change(store):
@@ -438,3 +457,19 @@ def test_saved_anew_after_the_change(store):
             first.backward()
     del first, second
     assert left_in(off) == (0, 0, 0)
+
+
+def test_a_graph_that_is_kept_does_not_keep_the_drives(drives):
+    """What was read back is held as long as it may be used again, and no longer than the store is open."""
+    spillway.format_store(drives)
+    x = leaf()
+    with spillway.Store(drives) as store:
+        off = Where(store, "stored").off
+        with off:
+            z = (x.exp() * x.sin()).sum()
+            settle(off)
+            z.backward(retain_graph=True)
+    with spillway.Store(drives):  # they were given back
+        pass
+    with pytest.raises(RuntimeError, match="the tensor cache is closed"):
+        z.backward()
