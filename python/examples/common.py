@@ -47,8 +47,10 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query(x), *self.key_value(memory).chunk(2, -1))
         )
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-        weights = (scores if mask is None else scores + mask).softmax(-1)
+        weights = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            weights = weights + mask  # one name for all: what comes before is gone
+        weights = weights.softmax(-1)
         return self.out((weights @ v).transpose(1, 2).flatten(2))
 
 
@@ -94,7 +96,7 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
     option("--devices", default="", help="mode spillway: the store's drives, separated by commas (spillway format)")
     option("--cache", default=None, help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--budget-bytes", type=positive, help="with --cache budget: memory for activations")
-    option("--arena-bytes", type=positive, help="DMA memory of the store; all of it is resident")
+    option("--arena-bytes", type=positive, help="DMA memory of the store; all of it is resident (as spillway.Store has it)")
     option("--staging-bytes", type=positive, help="most bytes that wait to be written")
     option("--prefetch-bytes", type=positive, help="most bytes read ahead")
     option("--record", metavar="FILE", help="record a trace of the tensor cache, for `spillway plan`")

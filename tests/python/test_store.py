@@ -8,6 +8,7 @@ import random
 import pytest
 
 import spillway
+import spillway.store as store_module
 from conftest import make_drives
 
 
@@ -112,6 +113,17 @@ def test_paths_must_be_a_sequence(drives):
 def test_wrong_option():
     with pytest.raises(ValueError, match="backend must be one of auto"):
         spillway.Store(["x"], backend="sync")
+
+
+def test_memory_of_a_store(drives, monkeypatch):
+    """Resident: no more by default than training in host memory needs."""
+    spillway.format_store(drives)
+    for given, gpu, expected in ((None, "/nonexistent", 64), (None, "/dev/null", 256), (48 << 20, "/dev/null", 48)):
+        monkeypatch.setattr(store_module, "_GPU", gpu)
+        with spillway.Store(drives, arena_bytes=given) as store:
+            assert store.arena_bytes == expected << 20
+    monkeypatch.setattr(store_module, "_GPU", "/nonexistent")
+    assert store_module._needs_arena([b"/dev/null", b"pci:0000:3d:00.0/1"]) and not store_module._needs_arena([b"/dev/null"])
 
 
 @pytest.mark.parametrize("option", [{"partition": -1}, {"partition": 0xFFFFFFFF}, {"partition": 1 << 32}, {"queue_depth": 1 << 32},

@@ -88,7 +88,7 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--drive-bytes", type=int, default=4 << 30, help="length of each of these files (4 GiB, sparse)")
     option("--work", default="/var/tmp", metavar="FOLDER", help="where they are made: a file system that takes O_DIRECT")
     option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
-    option("--arena-bytes", type=int, help="DMA memory of the store, resident (two of the largest tensors, 64 MiB at least)")
+    option("--arena-bytes", type=int, help="DMA memory of the store, all of it resident (as spillway.Store has it)")
     option("--text", type=Path, metavar="PATH", help="file or folder to train on (the repository); what is there when it begins")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
     option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples", help="folder of the models")
@@ -209,9 +209,8 @@ def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: 
     for name in ("layers", "hidden", "sequence", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
     if mode == "spillway":
-        attention = 4 * cell.batch * max(1, args.hidden // 64) * args.sequence**2
-        arena = args.arena_bytes or max(64 << 20, 2 * attention)
-        command += ["--devices", ",".join(drives), "--arena-bytes", str(arena)]
+        command += ["--devices", ",".join(drives)]
+        command += ["--arena-bytes", str(args.arena_bytes)] if args.arena_bytes else []
         command += ["--cache", args.cache] if args.cache else []
     return [*command, "--gradients"]
 

@@ -120,7 +120,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--threads", type=int, default=os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
-    parser.add_argument("--arena-bytes", type=int, help="DMA memory of the store; all of it is resident")
+    parser.add_argument("--arena-bytes", type=int, help="DMA memory of the store; all of it is resident (as spillway.Store has it)")
     parser.add_argument("--staging-bytes", type=int, help="most bytes that wait to be written")
     parser.add_argument("--prefetch-bytes", type=int, help="most bytes read ahead")
     parser.add_argument("--watched-steps", type=int, default=1, help="in keep and recompute: steps measured")
