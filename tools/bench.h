@@ -310,6 +310,8 @@ void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker);
 bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns);
 void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker);
 void bench_worker_live(struct bench_worker *worker);
+/* The job has ended with @result. Its words are the last error's, unless it noted some before. Return: @result. */
+int bench_worker_ended(struct bench_worker *worker, int result);
 unsigned bench_depth_level(unsigned in_flight);
 unsigned bench_batch_level(unsigned batch);
 

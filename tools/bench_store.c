@@ -432,9 +432,7 @@ int bench_store_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	worker->stats.error = result;
-	if (result != 0 && worker->stats.error_text[0] == '\0')
-		(void)snprintf(worker->stats.error_text, sizeof(worker->stats.error_text), "%s", spw_last_error());
+	result = bench_worker_ended(worker, result);
 	tear_down(&state);
 	return result;
 }

@@ -130,6 +130,16 @@ void bench_worker_live(struct bench_worker *worker)
 	}
 }
 
+int bench_worker_ended(struct bench_worker *worker, int result)
+{
+	struct bench_stats *stats = &worker->stats;
+
+	stats->error = result;
+	if (result != 0 && stats->error_text[0] == '\0')
+		(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s", spw_last_error());
+	return result;
+}
+
 unsigned bench_depth_level(unsigned in_flight)
 {
 	unsigned level = in_flight <= 1 ? 0 : 31u - (unsigned)__builtin_clz(in_flight);

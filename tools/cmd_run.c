@@ -94,6 +94,13 @@ static int run(const struct tool_command *command, int argc, char **argv)
 			      path ? path : LIBRARY);
 		return TOOL_FAILED;
 	}
+	if (strpbrk(path, " :")) {
+		(void)fprintf(
+			stderr,
+			"spillway run: %s: a blank or a colon ends a name in LD_PRELOAD; put the library elsewhere\n",
+			path);
+		return TOOL_FAILED;
+	}
 	if (set_environment(path) != 0) {
 		(void)fprintf(stderr, "spillway run: out of memory\n");
 		return TOOL_FAILED;

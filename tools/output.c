@@ -98,6 +98,17 @@ void tool_table_free(struct tool_table *table)
 	free(table);
 }
 
+void tool_print_text(const char *text, FILE *out)
+{
+	char *copy = strdup(text);
+
+	if (!copy)
+		return;
+	spw_make_printable(copy);
+	(void)fputs(copy, out);
+	free(copy);
+}
+
 json_t *tool_json_text(const char *text)
 {
 	json_t *json = json_string(text);

@@ -197,7 +197,9 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 	double seconds = (double)step->compute_ns / 1e9;
 	char text[32];
 
-	(void)fprintf(out, "Step %u of %s: %s\n", step->number, report->path, report->model);
+	(void)fprintf(out, "Step %u of %s: ", step->number, report->path);
+	tool_print_text(report->model, out);
+	(void)fputc('\n', out);
 	(void)fprintf(out, "  step                    %.4g s of compute\n", seconds);
 	(void)fprintf(out, "  saved                   %s in %u tensors\n",
 		      size_text(step->saved_bytes, text, sizeof(text)), step->tensors_count);

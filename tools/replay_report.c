@@ -150,7 +150,9 @@ void replay_report_print(const struct replay_report *report, FILE *out)
 	struct replay_summary summary = replay_summarize(report);
 	char text[SIZE_TEXT_BYTES];
 
-	(void)fprintf(out, "trace        %s, step %u: %s\n", report->trace_path, step->number, report->trace->model);
+	(void)fprintf(out, "trace        %s, step %u: ", report->trace_path, step->number);
+	tool_print_text(report->trace->model, out);
+	(void)fputc('\n', out);
 	(void)fprintf(out, "tensors      %u, %s if all are kept\n", step->tensors_count,
 		      size_text(report, step->keep_all_bytes, text));
 	(void)fprintf(out, "drives       %s\n", report->drives_text);

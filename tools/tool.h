@@ -108,6 +108,9 @@ void tool_table_cell(struct tool_table *table, const char *format, ...) __attrib
 void tool_table_print(const struct tool_table *table, FILE *out);
 void tool_table_free(struct tool_table *table);
 
+/* Print @text that came from elsewhere: nothing in it does anything to a terminal. */
+void tool_print_text(const char *text, FILE *out);
+
 /* A JSON string of @text, which may come from a device: bytes that are no UTF-8 become question marks. */
 json_t *tool_json_text(const char *text);
 

@@ -145,6 +145,12 @@ expect_exit 1 "$SPILLWAY" check "$first" "$second" "$third" --json
 json "d['usable'] is False and '$first' in d['error'] and d['errno'] == d['drives'][0]['errno'] > 0"
 json "[x['error'] is None for x in d['drives']] == [False, True, False] and d['drives'][1]['errno'] == 0"
 
+begin "a library that LD_PRELOAD could not name is refused"
+mkdir "$TEST_TMP/a b"
+touch "$TEST_TMP/a b/lib.so"
+expect_exit 1 "$SPILLWAY" run --library "$TEST_TMP/a b/lib.so" -- true
+expect_output "$TEST_TMP/a b/lib.so" "LD_PRELOAD"
+
 begin "failures name device, cause and remedy, and write nothing"
 unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$two"
 expect_output "$one" "--force"

@@ -148,6 +148,18 @@ json "abs(d['ideal_seconds'] - 0.096) < 1e-9 and d['step_seconds'] >= d['ideal_s
 json "d['keep_all_bytes'] == 16000016 and d['activation_peak_bytes'] <= d['keep_all_bytes'] / 2"
 json "d['bytes_written'] == d['bytes_read'] + d['bytes_forwarded'] > 0"
 
+begin "what a trace says of itself does nothing to a terminal"
+sed '1s/"model": "[^<]*</"model": "\\u001b[2Jfour </' "$trace" >"$TEST_TMP/hostile.jsonl"
+for command in "replay --bandwidth 4GB" plan; do
+    # shellcheck disable=SC2086
+    expect_exit 0 "$SPILLWAY" $command --trace "$TEST_TMP/hostile.jsonl"
+    expect_output "?[2Jfour <layers>"
+    expect_no_output $'\033'
+    # shellcheck disable=SC2086
+    expect_exit 0 "$SPILLWAY" $command --trace "$TEST_TMP/hostile.jsonl" --json
+    json "d['model'].startswith('\x1b[2Jfour <layers>')"
+done
+
 begin "simulated time: the same result every time, whatever the machine does"
 "$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/first"
 "$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/second"
