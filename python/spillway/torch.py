@@ -885,11 +885,10 @@ class Offload:
         self._explicit_steps = self._explicit_stages = True
         if not self._begun:
             self._begin_step()
-        handle = self._session.cache.handle
         if then is None:
-            fast.spw_cache_stage(handle, *here)
+            self._session.cache.call(fast.spw_cache_stage, *here)
         else:
-            fast.spw_cache_stage_next(handle, *here, *then)
+            self._session.cache.call(fast.spw_cache_stage_next, *here, *then)
         if self._session.tracer is not None:
             self._session.tracer.mark(f"{phase} {micro_batch}")
         self._session.drain()
@@ -902,7 +901,7 @@ class Offload:
         session = self._session
         if session.device is not None:
             session.device.step()
-        fast.spw_cache_step(session.cache.handle)
+        session.cache.call(fast.spw_cache_step)
         self._begun = True
         self._micro_batch = 0
         session.unpacked = False
@@ -959,7 +958,7 @@ class Offload:
         if not self._explicit_steps and (self._session.unpacked or not self._begun):
             self._begin_step()
         if not self._explicit_stages:
-            fast.spw_cache_stage(self._session.cache.handle, self._micro_batch, STAGE_FORWARD)
+            self._session.cache.call(fast.spw_cache_stage, self._micro_batch, STAGE_FORWARD)
             self._micro_batch += 1
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
@@ -974,7 +973,7 @@ class Offload:
             told = torch.is_grad_enabled() and not session.cache.forgotten
             self._entered.append(told)
             if told:
-                fast.spw_cache_scope_enter(session.cache.handle, key)
+                session.cache.call(fast.spw_cache_scope_enter, key)
                 if session.tracer is not None:
                     session.tracer.begin(name)
                 session.drain()
@@ -983,17 +982,17 @@ class Offload:
 
     def _scope_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:
-            fast.spw_cache_scope_leave(self._session.cache.handle)
+            self._session.cache.call(fast.spw_cache_scope_leave)
             if self._session.tracer is not None:
                 self._session.tracer.end()
             self._session.drain()
 
     def _leave_all(self) -> None:
-        handle = self._session.cache._handle
         self._session.excluding = 0
         while self._entered:
-            if self._entered.pop() and handle is not None:
-                fast.spw_cache_scope_leave(handle)
+            if self._entered.pop() and not self._session.cache.closed:
+                with contextlib.suppress(SpillwayError):  # closed by another thread since
+                    self._session.cache.call(fast.spw_cache_scope_leave)
                 if self._session.tracer is not None:
                     self._session.tracer.end()
 

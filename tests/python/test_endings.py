@@ -196,6 +196,31 @@ def run_program(drives, program, **environment):
     return done
 
 
+@pytest.mark.parametrize("name", ["spw_cache_offer_hint", "spw_cache_step", "spw_cache_stage", "spw_cache_scope_enter",
+                                  "spw_cache_scope_leave"])
+def test_closed_by_another_thread_before_a_short_call(drives, name):
+    """Just after the handle was asked for: what is closed then must not be called."""
+    spillway.format_store(drives)
+    done = run_program(drives, f"""
+import spillway.torch as module
+class Closing:
+    def __getattr__(self, name):
+        function = getattr(fast, name)
+        return function if name != {name!r} else lambda *arguments: (store.close(), function(*arguments))[1]
+fast, module.fast = module.fast, Closing()
+model = torch.nn.Sequential(torch.nn.Linear(1000, 1000), torch.nn.Tanh())
+off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+try:
+    with off:
+        model(torch.randn(10, 1000)).sum().backward()
+except (RuntimeError, spillway.SpillwayError) as error:
+    print(error)
+""", SPILLWAY_HOOKS="python")
+    assert "is closed" in done.stdout
+    with spillway.Store(drives):
+        pass
+
+
 @pytest.mark.parametrize("moment", ["take", "drain"])
 def test_closed_by_another_thread_during_a_use(drives, moment):
     """Just after the handle was asked for. What is closed then must not be used: it would end the process."""
