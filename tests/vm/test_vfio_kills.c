@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/test_vfio_kills.c - kill -9 of a process that drives its drives itself, in the middle of its I/O, again
- * and again
+ * tests/vm/test_vfio_kills.c - kill -9 of a process that drives its drives itself, in the middle of its I/O, or as it
+ * opens them, again and again
  *
  * Nobody tells the controllers to stop: the kernel takes the memory away from them and resets them. The next process
  * must find them good for use at once, the store intact, and not one byte changed where the killed one did not
@@ -19,6 +19,8 @@
 #define KEPT_BYTES   MIB /* of each drive, in the partition that nobody has open */
 #define KEPT_SEED    77
 #define DELAY_US_MAX 30000
+#define OPEN_EVERY   5      /* so often as it opens them, */
+#define OPEN_US_MAX  400000 /* which takes about so long */
 
 static uint64_t seed;
 static uint64_t kept_offset_bytes[DRIVES];
@@ -37,19 +39,20 @@ static int try_open_store(struct spw_store **store)
 	return try_open(drive_paths, DRIVES, &opts, store);
 }
 
-/* Puts and gets, all slots at a time, without end. */
-static void work(int said, uint64_t random)
+/* Puts and gets, all slots at a time, without end. @opening: it says so before it opens the store, not after. */
+static void work(int said, uint64_t opening)
 {
 	struct spw_request *requests[SLOTS];
 	spw_object objects[SLOTS];
 	struct spw_store *store;
 
-	(void)random;
+	if (opening)
+		child_says(said);
 	child_check(try_open_store(&store) == 0);
 	for (unsigned round = 0;; round++) {
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_store_put(store, slot(i), OBJECT_BYTES, NULL, &objects[i], &requests[i]) == 0);
-		if (round == 0)
+		if (round == 0 && !opening)
 			child_says(said);
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_request_wait(requests[i]) == 0);
@@ -105,7 +108,7 @@ static void verify(unsigned round)
 	free(back);
 }
 
-static void test_killed_in_mid_io(void **state)
+static void test_killed(void **state)
 {
 	struct spw_drive_info drives[DRIVES];
 	const char *text = getenv("SPW_KILLS");
@@ -124,12 +127,14 @@ static void test_killed_in_mid_io(void **state)
 	assert_non_null(memory);
 	content_fill(memory, SLOTS * (size_t)OBJECT_BYTES, 1);
 	for (unsigned round = 1; round <= kills; round++) {
-		start_child(work, 0);
-		kill_child_within(&seed, DELAY_US_MAX);
+		bool opening = round % OPEN_EVERY == 0;
+
+		start_child(work, opening);
+		kill_child_within(&seed, opening ? OPEN_US_MAX : DELAY_US_MAX);
 		verify(round);
 	}
 	assert_ok(spw_check(drive_paths, DRIVES, NULL, NULL));
-	printf("killed %u times\n", kills);
+	printf("killed %u times, every %uth as it opened its drives\n", kills, OPEN_EVERY);
 	free(memory);
 }
 
@@ -144,7 +149,7 @@ static int set_up(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed_in_mid_io, end_child)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed, end_child)};
 
 	return cmocka_run_group_tests(tests, set_up, NULL);
 }
