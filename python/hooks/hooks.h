@@ -45,7 +45,7 @@ struct library {
 struct torch {
 	PyObject *tensor_type, *strided;
 	/* attributes of a tensor: descriptors */
-	PyObject *layout, *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data;
+	PyObject *layout, *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data, *base;
 	/* methods of a tensor */
 	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view;
 	/* of a storage */

@@ -274,11 +274,31 @@ static PyObject *plain_of(struct saved *saved, PyObject *tensor)
 	return PyObject_CallOneArg(torch.detach, tensor);
 }
 
-/* What the cache asks for: the storage as it is now. Return: 0; 1 the tensor does not lie in it, or has no elements; -1 */
+/*
+ * What is no view, and must stay the tensor that it is:
+ *  - a part of a storage, as the gates of nn.LSTM are: the rest changes in place, during the write perhaps, and no version
+ *    counter that we could look at tells;
+ *  - without dimensions, and so a number of Python perhaps: its type yields to that of others, that of a copy does not.
+ *
+ * Return: 1; 0; -1 with an exception.
+ */
+static int is_kept_as_it_is(const struct saved *saved, PyObject *tensor, uint64_t storage_len_bytes)
+{
+	PyObject *base;
+
+	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
+		return 0;
+	base = get(torch.base, tensor);
+	Py_XDECREF(base);
+	return base ? base == Py_None : -1;
+}
+
+/* What the cache asks for: the storage as it is now. Return: 0; 1 the caller has to keep it; -1 with an exception. */
 static int offer_fill(struct spw_offer *offer, struct saved *saved, PyObject *tensor, PyObject *storage)
 {
 	uint64_t address, len_bytes;
 	int64_t offset;
+	int kept;
 
 	if (to_int64(PyObject_CallOneArg(torch.storage_offset, tensor), &offset) ||
 	    to_uint64(PyObject_CallOneArg(torch.nbytes, storage), &len_bytes) ||
@@ -286,6 +306,9 @@ static int offer_fill(struct spw_offer *offer, struct saved *saved, PyObject *te
 		return -1;
 	if (!saved_measure(saved, offset, len_bytes))
 		return 1;
+	kept = is_kept_as_it_is(saved, tensor, len_bytes);
+	if (kept)
+		return kept;
 	offer->storage_version = saved->version->epoch;
 	offer->storage_bytes = (const void *)(uintptr_t)address;
 	offer->storage_len_bytes = len_bytes;

@@ -24,7 +24,7 @@ _log = logging.getLogger("spillway")
 
 _FUNCTIONS = ("spw_cache_offer_hint", "spw_cache_take", "spw_cache_return", "spw_cache_release", "spw_cache_drain")
 _ATTRIBUTES = {"layout": "layout", "is_cpu": "is_cpu", "is_leaf": "is_leaf", "requires_grad": "requires_grad",
-               "dtype": "dtype", "version": "_version", "shape": "shape", "data": "data"}
+               "dtype": "dtype", "version": "_version", "shape": "shape", "data": "data", "base": "_base"}
 _METHODS = ("detach", "stride", "storage_offset", "is_neg", "is_conj", "as_strided", "view")
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
 _CODES = {

@@ -227,6 +227,16 @@ class _Saved:
         # add gradients: one of these may be what was saved.
         self.borrowed: Optional[Tensor] = None
 
+    def lies_in(self, storage_length: int) -> bool:
+        """It has elements, and all of them are there."""
+        return 0 < self.length and self.offset + self.length <= storage_length
+
+    def is_kept_as_it_is(self, tensor: Tensor, storage_length: int) -> bool:
+        """What is no view, and must stay the tensor that it is. A part of a storage, as the gates of nn.LSTM are: the rest
+        changes in place, during the write perhaps, and no version counter that we could look at tells. And what has no
+        dimensions, and so is a number of Python perhaps: its type yields to that of others, that of a copy does not."""
+        return (self.length < storage_length or not self.size) and tensor._base is None
+
     def unpack(self) -> Tensor:
         return self.session.unpack(self)
 
@@ -346,7 +356,7 @@ class _Session:
         held, conj, neg = _plain(tensor)
         saved = _Saved(self, version, held, conj, neg)
         storage_length = storage.nbytes()
-        if saved.length == 0 or saved.offset + saved.length > storage_length:
+        if not saved.lies_in(storage_length) or saved.is_kept_as_it_is(tensor, storage_length):
             return None
         token = next(self._serial)
         structs = self._offers.pop() if self._offers else _offer_structs()
@@ -379,7 +389,9 @@ class _Session:
         version = record.version_of(tensor)
         held, conj, neg = _plain(tensor)
         saved = _SavedOnDevice(self, version, held, conj, neg)
-        if self.excluding or self.cache.forgotten or saved.length == 0 or saved.offset + saved.length > storage.nbytes():
+        if self.excluding or self.cache.forgotten or not saved.lies_in(storage.nbytes()):
+            return None
+        if saved.is_kept_as_it_is(tensor, storage.nbytes()):
             return None
         entry = self.device.save(held, (record.key, version.epoch), version, saved.offset, saved.length, saved)
         if entry is None:
