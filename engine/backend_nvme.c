@@ -5,6 +5,8 @@
  * What the block layer does for a transfer is done here or above: no command is longer than the controller and the kernel take, a
  * failure that the drive does not call final is tried again as often as the kernel would, and a status becomes the errno that the
  * block layer gives. There is no way to stop a command that the drive has: it ends by itself, or with the controller's time limit.
+ * While the kernel resets a controller it keeps what comes by the block node, and refuses what comes by the other: then a part goes
+ * by the block node, too.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,6 +37,7 @@ struct nvme_device {
 	uint32_t command_bytes_max;
 	uint32_t segments_max;
 	bool read_only;
+	bool reset_logged;
 };
 
 struct nvme {
@@ -340,6 +343,59 @@ static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
 	}
 }
 
+/* ---- While a controller is reset --------------------------------------------------------------------------------------------- */
+
+/*
+ * The kernel has taken the command back, or does not take it: not the drive's fault, nor the command's. -EFAULT: where a command has
+ * to wait to be issued, Linux 6.1 loses its memory; memory that is bad is so by the block node, too.
+ */
+static bool is_reset(int res)
+{
+	uint32_t code = (uint32_t)res & SPW_NVME_STATUS_CODE;
+
+	if (res < 0)
+		return res == -EINTR || res == -EFAULT;
+	return !((uint32_t)res & SPW_NVME_STATUS_DNR) &&
+	       (code == SPW_NVME_HOST_PATHING_ERROR || code == SPW_NVME_ABORTED_BY_HOST);
+}
+
+static int transfer_by_block_node(const struct spw_device *device, const struct spw_part *part)
+{
+	const struct iovec one = {.iov_base = part->buf, .iov_len = part->len_bytes};
+	const struct iovec *iov = part->iov_count > 0 ? part->iov : &one;
+	uint64_t offset_bytes = part->offset_bytes;
+	uint32_t count = part->iov_count > 0 ? part->iov_count : 1;
+	int ret = 0;
+
+	for (uint32_t i = 0; i < count && ret == 0; offset_bytes += iov[i++].iov_len)
+		ret = part->op == SPW_READ ? spw_device_pread(device, iov[i].iov_base, iov[i].iov_len, offset_bytes)
+					   : spw_device_pwrite(device, iov[i].iov_base, iov[i].iov_len, offset_bytes);
+	return ret;
+}
+
+/* It waits there until the controller is back, or is given up. */
+static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, struct spw_part *part)
+{
+	const struct spw_device *device = q->devices[part->device].device;
+	int ret;
+
+	if (!d->reset_logged)
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s: the kernel takes no commands past the block layer (is the controller being reset?); the "
+			"block node is used instead",
+			device->path);
+	d->reset_logged = true;
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	if (part->op == SPW_FLUSH)
+		ret = spw_device_sync(device);
+	else if (part->op == SPW_DISCARD)
+		ret = spw_device_discard(device, part->offset_bytes, part->len_bytes);
+	else
+		ret = transfer_by_block_node(device, part);
+	return ret ? ret : (int64_t)part->len_bytes;
+}
+
 /* ---- Completions ------------------------------------------------------------------------------------------------------------ */
 
 /* @res: a negative errno of the kernel, or the drive's status. Return: what becomes of the part. */
@@ -356,6 +412,8 @@ __attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct
 		q->registered_bytes = 0;
 		return -EAGAIN;
 	}
+	if (is_reset(res) && part->io->engine_state != IO_CANCELLED)
+		return part->retries < RETRIES_MAX ? -EAGAIN : go_by_block_node(q, &n->devices[part->device], part);
 	if (res < 0)
 		return res;
 	if (spw_nvme_errno(status) == 0)

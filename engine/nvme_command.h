@@ -114,6 +114,10 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 #define SPW_NVME_STATUS_DNR  0x4000u
 #define SPW_NVME_STATUS_CODE 0x07ffu
 
+/* What the kernel says for a command that it has not given to a drive, or has taken back. */
+#define SPW_NVME_HOST_PATHING_ERROR 0x370u
+#define SPW_NVME_ABORTED_BY_HOST    0x371u
+
 /* As the kernel's block layer would report it; its name is spw_nvme_status_text(). */
 int spw_nvme_errno(uint32_t status);
 

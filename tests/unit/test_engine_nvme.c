@@ -230,6 +230,50 @@ static void test_what_is_not_final_is_tried_again(void **state)
 	assert_int_equal(run(io), 4096);
 }
 
+/* The kernel refuses commands until the controller is back; what is sent to the block node it keeps until then. */
+static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
+{
+	static const int answers[] = {-EINTR, -EFAULT, 0x370, 0x371};
+	struct iovec vector[2];
+	char *there;
+
+	(void)state;
+	assert_int_equal(spw_arena_alloc(drive_arena, 1u << 20, (void **)&there), 0);
+	open_nvme_queue();
+	for (size_t i = 0; i < SPW_ARRAY_LEN(answers); i++) {
+		struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 1u << 20, .offset_bytes = 65536};
+
+		fail_next(answers[i], 1000000);
+		fill(foreign, io.len_bytes, (unsigned)i);
+		assert_int_equal(run(io), 1 << 20);
+		assert_int_equal(spw_device_pread(drive, there, 1u << 20, 65536), 0);
+		assert_memory_equal(there, foreign, 1u << 20);
+		assert_int_equal(run((struct spw_io){.op = SPW_FLUSH}), 0);
+		memset(foreign, 0, 1u << 20);
+		vector[0] = (struct iovec){.iov_base = foreign, .iov_len = 4096};
+		vector[1] = (struct iovec){.iov_base = foreign + 8192, .iov_len = 8192};
+		io = (struct spw_io){
+			.op = SPW_READ, .iov = vector, .iov_count = 2, .len_bytes = 12288, .offset_bytes = 65536};
+		assert_int_equal(run(io), 12288);
+		assert_memory_equal(foreign, there, 4096);
+		assert_memory_equal(foreign + 8192, there + 4096, 8192);
+		assert_int_equal(run((struct spw_io){.op = SPW_DISCARD, .len_bytes = 4096, .offset_bytes = 65536}),
+				 4096);
+		assert_int_equal(spw_device_pread(drive, there, 4096, 65536), 0);
+		assert_true(there[0] == 0 && memcmp(there, there + 1, 4095) == 0);
+	}
+	assert_logged("the block node is used instead");
+	/* Back, and by the short way again. */
+	nvme_drive.answers = 0;
+	fill(foreign, 4096, 9);
+	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096}), 4096);
+	assert_memory_equal(nvme_drive.bytes, foreign, 4096);
+	/* A status that says that it is final is. */
+	fail_next(0x4370, 1);
+	assert_int_equal(run((struct spw_io){.op = SPW_READ, .buf = foreign, .len_bytes = 4096}), -ENOLINK);
+	spw_arena_free(drive_arena, there);
+}
+
 static void test_a_failed_part_fails_its_io_alone(void **state)
 {
 	struct spw_io ios[2] = {{.op = SPW_WRITE, .buf = foreign, .len_bytes = 1u << 20},
@@ -713,6 +757,7 @@ int main(void)
 		DRIVE_TEST(test_a_drive_opened_to_read_is_not_written),
 		DRIVE_TEST(test_a_final_status_is_an_error_with_its_name),
 		DRIVE_TEST(test_what_is_not_final_is_tried_again),
+		DRIVE_TEST(test_while_a_controller_is_reset_the_block_node_serves),
 		DRIVE_TEST(test_a_failed_part_fails_its_io_alone),
 		DRIVE_TEST(test_the_short_way_refuses_and_cancels),
 		DRIVE_TEST(test_both_ways_send_the_same_command),
