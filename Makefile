@@ -237,7 +237,11 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 headers := $(wildcard include/spillway/*.h)
 mans    := $(wildcard docs/*.1 docs/*.3)
 pyfiles := $(shell find python/spillway -name '*.py' -o -name py.typed 2>/dev/null)
-pydir   := $(PREFIX)/lib/python3/dist-packages
+# Where the interpreters that the tests may take look for packages below PREFIX; asked once, when it is needed. If they do not look
+# below it at all, PYTHONPATH has to name the folder.
+pydir_query := import site; print(*[d for d in site.getsitepackages() if d.startswith("$(PREFIX)/lib/")][:1])
+pydirs_found = $(sort $(foreach python,$(or $(PYTHON),python3) /usr/bin/python3,$(shell $(python) -Ic '$(pydir_query)' 2>/dev/null)))
+pydirs       = $(eval pydirs := $$(or $$(pydirs_found),$(PREFIX)/lib/python3/dist-packages))$(pydirs)
 mandir  := $(PREFIX)/share/man
 solib   := libspillway.so.$(VERSION)
 
@@ -257,15 +261,20 @@ install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), 
 	install -m 644 $(BUILD)/spillway.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
 	install -m 755 $(BUILD)/spillway $(DESTDIR)$(PREFIX)/bin/
 	@for man in $(mans); do install -D -m 644 $$man $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/} || exit 1; done
-	@for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$(pydir)/$${file#python/} || exit 1; done
-	@for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$(pydir)/spillway/$${file##*/} || exit 1; done
+	@for dir in $(pydirs); do \
+		echo "install the Python package into $(DESTDIR)$$dir"; \
+		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
+		for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
+	done
+	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install ./python'
+	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" != 0 ] || ! grep -qsxF '$(LIBDIR)' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf || ldconfig
 
 .PHONY: uninstall
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a libspillway_malloc.so $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc)
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
-	rm -rf $(DESTDIR)$(pydir)/spillway
+	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
 	@rmdir $(DESTDIR)$(PREFIX)/include/spillway 2>/dev/null || true
 
 .PHONY: clean

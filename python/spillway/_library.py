@@ -308,6 +308,8 @@ def _candidates() -> Iterator[str]:
     package = Path(__file__).resolve().parent
     for folder in (package, package.parent.parent / "build"):
         yield str(folder / "libspillway.so")
+    if package.parent.name.endswith("-packages"):  # PREFIX/lib/python3/dist-packages: make install puts the library into PREFIX/lib
+        yield str(package.parents[2] / "libspillway.so")
     for folder in _pkg_config_libdir():
         yield str(Path(folder) / "libspillway.so")
     yield "libspillway.so." + VERSION.split(".")[0]

@@ -51,3 +51,18 @@ begin "make uninstall leaves no file"
 expect_exit 0 make_in_stage uninstall
 expect_equal "" "$(find "$stage" ! -type d)"
 expect_true "the header folder is gone" test ! -d "$stage$prefix/include/spillway"
+
+begin "where an interpreter looks below PREFIX, it finds the package, and that the library, from any folder and with nothing set"
+expect_exit 0 python3 -m venv --without-pip "$TEST_TMP/venv"
+prefix=$TEST_TMP/venv stage=
+find "$prefix" | sort >"$TEST_TMP/before"
+expect_exit 0 make_in_stage PYTHON="$prefix/bin/python3" install
+cd / || exit 1
+expect_exit 0 env -i PATH=/usr/bin:/bin "$prefix/bin/python3" -c 'import spillway; print(spillway.__file__, spillway._library.path)'
+expect_output "/site-packages/spillway/__init__.py $prefix/lib/libspillway.so"
+cd "$ROOT" || exit 1
+
+begin "make uninstall takes it back from there too"
+find "$prefix" -name __pycache__ -prune -exec rm -r {} +
+expect_exit 0 make_in_stage PYTHON="$prefix/bin/python3" uninstall
+expect_equal "" "$(find "$prefix" ! -type d | sort | comm -13 "$TEST_TMP/before" -)"
