@@ -24,9 +24,10 @@ declare -A packages=(
     [coverage]="gcovr=c:gcovr"
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"
+    [releases]="debootstrap=c:debootstrap mount=c:mount util-linux=c:unshare"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test demo bench check coverage valgrind fuzz vm"
+purposes="build test demo bench check coverage valgrind fuzz releases vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2

@@ -518,7 +518,7 @@ static void test_urgent_first_but_nobody_starves(void **state)
 /* A prefetch that becomes urgent overtakes the other prefetches. */
 static void test_raise(void **state)
 {
-	static uint8_t names[8] = "01234567";
+	static uint8_t names[] = {'0', '1', '2', '3', '4', '5', '6', '7'};
 	uint8_t *bytes = pattern(DRIVES * CHUNK_BYTES, 10);
 	uint8_t *back = aligned_alloc(4096, DRIVES * CHUNK_BYTES);
 	struct spw_request *last = NULL;

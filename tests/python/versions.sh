@@ -1,0 +1,218 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/python/versions.sh - the Python tests with the PyTorch, the Python and the compiler of other Debian releases; see --help
+set -Eeuo pipefail
+
+usage() {
+    cat <<'END'
+tests/python/versions.sh - build everything and run the Python tests in other releases of Debian (needs root)
+
+  tests/python/versions.sh [OPTIONS] [SUITE...] [-- ARGUMENTS of tests/run]     (trixie sid)
+
+For each suite: a root folder, made by debootstrap, with that release's PyTorch, Python, compiler and libraries; a copy of this tree,
+built there with its tests, every warning an error; tests/run --kind python, or with the arguments given. The last lines say what
+passed with which versions. Exit status 1 if anything failed.
+
+Options
+  --work FOLDER     where the root folders are kept from one run to the next (build/torch-versions); some 3 GB each
+  --fresh           make the root folders anew: also to take what a suite has by now
+  --mirror URL      the archive (the one that this machine's apt has Debian from)
+  --jobs N          of make (2)
+  --shell COMMAND   run this there instead of the tests: the copy is the present folder, BUILD its build folder
+
+Whatever is mounted is mounted for this run's processes alone: it goes with the last of them, however they end. Ctrl-C ends a run; what
+it has installed so far is taken up by the next one.
+END
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${here%/tests/python}
+work=
+fresh=
+mirror=
+jobs=2
+command=
+suites=()
+arguments=()
+end_with_me=(setpriv --pdeathsig TERM) # a shell that is ended would leave what it waits for running
+
+die() {
+    echo "tests/python/versions.sh: $*" >&2
+    exit 1
+}
+
+say() {
+    printf '  %-5s %s\n' "$1" "$2"
+}
+
+parse() {
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --work | --mirror | --jobs | --shell)
+            [ $# -ge 2 ] || die "$1 needs a value"
+            case $1 in
+            --work) work=$2 ;;
+            --mirror) mirror=$2 ;;
+            --jobs) jobs=$2 ;;
+            --shell) command=$2 ;;
+            esac
+            shift
+            ;;
+        --fresh) fresh=1 ;;
+        --help)
+            usage
+            exit
+            ;;
+        --)
+            shift
+            arguments=("$@")
+            break
+            ;;
+        -*) die "no such option: $1 (see --help)" ;;
+        *) suites+=("$1") ;;
+        esac
+        shift
+    done
+    [ ${#suites[@]} -gt 0 ] || suites=(trixie sid)
+    [ ${#arguments[@]} -gt 0 ] || arguments=(--kind python)
+    [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs $jobs: not a number"
+    for suite in "${suites[@]}"; do
+        [[ $suite =~ ^[a-z0-9-]+$ ]] || die "$suite: a suite is named like trixie"
+    done
+}
+
+# Where this machine has Debian's packages from.
+find_mirror() {
+    [ -z "$mirror" ] || return 0
+    mirror=$(apt-get indextargets --format "\$(ORIGIN)|\$(LABEL)|\$(REPO_URI)" "Created-By: Packages" 2>/dev/null |
+        sed -n 's/^Debian|Debian|//p' | head -n 1)
+    [ -n "$mirror" ] || die "apt knows no archive of Debian: try apt-get update, or name one with --mirror"
+}
+
+# ---- A root folder: FOLDER/SUITE; FOLDER/SUITE.made says what is complete ---------------------------------------------------------------
+
+# enter COMMAND...: in the root folder, with nothing of this environment but what programs need to know of the outside.
+enter() {
+    local name given=()
+    for name in V SPW_SEED SPW_TEST_TIMEOUT CFLAGS http_proxy https_proxy no_proxy; do
+        [ -z "${!name+x}" ] || given+=("$name=${!name}")
+    done
+    "${end_with_me[@]}" chroot "$folder" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+        BUILD=/build SPW_BUILD=/build "${given[@]}" "$@"
+}
+
+# Devices and cgroups are this machine's; so are the locks by which runs of the tests agree about what the kernel has but once.
+mount_all() {
+    mkdir -p "$folder/run/lock" /run/lock
+    mount -t proc proc "$folder/proc"
+    mount --rbind /sys "$folder/sys"
+    mount --rbind /dev "$folder/dev"
+    mount --bind /run/lock "$folder/run/lock"
+}
+
+make_root() {
+    if [ -n "$fresh" ] || [ ! -e "$folder.made" ]; then
+        rm -rf --one-file-system "$folder" "$folder.made"
+        say ROOT "$suite: debootstrap"
+        debootstrap --variant=minbase "$suite" "$folder" "$mirror" >"$folder.log" 2>&1 || {
+            tail -n 5 "$folder.log" >&2
+            die "debootstrap could not make $folder"
+        }
+        echo base >"$folder.made"
+    fi
+    printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d" # nothing that is installed is started
+    chmod 755 "$folder/usr/sbin/policy-rc.d"
+    cp -L /etc/resolv.conf /etc/hosts "$folder/etc/"
+}
+
+# The files that git knows or would take, else all but what was built.
+copy_tree() {
+    rm -rf "$folder/src"
+    mkdir -p "$folder/src" "$folder/build"
+    if git -C "$root" rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+        git -C "$root" ls-files -z --cached --others --exclude-standard |
+            (cd "$root" && while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done) |
+            tar -C "$root" --null --no-recursion -T - -c -f -
+    else
+        tar -C "$root" --exclude=./build --exclude='./build-*' --exclude=./.git -c -f - .
+    fi | tar -C "$folder/src" --no-same-owner -x -f -
+}
+
+# By the project's own list of packages, and Python's headers for the hooks in C, PyTorch's for what torch.compile makes.
+install_packages() {
+    local extra=(python3-dev libtorch-dev)
+    enter /src/scripts/deps.sh build test || die "$suite: packages are missing"
+    say APT "${extra[*]}"
+    enter apt-get install -q -y --no-install-recommends "${extra[@]}" >"$folder.log" 2>&1 </dev/null || {
+        tail -n 5 "$folder.log" >&2
+        die "$suite: apt-get could not install ${extra[*]}"
+    }
+    enter apt-get clean
+}
+
+versions() {
+    enter python3 -c 'import platform, torch; print(f"PyTorch {torch.__version__}, Python {platform.python_version()}", end=", ")'
+    enter sh -c 'printf "gcc %s, liburing %s" "$(gcc -dumpfullversion)" "$(dpkg-query -W -f "\${Version}" liburing-dev)"'
+}
+
+run_suite() {
+    local log status=0 with
+    suite=$1 folder=$work/$1
+    exec 8>"$folder.lock"
+    flock -n 8 || die "$folder is in use by another run"
+    make_root
+    mount_all
+    copy_tree
+    install_packages
+    with=$(versions)
+    say SUITE "$suite: $with"
+    enter make -C /src --no-print-directory BUILD=/build "-j$jobs" build-tests || die "$suite: the build failed"
+    if [ -n "$command" ]; then
+        enter bash -c "cd /src && $command" || status=$?
+        outcome="exit status $status"
+    else
+        log=$folder.log
+        enter /src/tests/run --build /build "${arguments[@]}" 2>&1 | tee -i "$log" || status=1
+        outcome=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+    fi
+    echo "$suite: $with: ${outcome:-no result}" >>"$results"
+    return $status
+}
+
+# Each in a mount namespace of its own, as a process of its own.
+run_inside() {
+    "${end_with_me[@]}" unshare --mount --propagation private "${BASH_SOURCE[0]}" --inside "$@"
+}
+
+main() {
+    local suite results status=0 needed
+    parse "$@"
+    [ "$(id -u)" -eq 0 ] || die "needs root: for debootstrap, chroot and mounts"
+    for needed in debootstrap unshare setpriv flock; do
+        command -v "$needed" >/dev/null || die "$needed is missing: scripts/deps.sh releases installs it"
+    done
+    find_mirror
+    work=${work:-$root/build/torch-versions}
+    mkdir -p "$work"
+    work=$(realpath -- "$work")
+    results=$(mktemp "$work/results.XXXXXX")
+    # shellcheck disable=SC2064 # this file, also when the name is gone
+    trap "rm -f '$results'" EXIT
+    for suite in "${suites[@]}"; do
+        run_inside "$suite" "$work" "$mirror" "$jobs" "$fresh" "$command" "$results" "${arguments[@]}" || status=1
+        grep -q "^$suite:" "$results" || echo "$suite: not run" >>"$results"
+    done
+    echo
+    cat "$results"
+    return $status
+}
+
+# What runs is told, too, and a program that then ended well would let this go on.
+trap 'exit 130' INT
+if [ "${1-}" = --inside ]; then
+    work=$3 mirror=$4 jobs=$5 fresh=$6 command=$7 results=$8
+    arguments=("${@:9}")
+    run_suite "$2"
+else
+    main "$@"
+fi
