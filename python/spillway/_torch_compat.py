@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
+from torch import nn
 
 _HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
 
@@ -42,12 +43,20 @@ class WeakStorage:
         return _expired(self._address)
 
 
-def register_forward_pre_hook(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
+def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> Any:
     """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword arguments: kwargs is then
     not given."""
     if _HAS_UNTYPED:
         return module.register_forward_pre_hook(hook, with_kwargs=True)  # type: ignore[call-arg]
     return module.register_forward_pre_hook(hook)
+
+
+def _never() -> bool:
+    return False
+
+
+# is_compiling(): whether torch.compile traces the caller.
+is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
 
 
 def _probe_for_backward() -> Callable[[], bool]:

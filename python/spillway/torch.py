@@ -45,7 +45,7 @@ from torch.nn.parameter import is_lazy
 from . import _library, _native
 from ._library import SpillwayError, blocking, fast
 from ._steptrace import StepTrace
-from ._torch_compat import WeakStorage, in_backward, register_forward_pre_hook, storage_of
+from ._torch_compat import WeakStorage, in_backward, is_compiling, register_forward_pre_hook, storage_of
 from .cache import HINT_NONE, HINT_PIN, OFFER_DEDUP, OFFER_SPILL, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
 from .report import DeviceStats, Progress, table_of
 from .store import Path, Store
@@ -451,7 +451,10 @@ class _Session:
             # Memory that was modified during its write fails its checksum: the modification is the fault, not the drive.
             self.drain()
             saved.version.check()
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it would hold itself, by its traceback, and what was saved
         taken = _unpack_taken(bytes_)
         self._takes.append(structs)
         if not taken[0]:
@@ -703,15 +706,20 @@ def _identities(tensors: Iterable[Tensor]) -> Set[int]:
 
 
 class _Hook:
-    """A function that a module calls. The copy of a module, or one that was saved and loaded, calls one that does nothing."""
+    """A function that a module calls. The copy of a module, or one that was saved and loaded, calls one that does nothing; so do
+    modules inside of what torch.compile makes one piece of, that has no layers any more."""
 
-    __slots__ = ("_function",)
+    __slots__ = ("_method", "_given")
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+    def __init__(self, method: Callable[..., None], *given: Any) -> None:
+        self._method = weakref.WeakMethod(method)  # whoever has the hooks keeps what they belong to for no longer
+        self._given = given
 
     def __call__(self, *arguments: Any) -> None:
-        self._function(*arguments)
+        if not is_compiling():
+            method = self._method()
+            if method is not None:
+                method(*self._given, *arguments)
 
     def __reduce__(self) -> Any:
         return getattr, (contextlib.nullcontext(), "__exit__")
@@ -792,6 +800,7 @@ class Offload:
         self._session.device = device
         self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
         self._hooks: Optional[Any] = None
+        self._module_hooks: List[Tuple[Callable[..., Any], nn.Module, _Hook]] = []  # the same ones each time: compiled code asks
         self._handles: List[Any] = []
         self._active = False
         self._in_backward = False  # entered there: by a function that a checkpoint runs again
@@ -827,6 +836,8 @@ class Offload:
         try:
             self._refresh_excluded()
             self._install()
+            if getattr(self._model, "_compiled_call_impl", None) is not None:  # compiled in place, it does not call its hooks
+                self._begin_step_if_due()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -905,6 +916,11 @@ class Offload:
             self._session.tracer.mark(f"{phase} {micro_batch}")
         self._session.drain()
 
+    def _begin_step_if_due(self) -> None:
+        """With the first forward pass after a backward pass."""
+        if not self._explicit_steps and (self._session.unpacked or not self._begun):
+            self._begin_step()
+
     def _begin_step(self) -> None:
         if self._session.cache.forgotten:  # a child of fork(), a worker of a data loader perhaps: it keeps what it saves
             return
@@ -943,17 +959,21 @@ class Offload:
     # ---- Where the model is ----------------------------------------------------------------------------------------
 
     def _install(self) -> None:
-        add = self._handles.append
-        add(register_forward_pre_hook(self._model, _Hook(self._model_enter)))
-        add(self._model.register_forward_hook(_Hook(self._model_leave)))
+        if not self._module_hooks:
+            self._make_hooks()
+        for register, module, hook in self._module_hooks:
+            self._handles.append(register(module, hook))
+
+    def _make_hooks(self) -> None:
+        before, after = nn.Module.register_forward_pre_hook, nn.Module.register_forward_hook
+        hooks = [(register_forward_pre_hook, self._model, _Hook(self._model_enter)), (after, self._model, _Hook(self._model_leave))]
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
-            add(module.register_forward_pre_hook(_Hook(self._scope_enter_hook(key, name))))
-            add(module.register_forward_hook(_Hook(self._scope_leave)))
+            hooks += [(before, module, _Hook(self._scope_enter, key, name)), (after, module, _Hook(self._scope_leave))]
         for module in self._excluded_modules:
-            add(module.register_forward_pre_hook(_Hook(self._excluded_enter)))
-            add(module.register_forward_hook(_Hook(self._excluded_leave)))
+            hooks += [(before, module, _Hook(self._excluded_enter)), (after, module, _Hook(self._excluded_leave))]
+        self._module_hooks = hooks
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
         self._session.excluding += 1
@@ -967,8 +987,7 @@ class Offload:
         self._leave_all()  # of a forward pass that raised
         self._refresh_excluded()
         self._session.excluded |= _identities(_tensors_in((args, kwargs)))
-        if not self._explicit_steps and (self._session.unpacked or not self._begun):
-            self._begin_step()
+        self._begin_step_if_due()
         if not self._explicit_stages:
             self._session.cache.call(fast.spw_cache_stage, self._micro_batch, STAGE_FORWARD)
             self._micro_batch += 1
@@ -978,19 +997,16 @@ class Offload:
         if self._session.device is not None:
             self._session.device.progress()
 
-    def _scope_enter_hook(self, key: int, name: str) -> Callable[[nn.Module, Any], None]:
+    def _scope_enter(self, key: int, name: str, _module: nn.Module, _args: Any) -> None:
         session = self._session
-
-        def enter(_module: nn.Module, _args: Any) -> None:
-            told = torch.is_grad_enabled() and not session.cache.forgotten
-            self._entered.append(told)
-            if told:
-                session.cache.call(fast.spw_cache_scope_enter, key)
-                if session.tracer is not None:
-                    session.tracer.begin(name)
-                session.drain()
-
-        return enter
+        # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs: nobody leaves then.
+        told = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
+        self._entered.append(told)
+        if told:
+            session.cache.call(fast.spw_cache_scope_enter, key)
+            if session.tracer is not None:
+                session.tracer.begin(name)
+            session.drain()
 
     def _scope_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:

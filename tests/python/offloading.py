@@ -5,7 +5,11 @@ import time
 import torch
 from torch import nn
 
+import spillway
 import spillway.torch
+
+# What a hook raises, which PyTorch before 2.0 hands on as a RuntimeError that has its text.
+RAISED = (RuntimeError, spillway.SpillwayError)
 
 
 class Save(torch.autograd.Function):

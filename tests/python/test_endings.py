@@ -236,7 +236,7 @@ module._taken_structs = taken_structs
 session._takes.clear()
 try:
     y.sum().backward()
-except RuntimeError as error:
+except (RuntimeError, spillway.SpillwayError) as error:
     print(error)
 else:
     print(torch.equal(x.grad, x.detach().exp()))
@@ -456,6 +456,15 @@ def test_the_model_is_copied_inside_the_context(store, make):
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), copied.parameters()))
 
 
+def backward_in_child(loss):
+    """Some builds of PyTorch refuse it, with spillway or without, once the parent has had one."""
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        if "fork-based multiprocessing" not in str(error):
+            raise
+
+
 def test_a_child_of_fork_trains_as_without(store):
     """As a worker of a data loader that is made inside the context, and computes with a model of its own or with this one."""
     model = Model()
@@ -471,8 +480,8 @@ def test_a_child_of_fork_trains_as_without(store):
                 off.step()
                 off.stage(0, "forward")
                 y = torch.ones(1000, requires_grad=True).exp()
-                y.sum().backward()
-                model(x).sum().backward()
+                backward_in_child(y.sum())
+                backward_in_child(model(x).sum())
                 status = 0
             finally:
                 os._exit(status)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_compile.py - torch.compile: hooks see what compiled code saves when it runs, and gradients are those without them
+"""By a compiler (inductor) where there is one, and without (aot_eager), which traces in the same way."""
+import os
+import shutil
+import tempfile
+
+import pytest
+import torch
+from torch import nn
+
+# Compiled in this process, not in others that are still there when the test ends.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+import spillway.torch  # noqa: E402
+from offloading import left_in, settle  # noqa: E402
+
+
+def why_not():
+    if not hasattr(torch, "compile"):
+        return "this PyTorch has no torch.compile: 2.0 has"
+    if not hasattr(torch.compiler, "is_compiling"):
+        return "hooks are run while this PyTorch traces (113263)"
+    try:
+        torch.compile(lambda x: x, backend="eager")
+    except RuntimeError as error:  # this Python is too new for it
+        return str(error)
+    return None
+
+
+WHY_NOT = why_not()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+
+
+def compiles():
+    """Inductor needs a compiler and PyTorch's headers, which a distribution may have in a package of their own."""
+    if WHY_NOT is not None or shutil.which(os.environ.get("CXX", "g++")) is None:
+        return False
+    from torch.utils.cpp_extension import include_paths
+
+    return any(os.path.exists(os.path.join(path, "ATen/NumericUtils.h")) for path in [*include_paths(), "/usr/include"])
+
+
+COMPILER = pytest.mark.skipif(not compiles(), reason="no C++ compiler, or no headers of PyTorch (libtorch-dev)")
+BACKENDS = ["aot_eager", pytest.param("inductor", marks=COMPILER)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache():
+    """Where inductor keeps what it compiled."""
+    folder = tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    before, tempfile.tempdir = tempfile.tempdir, folder
+    yield
+    tempfile.tempdir = before
+    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)).tanh())
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def whole(model, backend):
+    return torch.compile(model, backend=backend)
+
+
+def in_place(model, backend):
+    model.compile(backend=backend)
+    return model
+
+
+def per_block(model, backend):
+    for index, block in enumerate(model.blocks):
+        model.blocks[index] = torch.compile(block, backend=backend)
+    return model
+
+
+def layers_in_place(model, backend):
+    for block in model.blocks:
+        block.compile(backend=backend)
+    return model
+
+
+WAYS = [whole, in_place, per_block, layers_in_place]
+
+
+def train(compiled, backend, off_of=None, steps=4, after=lambda: None):
+    """(gradients of every step, the offload)"""
+    torch.manual_seed(1)
+    model = compiled(Model(), backend)
+    off = off_of(model) if off_of else None
+    gradients = []
+    for _ in range(steps):
+        model.zero_grad()
+        x = torch.randn(128, 64)
+        if off is None:
+            model(x).pow(2).mean().backward()
+        else:
+            with off:
+                model(x).pow(2).mean().backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+        after()
+    return gradients, off
+
+
+def equal(these, those):
+    return all(torch.equal(a, b) for mine, others in zip(these, those) for a, b in zip(mine, others))
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["spill", "fastest"])
+def test_the_same_gradients(store, backend, compiled, mode):
+    expected, _ = train(compiled, backend)
+    torch._dynamo.reset()
+    got, off = train(compiled, backend, lambda model: spillway.torch.offload(model, store, min_bytes=1, mode=mode))
+    assert equal(got, expected)
+    assert off.stats().offers > 0 and off.stats().steps == 4
+    assert left_in(off) == (0, 0, 0)
+    off.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_compiled_code_saves_goes_to_drives_and_comes_back(store, backend):
+    """113263, 116221: hooks are called when it runs, for real tensors, and each time."""
+    def run(off=None):
+        torch.manual_seed(2)
+        model = torch.compile(Model(), backend=backend)
+        gradients = []
+        for _ in range(3):
+            x = torch.randn(128, 64)
+            if off is None:
+                loss = model(x).pow(2).mean()
+            else:
+                with off:
+                    loss = model(x).pow(2).mean()
+                    settle(off)
+            loss.backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+        return gradients
+
+    expected = run()
+    torch._dynamo.reset()
+    off = spillway.torch.offload(nn.Module(), store, min_bytes=1, mode="spill")
+    assert equal(run(off), expected)
+    stats = off.stats()
+    assert stats.bytes_spilled > 0 and stats.bytes_read > 0
+    assert left_in(off) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+def test_entering_again_compiles_nothing_again(store, compiled):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter, counts = CompileCounterWithBackend("aot_eager"), []
+    off = train(compiled, counter, lambda model: spillway.torch.offload(model, store, min_bytes=1), steps=5,
+                after=lambda: counts.append(counter.frame_count))[1]
+    assert counts[0] > 0 and counts == counts[:1] * 5
+    assert left_in(off) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_before_the_context(store, backend):
+    """And used outside of it in between."""
+    torch.manual_seed(3)
+    model = torch.compile(Model(), backend=backend)
+    x = torch.randn(128, 64)
+
+    def gradients():
+        model.zero_grad()
+        model(x).pow(2).mean().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    expected = gradients()
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    for _ in range(2):
+        with off:
+            assert equal([gradients()], [expected])
+        offers = off.stats().offers
+        assert offers > 0
+        assert equal([gradients()], [expected])
+        assert off.stats().offers == offers
+    assert left_in(off) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backward_twice(store, backend):
+    """Compiled code may write to what it was handed, unless it is told that it is needed again."""
+    from torch._functorch import config
+
+    def run(off=None):
+        torch.manual_seed(4)
+        model = torch.compile(Model(), backend=backend)
+        x = torch.randn(128, 64)
+        if off is not None:
+            off.__enter__()
+        loss = model(x).pow(2).mean()
+        if off is not None:
+            settle(off)
+            off.__exit__(None, None, None)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    donated = getattr(config, "donated_buffer", None)
+    try:
+        if donated is not None:
+            config.donated_buffer = False
+        expected = run()
+        torch._dynamo.reset()
+        off = spillway.torch.offload(nn.Module(), store, min_bytes=1, mode="spill")
+        assert equal([run(off)], [expected])
+    finally:
+        if donated is not None:
+            config.donated_buffer = donated
+    assert left_in(off) == (0, 0, 0)
+
+
+def used_before(model, store, x):
+    """(how many saved tensors had been used when the gradient of the first block's output was there, how many in all)"""
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    seen, uses = [], []
+    pack = off._session.pack
+
+    class Counted:
+        def __init__(self, packed):
+            self.packed = packed
+
+        def unpack(self):
+            uses.append(None)
+            return self.packed.unpack()
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: Counted(pack(tensor)), lambda packed: packed.unpack())
+    with off, hooks:
+        between = model.blocks[0](x)
+        between.register_hook(lambda _gradient: seen.append(len(uses)))
+        model.blocks[2](model.blocks[1](between)).pow(2).mean().backward()
+    return seen[0], len(uses)
+
+
+def test_per_block_one_block_is_used_at_a_time(store):
+    """148222: what is compiled as one unpacks all that it saved before it computes."""
+    torch.manual_seed(5)
+    seen, uses = used_before(per_block(Model(), "aot_eager"), store, torch.randn(128, 64))
+    assert 0 < seen < uses
