@@ -64,7 +64,7 @@ void spw_cache_unlock_and_tell(struct spw_cache *cache)
 	spw_cache_unlock(cache);
 	for (unsigned i = 0; telling && i < NOTICES; i++)
 		if (telling & 1u << i)
-			spw_log(&log, SPW_LOG_WARNING, "cache: %s", notices[i]);
+			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING, "cache: %s", notices[i]);
 }
 
 void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)

@@ -341,9 +341,10 @@ int spw_entry_get_memory(struct entry *entry)
 			return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
 					 (unsigned long long)entry->len_bytes);
 		cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
-		spw_cache_notice(cache, NOTICE_MEMORY,
-				 "the store's arena is full: activations are read into ordinary memory; "
-				 "a larger arena_bytes saves copies");
+		spw_cache_notice(
+			cache, NOTICE_MEMORY,
+			"the store's arena is full: more activations are read into ordinary memory, whose pages "
+			"are taken from the system each time (arena_bytes; see read_memory_outside_arena_bytes)");
 	} else if (rc) {
 		return rc;
 	}

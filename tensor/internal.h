@@ -83,7 +83,7 @@ enum keep_reason {
 	KEEP_REASONS,
 };
 
-/* What is told to the log once per step. */
+/* What is told to the log once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in none. */
 enum notice {
 	NOTICE_BACKPRESSURE,
 	NOTICE_NO_SPACE,

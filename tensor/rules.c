@@ -211,7 +211,7 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->depth = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	cache->told = 0;
+	cache->told &= 1u << NOTICE_MEMORY;
 	cache->next_backward = false;
 	spw_record_begin(cache);
 	spw_adapt_step_began(cache);

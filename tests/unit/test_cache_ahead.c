@@ -542,6 +542,16 @@ static void test_arena_full(void **state)
 	fake_end_all(rig.store);
 	for (unsigned i = 3; i-- > 0;)
 		taken_and_gone(&rig, &pieces[i]);
+	/* The next step goes the same way, and there is nothing new to be told. */
+	spw_cache_step(rig.cache);
+	for (unsigned i = 0; i < 3; i++)
+		pieces[i] = stored(&rig, i + 4, 100);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	assert_int_equal(rig_stats(&rig).read_memory_outside_arena_bytes, 400);
+	assert_int_equal(rig.logged, 1);
+	fake_end_all(rig.store);
+	for (unsigned i = 3; i-- > 0;)
+		taken_and_gone(&rig, &pieces[i]);
 	rig_end(&rig);
 }
 
