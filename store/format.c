@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/blkpg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -500,8 +501,8 @@ static int check_opts(const struct spw_format_opts *opts)
  */
 static void forget_partitions(const char *path, const struct spw_log *log)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	char names[96];
+	char node[PATH_MAX], names[96];
+	int fd = spw_device_block_node(path, node, sizeof(node)) == 0 ? open(node, O_RDONLY | O_CLOEXEC) : -1;
 
 	for (int number = 1; fd >= 0 && number <= PARTITION_NUMBER_MAX; number++) {
 		struct blkpg_partition partition = {.pno = number};

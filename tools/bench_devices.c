@@ -159,8 +159,8 @@ static int open_device(struct bench_device *device, bool allow_destructive, cons
 
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = !device->writes;
-	/* Held for as long as it is written, so that nobody can mount it meanwhile. */
-	opts.exclusive = device->writes && (device->is_block || device->is_vfio);
+	/* Held for as long as it is written, so that nobody can mount it meanwhile. Means nothing for a file. */
+	opts.exclusive = device->writes;
 	opts.log = *log;
 	result = spw_device_open(device->path, &opts, &device->device);
 	return result == 0 && device->writes ? claim(device, allow_destructive) : result;

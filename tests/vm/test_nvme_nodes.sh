@@ -24,6 +24,14 @@ expect_output "is mounted on"
 umount "$TEST_TMP/mounted"
 rmdir "$TEST_TMP/mounted"
 
+begin "the kernel's partitions go with their table, by either name"
+for name in "$ng_first" "$first"; do
+    printf 'label: gpt\n,16M\n' | sfdisk -q "$first"
+    expect_true "a partition" test -b "${first}p1"
+    expect_exit 0 "$SPILLWAY" format --force --devices "$name"
+    expect_equal "" "$(ls -d "/sys/class/block/$(basename "$first")p"* 2>/dev/null || true)" "the kernel's partitions"
+done
+
 begin "one namespace named twice is one drive too many"
 expect_exit 3 "$SPILLWAY" format --force --devices "$first,$ng_first"
 expect_output "same device"
@@ -47,6 +55,38 @@ for pair in "nvme io_uring" "io_uring nvme"; do
     read -r writer reader <<<"$pair"
     expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$writer" --rw=write --bs=768k --size=72m --iodepth=8 --verify=xxh3
     expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$reader" --rw=read --bs=768k --size=72m --iodepth=8 --verify=xxh3
+done
+
+begin "a namespace that is written past the block layer is held there, too"
+"$SPILLWAY" bench --filename="$ng_first" --rw=write --bs=64k --size=8m --time-based --runtime=60 >/dev/null 2>&1 &
+bench=$!
+# Once it has opened its drives, it catches interrupts.
+until [ $((0x$(sed -n 's/^SigCgt:\t//p' /proc/$bench/status) & 2)) -ne 0 ] && [ "$(cat /proc/$bench/comm)" = spillway ]; do
+    sleep 0.1
+done
+expect_exit 1 mkfs.ext4 -q "$first"
+expect_output "in use"
+expect_exit 3 "$SPILLWAY" format --force --devices "$first"
+kill -INT $bench
+wait $bench || expect_equal 130 $? "exit status of the bench"
+
+begin "a controller that is reset under load loses nothing"
+controller=$(basename "$(readlink -f "/sys/class/block/$(basename "$first")/device")")
+reset=/sys/class/nvme/${controller%%n[0-9]*}/reset_controller
+for backend in nvme io_uring; do
+    "$SPILLWAY" bench --filename="$first" --backend=$backend --rw=randwrite --bs=64k --size=32m --iodepth=16 --verify=xxh3 --verify-backlog=64 \
+        --time-based --runtime=6 >"$TEST_TMP/reset" 2>&1 &
+    bench=$!
+    resets=0
+    while sleep 0.5 && kill -0 $bench 2>/dev/null; do
+        echo 1 >"$reset"
+        resets=$((resets + 1))
+    done
+    status=0
+    wait $bench || status=$?
+    expect_equal 0 $status "exit status of the bench by $backend after $resets resets"
+    [ $status -eq 0 ] || cat "$TEST_TMP/reset"
+    expect_true "no reset in time" test $resets -gt 0
 done
 
 begin "what a drive says of itself"
