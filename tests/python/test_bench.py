@@ -212,6 +212,20 @@ def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
     assert "identical to the last bit" in text and "gpt batch 4 spillway, gradients kept: loss" in capfd.readouterr().err
 
 
+def test_the_command_is_found(folder, monkeypatch, capsys):
+    """Beside the library, or where PATH leads."""
+    monkeypatch.setattr(bench._library, "path", str(folder / "libspillway.so"))
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    with pytest.raises(SystemExit):
+        bench.main(["--malloc", "run"])
+    assert "needs the command spillway: name it by --command" in capsys.readouterr().err
+    for path in (folder / "bin" / "spillway", folder / "spillway"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+        path.chmod(0o755)
+        assert bench.command_path() == str(path)
+
+
 @pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")
 @pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself")
 def test_memory_from_elsewhere_is_compared_with_its_like(matrix, monkeypatch):
