@@ -53,6 +53,13 @@ enum level {
 	LEVELS,
 };
 
+/* Whether the worker has to be woken. */
+enum asleep {
+	AWAKE,
+	ASLEEP,
+	ASLEEP_WRITES_WAIT, /* until a transfer ends: a put, behind those that wait, could not begin before */
+};
+
 /* What a caller tells the worker. Intrusive: pushing never fails and allocates nothing. */
 struct message {
 	struct message *next;
@@ -147,8 +154,8 @@ struct spw_request {
 	enum spw_class linked_class;         /* get: which lists its drive_reads are in */
 	uint64_t reads_left;                 /* get: pieces not yet issued */
 	struct spw_request *next, *previous; /* put: list of writes */
-	bool linked;
-	struct drive_read *drive_reads; /* get: one per drive */
+	_Atomic bool linked;                 /* something of it waits in a list */
+	struct drive_read *drive_reads;      /* get: one per drive */
 };
 
 enum {
@@ -248,7 +255,7 @@ struct spw_store {
 	/* caller -> worker */
 	_Atomic(struct message *) inbox; /* newest first */
 	_Atomic bool attention;          /* a request was cancelled or raised: look through the lists */
-	_Atomic bool asleep;
+	_Atomic int asleep;              /* enum asleep: the worker */
 	_Atomic bool stopping;
 	_Atomic uint32_t ended_sequence; /* futex: counts requests that ended for whoever waits for any of several */
 	_Atomic uint32_t any_waiters;
@@ -324,6 +331,8 @@ int spw_store_owned(const struct spw_store *store);
 /* store/worker.c */
 int spw_store_settle(struct spw_store *store);
 void spw_store_push(struct spw_store *store, struct message *message);
+/* The same, of a put. */
+void spw_store_push_put(struct spw_store *store, struct message *message);
 void spw_store_wake(struct spw_store *store);
 int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store_start(struct spw_store *store);
@@ -378,7 +387,7 @@ void spw_write_fail_all(struct spw_store *store);
 /* store/read.c */
 void spw_read_submit(struct spw_request *request);
 void spw_read_unlink(struct spw_request *request);
-void spw_read_relink(struct spw_request *request, enum spw_class cls);
+void spw_read_relink(struct spw_request *request);
 bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 void spw_read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_read_cancel_retries(struct spw_store *store);

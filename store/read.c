@@ -23,7 +23,7 @@ static void list_remove(struct read_list *list, struct drive_read *read)
 	*(read->next ? &read->next->previous : &list->last) = read->previous;
 }
 
-static void link_all(struct spw_request *request, enum spw_class cls)
+static void link_by_class(struct spw_request *request, enum spw_class cls)
 {
 	struct spw_store *store = request->store;
 
@@ -33,7 +33,7 @@ static void link_all(struct spw_request *request, enum spw_class cls)
 			list_append(&store->drives[drive].waiting[cls], &request->drive_reads[drive]);
 			store->reads_waiting++;
 		}
-	request->linked = true;
+	atomic_store(&request->linked, true);
 }
 
 static void unlink_all(struct spw_request *request)
@@ -50,6 +50,22 @@ static void unlink_all(struct spw_request *request)
 	request->linked = false;
 }
 
+/*
+ * spw_request_raise() sets the class before it looks whether anything waits in a list: either it sees that, or this
+ * sees the class. It only becomes more urgent.
+ */
+static void link_all(struct spw_request *request)
+{
+	int cls = atomic_load(&request->cls);
+
+	link_by_class(request, (enum spw_class)cls);
+	while (atomic_load(&request->cls) < cls) {
+		cls = atomic_load(&request->cls);
+		unlink_all(request);
+		link_by_class(request, (enum spw_class)cls);
+	}
+}
+
 /* What has not been issued will not be. */
 void spw_read_unlink(struct spw_request *request)
 {
@@ -57,10 +73,10 @@ void spw_read_unlink(struct spw_request *request)
 	request->reads_left = 0;
 }
 
-void spw_read_relink(struct spw_request *request, enum spw_class cls)
+void spw_read_relink(struct spw_request *request)
 {
 	unlink_all(request);
-	link_all(request, cls);
+	link_all(request);
 }
 
 static void end_if_done(struct spw_request *request)
@@ -121,7 +137,7 @@ void spw_read_submit(struct spw_request *request)
 			read->piece = index;
 		request->reads_left++;
 	}
-	link_all(request, (enum spw_class)atomic_load_explicit(&request->cls, memory_order_relaxed));
+	link_all(request);
 }
 
 /* ---- Issuing ---- */

@@ -79,7 +79,7 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
 	if (out)
 		*out = request;
-	spw_store_push(store, &request->message);
+	spw_store_push_put(store, &request->message);
 	return 0;
 }
 
@@ -437,8 +437,10 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 	do
 		if (now <= (int)cls)
 			return;
-	while (!atomic_compare_exchange_weak_explicit(&request->cls, &now, (int)cls, memory_order_relaxed,
-						      memory_order_relaxed));
+	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
+	/* What is under way cannot be hurried, and what the worker has not seen yet comes with its class: see link_all(). */
+	if (!atomic_load(&request->linked))
+		return;
 	atomic_store(&store->attention, true);
 	spw_store_wake(store);
 }

@@ -13,24 +13,36 @@
 
 /* ---- The inbox: a lock-free list that any thread pushes to and the worker empties at once ---- */
 
+/*
+ * All here is sequentially consistent, like the worker's store to asleep and its last look at the inbox: it sees
+ * the message, or the thread that pushed it sees it asleep. Of several that do one alone wakes it: a system call.
+ */
 void spw_store_wake(struct spw_store *store)
 {
-	/*
-	 * Sequentially consistent, like the worker's store to asleep and its last look at the inbox: either it sees
-	 * the message, or this thread sees it asleep.
-	 */
-	if (atomic_load(&store->asleep))
+	if (atomic_load(&store->asleep) != AWAKE && atomic_exchange(&store->asleep, AWAKE) != AWAKE)
 		spw_queue_wake(store->queue);
 }
 
-void spw_store_push(struct spw_store *store, struct message *message)
+static void push(struct spw_store *store, struct message *message)
 {
 	struct message *newest = atomic_load_explicit(&store->inbox, memory_order_relaxed);
 
 	do
 		message->next = newest;
 	while (!atomic_compare_exchange_weak(&store->inbox, &newest, message));
+}
+
+void spw_store_push(struct spw_store *store, struct message *message)
+{
+	push(store, message);
 	spw_store_wake(store);
+}
+
+void spw_store_push_put(struct spw_store *store, struct message *message)
+{
+	push(store, message);
+	if (atomic_load(&store->asleep) == ASLEEP)
+		spw_store_wake(store);
 }
 
 static void receive(struct spw_store *store, struct message *message)
@@ -99,7 +111,7 @@ static void attend_reads(struct read_list *list, enum spw_class cls)
 		if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_CANCELLED)
 			end_cancelled(request);
 		else if (wanted < (int)cls)
-			spw_read_relink(request, (enum spw_class)wanted);
+			spw_read_relink(request);
 	}
 }
 
@@ -256,7 +268,8 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	}
 	if (wait && !overlap && store->ended == ended_before) {
 		/* See spw_store_wake(). */
-		atomic_store(&store->asleep, true);
+		atomic_store(&store->asleep,
+			     store->writes_first && store->transfers_in_flight > 0 ? ASLEEP_WRITES_WAIT : ASLEEP);
 		if (nothing_new(store))
 			min = 1;
 	}
@@ -264,7 +277,7 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	if (limit_ns >= 0 && (timeout_ns < 0 || limit_ns < timeout_ns))
 		timeout_ns = limit_ns;
 	rc = spw_queue_reap(store->queue, min, timeout_ns);
-	atomic_store(&store->asleep, false);
+	atomic_store(&store->asleep, AWAKE);
 	if (rc < 0)
 		return rc;
 	spw_deadlines_check(store);

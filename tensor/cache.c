@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/cache.c - opening and closing, the lock, what is told to the log, counters */
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,21 +30,26 @@ void spw_cache_lock(struct spw_cache *cache)
 	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
 }
 
-/* Last of all: who waits needs the lock, and would only fall asleep again. */
+/* Without the lock: who waits needs it, and would be woken only to wait for it. */
 static void tell_waiters(struct spw_cache *cache)
 {
-	if (cache->io_has_ended)
-		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
-	cache->io_has_ended = false;
+	SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+	/* From here on the cache may be gone: see spw_cache_close(). */
+	(void)atomic_fetch_sub(&cache->tellers, 1);
 }
 
 void spw_cache_unlock(struct spw_cache *cache)
 {
 	void *doomed = cache->doomed;
+	bool tell = cache->io_has_ended;
 
 	cache->doomed = NULL;
-	tell_waiters(cache);
+	cache->io_has_ended = false;
+	if (tell)
+		(void)atomic_fetch_add(&cache->tellers, 1);
 	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
+	if (tell)
+		tell_waiters(cache);
 	while (doomed) {
 		void *next = *(void **)doomed;
 
@@ -83,7 +89,9 @@ void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *f
 
 void spw_cache_wait_io(struct spw_cache *cache)
 {
-	tell_waiters(cache);
+	if (cache->io_has_ended)
+		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+	cache->io_has_ended = false;
 	cache->waiters++;
 	SPW_ASSERT(pthread_cond_wait(&cache->io_ended, &cache->lock) == 0);
 	cache->waiters--;
@@ -190,6 +198,9 @@ void spw_cache_close(struct spw_cache *cache)
 	while (cache->io_in_flight > 0)
 		spw_cache_wait_io(cache);
 	spw_cache_unlock_and_tell(cache);
+	/* Who told of the last end may not have returned from that yet. */
+	while (atomic_load(&cache->tellers) > 0)
+		(void)sched_yield();
 	spw_record_close(cache);
 	spw_entries_close(cache);
 	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);

@@ -38,6 +38,7 @@
 #define SPW_TENSOR_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -170,7 +171,8 @@ struct spw_cache {
 	struct link order, drain;
 	uint64_t io_in_flight; /* requests given to the store */
 	uint64_t waiters;      /* takes that wait for io_ended, and close */
-	bool io_has_ended;     /* they are told when the lock is given up */
+	bool io_has_ended;     /* they are told when the lock has been given up, */
+	atomic_uint tellers;   /* by so many threads now */
 	struct entry *held;    /* queued, but not given to the store yet; or NULL */
 	uint64_t hold_bytes;   /* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	void *doomed;          /* memory to free outside the lock, linked through its first bytes */
@@ -182,13 +184,11 @@ struct spw_cache {
 	bool backward_told; /* the caller says when a backward stage begins */
 
 	/* rules */
-	struct scope scopes[SCOPE_DEPTH_MAX];
 	uint32_t depth;
 	uint32_t scopes_entered; /* in this stage */
 	struct last_scope last_scope;
-	struct last_scope records[STAGES_MAX]; /* by stage ordinal: of the step before, overwritten in this one */
-	bool in_last_scope;                    /* it was entered: what follows is kept */
-	uint64_t scope_spilled_bytes_max;      /* in this step */
+	bool in_last_scope;               /* it was entered: what follows is kept */
+	uint64_t scope_spilled_bytes_max; /* in this step */
 	uint64_t tensor_spilled_bytes_max;
 
 	/* the window: what is in memory, or being read, ahead of its use */
@@ -204,6 +204,10 @@ struct spw_cache {
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
 	uint32_t told, telling; /* bits of enum notice */
+
+	/* Long, and last: what every call touches lies together. */
+	struct scope scopes[SCOPE_DEPTH_MAX];
+	struct last_scope records[STAGES_MAX]; /* by stage ordinal: of the step before, overwritten in this one */
 	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
 };
 
@@ -215,7 +219,7 @@ void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_tell(struct spw_cache *cache);
 /* Tell the log, once per step and kind, when the lock is given up. */
-void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...) SPW_PRINTF(3, 4);
+SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...) SPW_PRINTF(3, 4);
 void spw_cache_wait_io(struct spw_cache *cache);
 /* A request has been given to the store; it has ended. */
 void spw_cache_io_began(struct spw_cache *cache);

@@ -14,20 +14,22 @@
 
 #include <spillway/error.h>
 
-#define SPW_ARRAY_LEN(a)                      (sizeof(a) / sizeof((a)[0]))
+#define SPW_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+/* Rarely called: what leads to it is kept away from code that runs often, which so lies on fewer pages. */
+#define SPW_COLD                              __attribute__((cold))
 #define SPW_PRINTF(format_index, first_index) __attribute__((format(printf, format_index, first_index)))
 
 /* An invariant of our own (never of bytes read from a drive, never of an argument). Stays on in release builds. */
 #define SPW_ASSERT(condition) ((condition) ? (void)0 : spw_assert_failed(#condition, __FILE__, __LINE__))
-__attribute__((noreturn)) void spw_assert_failed(const char *condition, const char *file, int line);
+SPW_COLD __attribute__((noreturn)) void spw_assert_failed(const char *condition, const char *file, int line);
 
 /* Set the thread's last error to the formatted text and return @error (negative). */
-int spw_error(int error, const char *format, ...) SPW_PRINTF(2, 3);
+SPW_COLD int spw_error(int error, const char *format, ...) SPW_PRINTF(2, 3);
 
 /* The same with the errno's own words appended: "...: No such file or directory". */
-int spw_error_errno(int error, const char *format, ...) SPW_PRINTF(2, 3);
+SPW_COLD int spw_error_errno(int error, const char *format, ...) SPW_PRINTF(2, 3);
 
-void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...) SPW_PRINTF(3, 4);
+SPW_COLD void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...) SPW_PRINTF(3, 4);
 
 /* Monotonic nanoseconds. */
 uint64_t spw_clock_ns(void);
