@@ -4,7 +4,8 @@
 version."""
 from __future__ import annotations
 
-from typing import Any, Callable
+import itertools
+from typing import Any, Callable, List
 
 import torch
 from torch import nn
@@ -21,9 +22,32 @@ def _storage_getter() -> Callable[[torch.Tensor], Any]:
 # storage_of(tensor): the untyped storage; its _cdata is its identity, data_ptr() and nbytes() its memory.
 storage_of = _storage_getter()
 
-_Untyped = torch.UntypedStorage if _HAS_UNTYPED else torch.Storage
+_Untyped = torch.UntypedStorage  # whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost
 _free_weak_ref = _Untyped._free_weak_ref  # type: ignore[attr-defined]
 _expired = _Untyped._expired  # type: ignore[attr-defined]
+
+
+class SavedTensorsHooks:
+    """torch.autograd.graph.saved_tensors_hooks in two calls. Whatever exception comes in between two instructions, as Ctrl-C does,
+    it is known whether they are pushed: one call of a list, in C, does both."""
+
+    __slots__ = ("_pairs", "_pushed", "_popped")
+
+    def __init__(self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]) -> None:
+        self._pairs = [(pack, unpack)]
+        self._pushed: List[None] = []
+        self._popped: List[None] = []
+
+    def push(self) -> None:
+        """
+        :raises RuntimeError: PyTorch takes none here
+        """
+        self._pushed.extend(itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs))
+
+    def pop(self) -> None:
+        """Once, if they are pushed."""
+        if len(self._pushed) > len(self._popped):
+            self._popped.extend(itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()]))
 
 
 class WeakStorage:

@@ -45,7 +45,7 @@ from torch.nn.parameter import is_lazy
 from . import _library, _native
 from ._library import SpillwayError, blocking, fast
 from ._steptrace import StepTrace
-from ._torch_compat import WeakStorage, in_backward, is_compiling, register_forward_pre_hook, storage_of
+from ._torch_compat import SavedTensorsHooks, WeakStorage, in_backward, is_compiling, register_forward_pre_hook, storage_of
 from .cache import HINT_NONE, HINT_PIN, OFFER_DEDUP, OFFER_SPILL, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
 from .report import DeviceStats, Progress, table_of
 from .store import Path, Store
@@ -799,7 +799,7 @@ class Offload:
         self._session = _Session(cache) if _hooks is None else _FastSession(cache)
         self._session.device = device
         self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
-        self._hooks: Optional[Any] = None
+        self._hooks: Optional[SavedTensorsHooks] = None
         self._module_hooks: List[Tuple[Callable[..., Any], nn.Module, _Hook]] = []  # the same ones each time: compiled code asks
         self._handles: List[Any] = []
         self._active = False
@@ -816,34 +816,60 @@ class Offload:
 
     def __enter__(self) -> "Offload":
         if self._active:
-            raise RuntimeError("this offload context is active already; leave it before entering it again")
+            raise RuntimeError(
+                "this offload context is active already; leave it before entering it again (where an interrupt left it half "
+                "way, by __exit__(None, None, None))"
+            )
         if getattr(_active, "offload", None) is not None:
             raise RuntimeError(
                 "an offload context is active in this thread already: autograd serves only the innermost one: leave the "
                 "first before entering the next"
             )
         self._session.cache.handle  # a closed store is told now, not in backward
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._session.pack, _unpack if _hooks is None else _hooks.unpack)
+        self._hooks = SavedTensorsHooks(self._session.pack, _unpack if _hooks is None else _hooks.unpack)
         try:
-            hooks.__enter__()
-            self._hooks = hooks
-        except RuntimeError as error:
-            # disable_saved_tensors_hooks(), or a transform that cannot have them. Training goes on as without spillway.
-            _log.warning("PyTorch takes no hooks for saved tensors here: everything is kept in memory (%s)", error)
-        self._active = True
-        self._in_backward = in_backward()
-        _active.offload = self
-        try:
+            self._active, _active.offload = True, self  # from here on leaving it undoes what has been done, whatever comes in between
+            self._in_backward = in_backward()
+            self._push_hooks()
             self._refresh_excluded()
             self._install()
             if getattr(self._model, "_compiled_call_impl", None) is not None:  # compiled in place, it does not call its hooks
                 self._begin_step_if_due()
         except BaseException:
-            self.__exit__(None, None, None)
+            if self._active:
+                self.__exit__(None, None, None)
             raise
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
+        interrupted = None
+        checked: List[bool] = []
+        while not checked or self._active:  # a Ctrl-C meanwhile is raised afterwards: in a notebook, training goes on after it
+            try:
+                if not checked:
+                    checked.append(self._check_leaving())
+                self._leave(checked[0])
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+        self._session.drain()
+        if self._session.device is not None:
+            self._session.device.progress()
+        self._write_trace()
+        if self._session.unpacked and not self._explicit_steps:  # else the step may go on; its end is told when it is known
+            self._tell_progress()
+
+    def _push_hooks(self) -> None:
+        assert self._hooks is not None
+        try:
+            self._hooks.push()
+        except RuntimeError as error:
+            # disable_saved_tensors_hooks(), or a transform that cannot have them. Training goes on as without spillway.
+            _log.warning("PyTorch takes no hooks for saved tensors here: everything is kept in memory (%s)", error)
+
+    def _check_leaving(self) -> bool:
+        """Whether it is left within a backward pass."""
         if getattr(_active, "offload", None) is not self:
             raise RuntimeError(
                 "this offload context is not active in this thread: PyTorch has hooks per thread, so leave it in the thread "
@@ -855,21 +881,18 @@ class Offload:
             raise RuntimeError(
                 "the offload context cannot be left inside of a backward pass, by a hook: leave it after backward() returns"
             )
+        return within
+
+    def _leave(self, within_backward: bool) -> None:
+        """May be interrupted anywhere, and is then called again."""
         self._leave_all()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        hooks, self._hooks = self._hooks, None
-        self._active = False
-        _active.offload = None
-        if hooks is not None and within == self._in_backward:
-            hooks.__exit__(*exc_info)
-        self._session.drain()
-        if self._session.device is not None:
-            self._session.device.progress()
-        self._write_trace()
-        if self._session.unpacked and not self._explicit_steps:  # else the step may go on; its end is told when it is known
-            self._tell_progress()
+        while self._handles:
+            self._handles[-1].remove()  # a second time it does nothing
+            self._handles.pop()
+        if self._hooks is not None and within_backward == self._in_backward:
+            self._hooks.pop()
+        self._hooks = None
+        self._active, _active.offload = False, None
 
     def close(self) -> None:
         """Close the cache. Tensors saved before can no longer be used for a backward pass."""
@@ -982,7 +1005,7 @@ class Offload:
         self._session.excluding = max(0, self._session.excluding - 1)
 
     def _model_enter(self, _module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if not torch.is_grad_enabled() or self._session.cache.forgotten:
+        if not torch.is_grad_enabled() or self._session.cache.forgotten or not self._active:
             return
         self._leave_all()  # of a forward pass that raised
         self._refresh_excluded()
