@@ -41,6 +41,10 @@ def stores(Case, Kind):
               Case("vfio a controller that stops answering", "tests/vm/test_faulty.c", "test_a_drive_that_fails",
                    TAKE.format("0 1 2 3") + SILENT, 200, SPW_TEST_BACKEND="vfio")],
              seconds=310, nodes=1, iommu=True),
+        # What iommufd does not take without interrupt remapping, its group takes where somebody has allowed that.
+        Kind("vfio-refused", "4 drives that iommufd refuses, and their IOMMU groups do not",
+             [case("opened by their groups", "tests/vm/test_vfio_open.c", extra=True, SPW_VM_WAY="group")],
+             seconds=35, nodes=1, iommu=True, append="intremap=off vfio_iommu_type1.allow_unsafe_interrupts=1"),
         Kind("vfio-store4096", "stores on such drives with blocks of 4096 bytes", integration("store", extra=True) + removal("get", extra=True),
              seconds=70, nodes=1, iommu=True, block_bytes=4096),
     ]

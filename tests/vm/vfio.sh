@@ -15,7 +15,7 @@ vfio_address() {
 
 # Where SPW_VM_WAY says that it is iommufd that is tested, nothing else will do.
 vfio_check_way() {
-    [ -n "${SPW_VM_WAY:-}" ] || return 0
+    [ "${SPW_VM_WAY:-}" = iommufd ] || return 0
     "${SPW_BUILD:-build}/spillway" probe --json "pci:$1/1" | grep -q "\"way\": \"$SPW_VM_WAY\"" && return
     echo "vfio_take: $1 is not reached by $SPW_VM_WAY"
     return 1
