@@ -593,6 +593,51 @@ static void test_backpressure(void **state)
 	rig_end(&rig);
 }
 
+/* 0 is no tensor, not the next use of the first slot. */
+static void test_no_id_is_none(void **state)
+{
+	struct piece piece;
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	rig.cache->entries[0].generation = UINT32_MAX;
+	assert_ptr_equal(rig.cache->free, &rig.cache->entries[0]);
+	for (uint64_t key = 1; key <= 2; key++) {
+		piece = offered(&rig, key, 100, SPW_OFFER_SPILL);
+		assert_int_equal((uint32_t)piece.tensor.value, 0);
+		assert_int_not_equal(piece.tensor.value, 0);
+		released(&rig, &piece);
+		fake_end_all(rig.store);
+		drained(&rig, &piece);
+	}
+	rig_end(&rig);
+}
+
+/* The backward pass uses the order of the offers: what it offers again has its place already. */
+static void test_duplicates_in_the_backward_stage_keep_the_order(void **state)
+{
+	struct piece pieces[2];
+	struct rig rig;
+	spw_tensor again;
+
+	(void)state;
+	rig_default(&rig);
+	spw_cache_step(rig.cache);
+	for (unsigned i = 0; i < 2; i++)
+		pieces[i] = offered(&rig, i + 1, 100, SPW_OFFER_SPILL);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	assert_int_equal(offer_range(&rig, &pieces[0], 0, 0, 100, 9, &again), SPW_OFFER_DEDUP);
+	assert_int_equal(spw_entry_id(ENTRY_OF(rig.cache->order.previous, order)).value, pieces[1].tensor.value);
+	assert_int_equal(spw_cache_release(rig.cache, again), 0);
+	for (unsigned i = 0; i < 2; i++)
+		released(&rig, &pieces[i]);
+	fake_end_all(rig.store);
+	for (unsigned i = 0; i < 2; i++)
+		drained(&rig, &pieces[i]);
+	rig_end(&rig);
+}
+
 static void test_entries_used_up(void **state)
 {
 	struct rig rig;
@@ -765,6 +810,8 @@ int main(void)
 		cmocka_unit_test(test_bad_arguments),
 		cmocka_unit_test(test_refused_writes_are_kept),
 		cmocka_unit_test(test_backpressure),
+		cmocka_unit_test(test_no_id_is_none),
+		cmocka_unit_test(test_duplicates_in_the_backward_stage_keep_the_order),
 		cmocka_unit_test(test_entries_used_up),
 		cmocka_unit_test(test_observe_keeps_all),
 		cmocka_unit_test(test_backward_offers_are_kept),

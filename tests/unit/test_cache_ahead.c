@@ -89,6 +89,36 @@ static void test_last_scope_is_kept_from_the_second_step(void **state)
 	rig_end(&rig);
 }
 
+/* One that offers nothing, as dropout that does nothing, is not it. */
+static void test_last_scope_is_not_an_empty_one(void **state)
+{
+	struct piece pieces[2];
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	for (unsigned step = 0; step < 2; step++) {
+		spw_cache_step(rig.cache);
+		for (unsigned i = 0; i < 3; i++) {
+			spw_cache_scope_enter(rig.cache, i);
+			if (i < 2)
+				pieces[i] = offered(&rig, 10 * step + i + 1, 200,
+						    step == 1 && i == 1 ? SPW_OFFER_KEEP : SPW_OFFER_SPILL);
+			spw_cache_scope_leave(rig.cache);
+		}
+		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+		fake_end_all(rig.store);
+		for (unsigned i = 0; i < 2; i++)
+			released(&rig, &pieces[i]);
+		while (spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1) == 1)
+			;
+		for (unsigned i = 0; i < 2; i++)
+			free(pieces[i].bytes);
+	}
+	assert_int_equal(rig_stats(&rig).tensors_kept_last_scope, 1);
+	rig_end(&rig);
+}
+
 static void test_last_scope_by_place(void **state)
 {
 	struct piece pieces[8];
@@ -735,6 +765,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_last_scope_is_kept_from_the_second_step),
+		cmocka_unit_test(test_last_scope_is_not_an_empty_one),
 		cmocka_unit_test(test_last_scope_by_place),
 		cmocka_unit_test(test_last_scope_spilled_on_request),
 		cmocka_unit_test(test_last_scope_of_micro_batches),
