@@ -60,10 +60,10 @@ static int version_current(const struct version *version, PyObject *tensor, int6
 	return rc ? rc : now == number;
 }
 
-int raise_modified(PyObject *tensor, int64_t expected)
+int raise_modified(PyObject *tensor, int64_t now, int64_t expected)
 {
-	PyObject *result =
-		PyObject_CallFunction(torch.raise_modified, "OL", tensor ? tensor : Py_None, (long long)expected);
+	PyObject *result = PyObject_CallFunction(torch.raise_modified, "OLL", tensor ? tensor : Py_None, (long long)now,
+						 (long long)expected);
 
 	if (result) {
 		Py_DECREF(result);
@@ -81,7 +81,7 @@ int version_check(const struct version *version, PyObject *shown)
 	if (witness)
 		rc = version_number(witness, &now);
 	if (rc == 0 && (version->modified || now != version->number))
-		rc = raise_modified(shown ? shown : version->counter ? NULL : witness, version->number);
+		rc = raise_modified(shown, now, version->number);
 	Py_XDECREF(witness);
 	return rc;
 }
@@ -114,7 +114,9 @@ int version_watch(struct version *version, PyObject *tensor)
 
 PyObject *version_lend(struct version *version, PyObject *memory)
 {
-	return version->counter ? tensor_counted_by(version->counter, memory) : new_ref(memory);
+	if (!version->counter || torch.counted == Py_True)
+		return new_ref(memory);
+	return tensor_counted_by(version->counter, memory);
 }
 
 static void record_dealloc(PyObject *object)

@@ -52,6 +52,7 @@ struct torch {
 	PyObject *cdata, *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
 	PyObject *from_dlpack;
 	PyObject *nothing; /* a tensor without memory */
+	PyObject *counted; /* whether autograd counts what is handed out with what was saved */
 	/* of torch.py */
 	PyObject *plain, *flagged, *on, *raise_modified;
 };
@@ -189,8 +190,8 @@ int version_check(const struct version *version, PyObject *shown);
 int version_watch(struct version *version, PyObject *tensor);
 /* @memory, that was read back, as it is handed out. */
 PyObject *version_lend(struct version *version, PyObject *memory);
-/* Sets the exception of PyTorch's own check. Return: -1 */
-int raise_modified(PyObject *tensor, int64_t expected);
+/* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
+int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
 struct record *record_new(PyObject *storage, uint64_t key);
 /* What the storage of @tensor holds now. Borrowed. */

@@ -26,7 +26,7 @@ static const struct {
 	TORCH(view),           TORCH(cdata),         TORCH(data_ptr), TORCH(nbytes),
 	TORCH(weak_ref),       TORCH(free_weak_ref), TORCH(expired),  TORCH(from_dlpack),
 	TORCH(plain),          TORCH(flagged),       TORCH(on),       TORCH(raise_modified),
-	TORCH(data),           TORCH(nothing),       TORCH(base),
+	TORCH(data),           TORCH(nothing),       TORCH(counted),  TORCH(base),
 };
 
 const struct dtype *dtype_of(PyObject *tensor)

@@ -24,7 +24,7 @@ PyObject *kept_unpack(PyObject *object, PyObject *unused)
 	if (version_number(kept->tensor, &now))
 		return NULL;
 	if (now != kept->version) {
-		(void)raise_modified(kept->tensor, kept->version);
+		(void)raise_modified(kept->tensor, now, kept->version);
 		return NULL;
 	}
 	return new_ref(kept->tensor);
@@ -67,7 +67,7 @@ struct saved {
 	uint64_t offset_bytes, len_bytes; /* in its storage */
 	bool conj, neg;
 	/*
-	 * Memory that was read back, as long as this may be used again. What autograd alone has it changes in place, so as to
+	 * What was handed out last, as long as this may be used again. What autograd alone has it changes in place, so as to
 	 * add gradients: one of these may be what was saved.
 	 */
 	PyObject *borrowed;
@@ -483,8 +483,6 @@ static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *ta
 	PyObject *memory = lent_tensor(saved->session->lent, taken, saved->dtype, saved->sizes, saved_dims(saved));
 	PyObject *tensor = memory ? version_lend(saved->version, memory) : NULL, *flagged;
 
-	if (tensor)
-		saved_borrow(saved, memory);
 	Py_XDECREF(memory);
 	if (!tensor || (!saved->conj && !saved->neg))
 		return tensor;
@@ -545,6 +543,8 @@ static PyObject *use(struct saved *saved)
 	}
 	if (version_check(saved->version, tensor))
 		Py_CLEAR(tensor);
+	else
+		saved_borrow(saved, tensor);
 	return tensor;
 }
 

@@ -79,6 +79,18 @@ def _counted_by(counter: Tensor, memory: Tensor) -> Tensor:
     return tensor
 
 
+def _autograd_counts() -> bool:
+    """Whether autograd counts changes of what a hook hands out with those of what was saved, whatever was handed out: so up to
+    PyTorch 2.4 (its issue 128611)."""
+    other = torch.zeros(1).add_(1)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other):
+        node = torch.zeros(1, requires_grad=True).sin().grad_fn
+        return bool(node._saved_self._version != other._version)  # type: ignore[union-attr]
+
+
+_COUNTED = _autograd_counts()
+
+
 class _Version:
     """One content of one storage: what all tensors saved from it have in common."""
 
@@ -99,15 +111,16 @@ class _Version:
 
     def lend(self, memory: Tensor) -> Tensor:
         """What was read back, as it is handed out: with the same counter, for the next use may get the same memory."""
-        return memory if self.counter is None else _counted_by(self.counter, memory)
+        return memory if self.counter is None or _COUNTED else _counted_by(self.counter, memory)
 
     def check(self, shown: Optional[Tensor] = None) -> None:
         """
         :param shown: a tensor of this use, for the words
         """
         witness = self.witness() if self.counter is None else self.counter
-        if self.modified or (witness is not None and witness._version != self.number):
-            _raise_modified(self.witness() if shown is None else shown, self.number)
+        now = self.number if witness is None else witness._version
+        if self.modified or now != self.number:
+            _raise_modified(shown, now, self.number)
 
     def current(self, number: int) -> bool:
         """Whether a tensor of this storage that has version ``number`` now still has the same content."""
@@ -117,11 +130,11 @@ class _Version:
         return witness is None or witness._version == number
 
 
-def _raise_modified(tensor: Optional[Tensor], expected: int) -> None:
-    what = "" if tensor is None else f": [{tensor.type()} {list(tensor.size())}] is at version {tensor._version}"
+def _raise_modified(tensor: Optional[Tensor], now: int, expected: int) -> None:
+    what = "it" if tensor is None else f"[{tensor.type()} {list(tensor.size())}]"
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation"
-        f"{what}; expected version {expected} instead. "
+        f": {what} is at version {now}; expected version {expected} instead. "
         "Hint: use the out-of-place form of the operation that changed it after it was used."
     )
 
@@ -198,7 +211,7 @@ class _Kept:
 
     def unpack(self) -> Tensor:
         if self.tensor._version != self.version:
-            _raise_modified(self.tensor, self.version)
+            _raise_modified(self.tensor, self.tensor._version, self.version)
         return self.tensor
 
 
@@ -223,7 +236,7 @@ class _Saved:
         self.conj = conj
         self.neg = neg
         self.id = 0  # set when the cache has it
-        # Memory that was read back, as long as this may be used again. What autograd alone has it changes in place, so as to
+        # What was handed out last, as long as this may be used again. What autograd alone has it changes in place, so as to
         # add gradients: one of these may be what was saved.
         self.borrowed: Optional[Tensor] = None
 
@@ -252,14 +265,8 @@ class _Saved:
     def on_bytes(self, lease: _Lease, offset: int) -> Tensor:
         """This tensor on any address; for storages that do not begin at a multiple of the element."""
         elements = self.length // self.itemsize
-        flat = torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset)
-        return self._flagged(self.lent(flat).as_strided(self.size, self.stride, 0))
-
-    def lent(self, memory: Tensor) -> Tensor:
-        """What was read back, as it is handed out."""
-        if self.session.cache._handle is not None:  # else closed meanwhile: its memory is to be given back
-            self.borrowed = memory
-        return self.version.lend(memory)
+        flat = self.version.lend(torch.frombuffer(lease, dtype=self.dtype, count=elements, offset=offset))
+        return self._flagged(flat.as_strided(self.size, self.stride, 0))
 
     def _flagged(self, tensor: Tensor) -> Tensor:
         if self.conj:
@@ -424,6 +431,8 @@ class _Session:
                 tensor = self._from_owner(saved, token)
         self._drain_after(saved.length)
         saved.version.check(tensor)
+        if self.cache._handle is not None:  # else closed meanwhile: its memory is to be given back
+            saved.borrowed = tensor
         if began:
             self._trace("use", began, saved.length, saved)
         return tensor
@@ -484,7 +493,7 @@ class _Session:
             base = torch.frombuffer(lease, dtype=torch.uint8, count=total)
         else:
             base = torch.frombuffer(lease, dtype=saved.dtype, count=total // itemsize)
-        return saved.on(saved.lent(base), saved.offset - before)
+        return saved.on(saved.version.lend(base), saved.offset - before)
 
     def _note_end(self, thing: Any, ended: List[_End], number: int) -> None:
         end = _End(thing, ended.append)
@@ -598,9 +607,10 @@ def _of_type(base: Tensor, dtype: torch.dtype, offset: int, size: Any, stride: A
 
 
 # The hooks in C, or None.
-_hooks = _native.load(
-    {"plain": _plain_with, "flagged": _flagged, "on": _on, "raise_modified": _raise_modified, "nothing": _NOTHING}
-)
+_hooks = _native.load({
+    "plain": _plain_with, "flagged": _flagged, "on": _on, "raise_modified": _raise_modified, "nothing": _NOTHING,
+    "counted": _COUNTED,
+})
 
 
 class _FastSession(*(() if _hooks is None else (_hooks.Session,)), _Session):  # type: ignore[misc]
