@@ -19,7 +19,7 @@
 #define KEPT_BYTES   MIB /* of each drive, in the partition that nobody has open */
 #define KEPT_SEED    77
 #define DELAY_US_MAX 30000
-#define OPEN_EVERY   5u      /* so often as it opens them, */
+#define OPEN_EVERY   5u     /* so often as it opens them, */
 #define OPEN_US_MAX  400000 /* which takes about so long */
 
 static uint64_t seed;
