@@ -45,21 +45,29 @@ int spw_entries_open(struct spw_cache *cache)
 	cache->bucket_mask = buckets - 1;
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
-	for (uint32_t i = count; i-- > 0;) {
-		struct entry *entry = &cache->entries[i];
-
-		entry->cache = cache;
-		entry->generation = 1;
-		entry->next = cache->free;
-		cache->free = entry;
-	}
 	return 0;
+}
+
+/* One that was used before, else a fresh one: the memory of entries that are never needed is never touched. */
+static struct entry *entry_take(struct spw_cache *cache)
+{
+	struct entry *entry = cache->free;
+
+	if (entry) {
+		cache->free = entry->next;
+		return entry;
+	}
+	if (cache->entries_touched == cache->opts.tensors_max)
+		return NULL;
+	entry = &cache->entries[cache->entries_touched++];
+	entry->generation = 1;
+	return entry;
 }
 
 /* The cache is closing: no user and no lease counts any more. What is in flight settles when it ends. */
 void spw_entries_abandon(struct spw_cache *cache)
 {
-	for (uint32_t i = 0; i < cache->opts.tensors_max; i++) {
+	for (uint32_t i = 0; i < cache->entries_touched; i++) {
 		struct entry *entry = &cache->entries[i];
 
 		if (entry->state == ENTRY_FREE)
@@ -89,7 +97,7 @@ struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id)
 	uint32_t slot = (uint32_t)id;
 	struct entry *entry;
 
-	if (slot >= cache->opts.tensors_max)
+	if (slot >= cache->entries_touched)
 		return NULL;
 	entry = &cache->entries[slot];
 	if (entry->state == ENTRY_FREE || entry->generation != id >> 32)
@@ -123,11 +131,10 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 			      uint64_t len_bytes)
 {
 	struct entry **bucket = entry_bucket(cache, offer->storage_key, offer->storage_version);
-	struct entry *entry = cache->free;
+	struct entry *entry = entry_take(cache);
 
 	if (!entry)
 		return NULL;
-	cache->free = entry->next;
 	*entry = (struct entry){
 		.cache = cache,
 		.next = *bucket,

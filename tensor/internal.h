@@ -166,6 +166,7 @@ struct spw_cache {
 	/* entries */
 	struct entry *entries;
 	struct entry *free;
+	uint32_t entries_touched; /* those behind were never used */
 	struct entry **buckets;
 	uint64_t bucket_mask;
 	struct link order, drain;

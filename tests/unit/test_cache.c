@@ -593,6 +593,28 @@ static void test_backpressure(void **state)
 	rig_end(&rig);
 }
 
+/* What was used before is used again: a table for many tensors takes memory for those that there are at once. */
+static void test_entries_that_are_not_needed_are_not_touched(void **state)
+{
+	struct piece first, second;
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	assert_int_equal(rig.cache->entries_touched, 0);
+	for (uint64_t key = 1; key <= 3; key++) {
+		first = offered(&rig, 2 * key, 100, SPW_OFFER_SPILL);
+		second = offered(&rig, 2 * key + 1, 100, SPW_OFFER_SPILL);
+		released(&rig, &first);
+		released(&rig, &second);
+		fake_end_all(rig.store);
+		drained(&rig, &first);
+		drained(&rig, &second);
+		assert_int_equal(rig.cache->entries_touched, 2);
+	}
+	rig_end(&rig);
+}
+
 /* 0 is no tensor, not the next use of the first slot. */
 static void test_no_id_is_none(void **state)
 {
@@ -601,12 +623,13 @@ static void test_no_id_is_none(void **state)
 
 	(void)state;
 	rig_default(&rig);
-	rig.cache->entries[0].generation = UINT32_MAX;
-	assert_ptr_equal(rig.cache->free, &rig.cache->entries[0]);
-	for (uint64_t key = 1; key <= 2; key++) {
+	for (uint64_t key = 1; key <= 3; key++) {
 		piece = offered(&rig, key, 100, SPW_OFFER_SPILL);
 		assert_int_equal((uint32_t)piece.tensor.value, 0);
 		assert_int_not_equal(piece.tensor.value, 0);
+		if (key == 1)
+			rig.cache->entries[0].generation = UINT32_MAX - 1;
+		piece.tensor = spw_entry_id(&rig.cache->entries[0]);
 		released(&rig, &piece);
 		fake_end_all(rig.store);
 		drained(&rig, &piece);
@@ -810,6 +833,7 @@ int main(void)
 		cmocka_unit_test(test_bad_arguments),
 		cmocka_unit_test(test_refused_writes_are_kept),
 		cmocka_unit_test(test_backpressure),
+		cmocka_unit_test(test_entries_that_are_not_needed_are_not_touched),
 		cmocka_unit_test(test_no_id_is_none),
 		cmocka_unit_test(test_duplicates_in_the_backward_stage_keep_the_order),
 		cmocka_unit_test(test_entries_used_up),
