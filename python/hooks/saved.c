@@ -394,6 +394,19 @@ static PyObject *session_offer(struct session *session, PyObject *tensor, const 
 	return rc < 0 ? NULL : new_ref(Py_None);
 }
 
+/*
+ * A view of a parameter, or of another subclass, whose memory is not what was known when the model was entered: FSDP takes it
+ * away and fills it again behind everybody's back. Return: 1; 0; -1 with an exception.
+ */
+static int is_part_of_subclass(PyObject *tensor)
+{
+	PyObject *base = get(torch.base, tensor);
+	int rc = base && base != Py_None && (PyObject *)Py_TYPE(base) != torch.tensor_type;
+
+	Py_XDECREF(base);
+	return base ? rc : -1;
+}
+
 PyObject *session_save(PyObject *object, PyObject *tensor)
 {
 	struct session *session = (struct session *)object;
@@ -409,6 +422,8 @@ PyObject *session_save(PyObject *object, PyObject *tensor)
 	identity = get(torch.cdata, storage);
 	if (identity)
 		passes = PySet_Contains(session->excluded, identity);
+	if (identity && passes == 0)
+		passes = is_part_of_subclass(tensor);
 	if (!identity || passes < 0)
 		goto end;
 	packed = passes ? new_ref(Py_None) : session_offer(session, tensor, dtype, storage, identity);

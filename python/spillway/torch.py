@@ -324,6 +324,8 @@ class _Session:
             return _Kept(tensor)
         if storage._cdata in self.excluded or tensor.is_quantized or (tensor.is_leaf and tensor.requires_grad):
             return _Kept(tensor)
+        if tensor._base is not None and tensor._base.__class__ is not Tensor:
+            return _Kept(tensor)  # part of a parameter, whose memory FSDP takes away and fills again behind everybody's back
         if hasattr(tensor, "_TE_do_not_offload"):  # Transformer Engine's mark, which Megatron sets too
             return _Kept(tensor)
         began = time.perf_counter_ns() if self.tracer is not None else 0

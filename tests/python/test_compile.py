@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_compile.py - torch.compile: hooks see what compiled code saves when it runs, and gradients are those without them
 """By a compiler (inductor) where there is one, and without (aot_eager), which traces in the same way."""
+import atexit
 import os
 import shutil
 import tempfile
@@ -9,8 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-# Compiled in this process, not in others that are still there when the test ends.
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+if hasattr(torch, "compile"):
+    # What is compiled is kept there, and what PyTorch names as it is imported.
+    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR"))
+    atexit.register(shutil.rmtree, tempfile.tempdir)
+    # In this process, not in others that are still there when the test ends.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 import spillway.torch  # noqa: E402
 from offloading import left_in, settle  # noqa: E402
@@ -43,18 +48,6 @@ def compiles():
 
 COMPILER = pytest.mark.skipif(not compiles(), reason="no C++ compiler, or no headers of PyTorch (libtorch-dev)")
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=COMPILER)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache():
-    """Where inductor keeps what it compiled."""
-    folder = tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR", "/var/tmp"))
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    before, tempfile.tempdir = tempfile.tempdir, folder
-    yield
-    tempfile.tempdir = before
-    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -24,8 +25,9 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 def run_ranks(example, ranks, *options):
     """What each rank measured."""
     env = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
-    done = subprocess.run([sys.executable, str(ROOT / "python/examples" / example), *TINY, "--ranks", str(ranks), *options],
-                          capture_output=True, text=True, env={**env, "PYTHONPATH": str(ROOT / "python")})
+    with tempfile.TemporaryDirectory(prefix="spillway-python.") as folder:  # for what PyTorch's processes leave behind
+        done = subprocess.run([sys.executable, str(ROOT / "python/examples" / example), *TINY, "--ranks", str(ranks), *options],
+                              capture_output=True, text=True, env={**env, "PYTHONPATH": str(ROOT / "python"), "TMPDIR": folder})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["ranks"]
 
@@ -283,3 +285,87 @@ def test_megatron_interleaved(store, monkeypatch):
             forward_step_func=forward_step, data_iterator=map(batch_of, range(4)), model=chunks, num_microbatches=2)
     passes = [(i, "forward", None) for i in range(4)] + [(i, "backward", None) for i in (3, 2, 1, 0)]
     assert heard.told == ["step"] + passes
+
+
+# ---- Parameters that are there only while they are used ------------------------------------------------------------------
+
+SHARDED = """
+import hashlib, json, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import spillway.torch
+
+rank, meeting, drives, frozen, min_bytes = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "frozen", int(sys.argv[5])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
+torch.manual_seed(1)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+        self.up.weight.requires_grad_(not frozen)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+model = nn.Sequential(*(Block() for _ in range(4)))
+mesh = init_device_mesh("cpu", (2,))
+for block in model:
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+off = spillway.torch.offload(model, drives.split(","), rank=rank, min_bytes=min_bytes, mode="spill") if drives else None
+digest = hashlib.sha256()
+torch.manual_seed(10 + rank)
+for _ in range(4):
+    x = torch.randn(64, 128)
+    if off is None:
+        model(x).pow(2).mean().backward()
+    else:
+        with off:
+            model(x).pow(2).mean().backward()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            digest.update(parameter.grad.to_local().numpy().tobytes())
+    model.zero_grad()
+print(json.dumps({"gradients": digest.hexdigest(), "spilled": 0 if off is None else off.stats().bytes_spilled + off.stats().bytes_forwarded}))
+if off is not None:
+    off.close()
+dist.destroy_process_group()
+"""
+
+
+def shards():
+    """On CPUs."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: F401
+    except ImportError:
+        return False
+    return hasattr(torch.cpu.Stream, "record_event")
+
+
+@pytest.mark.skipif(not shards(), reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has")
+@pytest.mark.parametrize("weights", ["trained", "frozen"])
+def test_parameters_that_are_sharded(drives, folder, weights):
+    """174960: FSDP2 gathers them for a layer at a time, and takes the memory away again: views of them, which operations save, must not be
+    written meanwhile. A weight has 256 KiB, an activation at most 128."""
+    spillway.format_store(drives, partitions=2)
+
+    def run(name, paths, min_bytes=1):
+        ranks = [subprocess.Popen([sys.executable, "-c", SHARDED, str(rank), str(folder / name), paths, weights, str(min_bytes)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "GLOO_SOCKET_IFNAME": "lo",
+                                       "TMPDIR": str(folder)}) for rank in range(2)]
+        ended = [(rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+        assert [status for _, status in ended] == [0, 0], ended
+        return [json.loads(output) for (output, _), _ in ended]
+
+    plain, spilled = run("plain", ""), run("spilled", ",".join(drives))
+    weights_only = run("weights", ",".join(drives), 200 << 10)
+    assert [rank["gradients"] for rank in spilled] == [rank["gradients"] for rank in weights_only] == [rank["gradients"] for rank in plain]
+    assert all(rank["spilled"] > 0 for rank in spilled)
+    assert [rank["spilled"] for rank in weights_only] == [0, 0]

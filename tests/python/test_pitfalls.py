@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_pitfalls.py - what others who hook into saved tensors stumbled over; numbers are of PyTorch's issues
+import functools
 import gc
+import inspect
 import logging
 import threading
+import warnings
 
 import pytest
 import torch
@@ -96,6 +99,40 @@ def test_offload_inside_a_checkpoint(off, reentrant):
         return x.grad
 
     assert torch.equal(run(part), run(lambda t: t.sin().exp().tanh()))
+
+
+def chosen(context, operation, *_args, **_kwargs):
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    keep = operation in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@pytest.mark.skipif(not hasattr(torch.utils.checkpoint, "create_selective_checkpoint_contexts"),
+                    reason="this PyTorch has no selective checkpoints: 2.4 has")
+@pytest.mark.parametrize("respect", [None, True, False])
+def test_selective_checkpoints(off, respect):
+    """#190581: what they choose to keep bypasses hooks, unless they are told otherwise, where they can be."""
+    options = {} if respect is None else {"respect_saved_tensors_hooks": respect}
+    if options and "respect_saved_tensors_hooks" not in inspect.signature(checkpoint).parameters:
+        pytest.skip("this PyTorch has no respect_saved_tensors_hooks: 2.14 has")
+
+    def run():
+        torch.manual_seed(2)
+        x, weight = torch.randn(300, 300, requires_grad=True), torch.randn(300, 300, requires_grad=True)
+        contexts = functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, chosen)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of another default to come
+            y = checkpoint(lambda t: (t.sin() @ weight).tanh().exp(), x, use_reentrant=False, context_fn=contexts, **options)
+        offers = off.stats().offers
+        y.sum().backward()
+        return x.grad, weight.grad, offers
+
+    *expected, _ = run()
+    with off:
+        *got, offers = run()
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+    assert (offers > 0) == bool(respect)
 
 
 def test_checkpoint_inputs_in_lists(off):
