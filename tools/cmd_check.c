@@ -61,12 +61,15 @@ static int report_faults(const struct tool_command *command, int result, const s
 static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives)
 {
 	(void)printf("store %s: usable, %u drive%s\n", info->store_uuid, info->drives, info->drives == 1 ? "" : "s");
-	for (unsigned i = 0; i < devices.count; i++)
-		if (drives[i].copies_good < 2)
-			(void)printf("%s: one of its two superblock copies is damaged; the other is used. Format the "
-				     "store anew "
-				     "when it is not needed.\n",
-				     drives[i].path);
+	for (unsigned i = 0; i < devices.count; i++) {
+		if (drives[i].copies_good == 2)
+			continue;
+		tool_print_text(drives[i].path, stdout);
+		(void)fputs(": one of its two superblock copies is damaged; the other is used. Format the store anew "
+			    "when it "
+			    "is not needed.\n",
+			    stdout);
+	}
 }
 
 static int check(const struct tool_command *command)

@@ -81,7 +81,9 @@ static int print_text(const char *const *paths, const struct spw_probe_info *inf
 	for (int i = 0; i < count; i++) {
 		if (infos[i].usable)
 			continue;
-		(void)printf("%s%s: %s\n", gap ? "" : "\nNot usable:\n", infos[i].path, infos[i].reason);
+		(void)fputs(gap ? "" : "\nNot usable:\n", stdout);
+		tool_print_text(infos[i].path, stdout);
+		(void)printf(": %s\n", infos[i].reason);
 		gap = true;
 	}
 	tool_print_controllers(controllers, controllers_count, stdout);

@@ -47,6 +47,7 @@ void tool_table_cell(struct tool_table *table, const char *format, ...)
 		table->out_of_memory = true;
 		return;
 	}
+	spw_make_printable(text);
 	table->cells = grown;
 	table->cells[table->cells_count++] = text;
 }

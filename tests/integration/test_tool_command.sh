@@ -115,6 +115,19 @@ expect_exit 0 "$SPILLWAY" check "$one" "$two"
 expect_exit 0 "$SPILLWAY" wipe --devices "$one,$two" --yes
 expect_exit 1 "$SPILLWAY" check "$one" "$two"
 
+begin "a name does nothing to a terminal"
+named=$TEST_TMP/$'esc\033[2J'
+truncate -s 64M "$named"
+expect_exit 0 "$SPILLWAY" format --devices "$named"
+dd if=/dev/zero of="$named" bs=4096 count=1 conv=notrunc status=none
+for command in probe info check; do
+    expect_exit 0 "$SPILLWAY" "$command" "$named"
+    expect_no_output $'\033'
+done
+expect_output "esc?[2J: one of its two superblock copies is damaged"
+expect_exit 0 "$SPILLWAY" probe "$named"
+expect_output "esc?[2J"
+
 begin "a store's life on files, as JSON"
 expect_exit 0 "$SPILLWAY" probe "$one" --json
 json "d['devices'][0]['usable'] is True and d['devices'][0]['geometry']['size_bytes'] == 64 << 20"
