@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "tools/bench_devices.h"
+#include "tools/stop.h"
 #include "tools/tool.h"
 #include "util/util.h"
 
@@ -234,6 +235,9 @@ int bench_run(struct bench_run *run)
 	run->start_time_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
 	begin_ns = spw_clock_ns();
 	catch_interrupts(&before);
+	/* One that came before, and that a command caught which runs several of these. */
+	if (tool_stopped())
+		atomic_store(&stop, true);
 	result = run_waves(run);
 	(void)sigaction(SIGINT, &before, NULL);
 	run->elapsed_ns = spw_clock_ns() - begin_ns;
