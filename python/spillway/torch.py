@@ -753,7 +753,7 @@ def layers_of(model: nn.Module) -> List[nn.Module]:
                 visit(child, True)
             elif not inside:
                 visit(child, False)
-            elif id(child) not in seen:
+            elif id(child) not in seen and not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
                 seen.add(id(child))
                 layers.append(child)
 
@@ -767,6 +767,10 @@ def _scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
     if callable(scopes):
         return [module for name, module in model.named_modules() if scopes(name, module)]
     return list(scopes)
+
+
+# The noise that it multiplies by is saved before it is drawn: only what stays where it is will be right.
+_FILLS_LATER = nn.RReLU
 
 
 def _excluded_of(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
@@ -1230,9 +1234,11 @@ def offload(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one made for that")
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
-    excluded = _excluded_of(model, exclude)
+    excluded = _excluded_of(model, exclude) + [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
     scope_modules = _scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:

@@ -148,6 +148,7 @@ MODELS = {
     "checkpoints": (lambda: Checkpointed(False), numbers),
     "checkpoints, reentrant": (lambda: Checkpointed(True), numbers),
     "double": (lambda: Attending().double(), lambda generator: numbers(generator).double()),
+    "rrelu": (lambda: nn.Sequential(nn.Linear(64, 64), nn.RReLU(), nn.Linear(64, 64), nn.RReLU()), numbers),
     "sparse gradients": (lambda: nn.Sequential(nn.Embedding(TOKENS, 64, sparse=True), nn.Linear(64, TOKENS)), tokens),
 }
 
@@ -254,3 +255,24 @@ def test_a_number_of_python_stays_one(store, min_bytes):
     expected = gradients()
     with off:
         assert torch.equal(gradients(), expected)
+
+
+def test_a_model_that_is_compiled_as_a_whole(store):
+    with pytest.raises(TypeError, match="give the nn.Module that calls it"):
+        spillway.torch.offload(torch.jit.script(nn.Linear(4, 4)), store)
+
+
+def test_a_model_with_parts_that_are_compiled(store):
+    """They take no hooks: they are no scopes. TorchScript's own gradients differ by rounding from run to run."""
+    model = nn.Sequential(*(torch.jit.script(nn.Sequential(nn.Linear(64, 64), nn.Tanh())) for _ in range(2)))
+    inputs = torch.randn(32, 64)
+    model(inputs).pow(2).sum().backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    with off:
+        output = model(inputs).pow(2).sum()
+        settle(off)
+        output.backward()
+    assert all(torch.allclose(a.grad, b, atol=1e-4) for a, b in zip(model.parameters(), expected))
+    assert off.stats().bytes_read > 0

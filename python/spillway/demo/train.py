@@ -17,6 +17,9 @@ import time
 from pathlib import Path
 from typing import Any, ContextManager, Dict, Iterator, List
 
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
+
 import torch
 
 import spillway
