@@ -20,8 +20,8 @@ In-place modification. PyTorch raises in backward when a saved tensor was modifi
 a backward pass that was handed it. So does this, wherever the bytes are. What PyTorch does not count (through .data,
 through NumPy) is not seen by it either.
 
-Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a SpillwayError; PyTorch hands it
-on as a RuntimeError that has its text. Wrong bytes are never handed to autograd.
+Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a SpillwayError; PyTorch 1.13
+hands it on as a RuntimeError that has its text. Wrong bytes are never handed to autograd.
 """
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from torch import nn
 import spillway
 import spillway.torch
 
-# What a hook raises, which PyTorch before 2.0 hands on as a RuntimeError that has its text.
+# What a hook raises, which PyTorch 1.13 hands on as a RuntimeError that has its text.
 RAISED = (RuntimeError, spillway.SpillwayError)
 
 

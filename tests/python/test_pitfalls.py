@@ -274,6 +274,17 @@ def test_marked_as_not_to_offload(off):
     assert off.stats().offers == 0
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_views_of_parameters_pass_by(off, trained):
+    """#174960: FSDP2 gathers them after the model was entered, and takes the memory away before the backward pass."""
+    weight = nn.Parameter(torch.randn(300, 300), requires_grad=trained)
+    x = torch.randn(10, 300, requires_grad=True)
+    with off:
+        (x @ weight.t()[:, 5:]).sum().backward()
+    assert off.stats().offers == 0
+    assert torch.allclose(x.grad, weight.detach()[5:].sum(0).expand(10, 300), atol=1e-4)
+
+
 def test_autocast(store):
     def run(off=None):
         torch.manual_seed(4)
