@@ -93,8 +93,9 @@ static int take_partition(struct spw_store *store)
 	int rc = -EBUSY;
 
 	if (wanted != SPW_PARTITION_ANY && wanted >= count)
-		return spw_error(-EINVAL, "partition %u does not exist: the store has %u, numbered from 0", wanted,
-				 count);
+		return spw_error(-EINVAL,
+				 "partition %u does not exist: the store has %u, numbered from 0; format it with more",
+				 wanted, count);
 	if (wanted != SPW_PARTITION_ANY) {
 		rc = lock_partition(store, wanted);
 		return rc == -EBUSY ? lock_taken_partition(store, deadline_ns) : rc;

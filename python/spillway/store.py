@@ -140,6 +140,8 @@ def _path_array(paths: Iterable[Path]) -> Tuple[Any, int]:
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError("paths must be a sequence of paths, one per drive")
     encoded = [os.fsencode(path) for path in paths]
+    if b"" in encoded:
+        raise ValueError("the name of a drive is empty: is there a comma too many?")
     return (c_char_p * len(encoded))(*encoded), len(encoded)
 
 

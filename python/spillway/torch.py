@@ -1238,6 +1238,8 @@ def offload(
         raise TypeError("a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one made for that")
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
+    if budget_bytes is not None and budget_bytes < 0:
+        raise ValueError("budget_bytes must not be negative")
     excluded = _excluded_of(model, exclude) + [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
     scope_modules = _scopes_of(model, scopes)
     opened, own = _opened(store, rank)

@@ -361,6 +361,8 @@ def test_help(capsys):
     (["--examples", "/nonexistent"], "has no gpt.py"),
     (["--grad-memory", "kept,lost"], "choose from freed, kept, early"),
     (["--malloc", "mine"], "choose from tuned, libc, run"),
+    (["--minutes", "-1"], "--minutes must be above 0"),
+    (["--drive-bytes", "-100"], "at least 16 MiB"),
 ])
 def test_wrong_use(capsys, options, words):
     with pytest.raises(SystemExit) as ended:

@@ -108,6 +108,8 @@ def test_in_use_by_another(store, drives):
 def test_paths_must_be_a_sequence(drives):
     with pytest.raises(TypeError):
         spillway.Store(drives[0])
+    with pytest.raises(ValueError, match="the name of a drive is empty"):
+        spillway.Store([*drives, ""])
 
 
 def test_wrong_option():

@@ -99,6 +99,10 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
             setattr(args, name, value)
     if min(args.layers, args.hidden, args.sequence, args.rounds) < 1 or args.steps < 2:
         parser.error("--layers, --hidden, --sequence and --rounds must be at least 1, --steps at least 2")
+    if args.drive_bytes < 16 << 20:
+        parser.error("--drive-bytes must be at least 16 MiB")
+    if args.minutes is not None and not args.minutes > 0:
+        parser.error("--minutes must be above 0")
     if args.throttle is not None and not (0 < args.throttle and args.devices and "spillway" in args.modes):
         parser.error("--throttle takes a share above 0, and needs --devices and mode spillway")
     if "run" in args.malloc:

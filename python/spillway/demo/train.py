@@ -149,7 +149,7 @@ def main() -> int:
     try:
         with ends_on_signals(args.mode), open_store(args) as store:
             result = train(args, store)
-    except (spillway.SpillwayError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a SpillwayError is an OSError
         print(f"demo: {error}", file=sys.stderr)
         return 1
     result["threads"] = args.threads
