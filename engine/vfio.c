@@ -19,6 +19,9 @@
 
 #define NSID_MAX 0xfffffffeu
 
+/* As often as the kernel repeats what has not failed for good. */
+#define RETRIES_MAX 5
+
 /* Of Identify Namespace: NGUID and EUI64. */
 #define UNIQUE_AT 104
 
@@ -148,12 +151,23 @@ static uint32_t write_blocks(const uint8_t *data)
 	return data[24] & 0x10u ? (uint32_t)(data[64] | data[65] << 8) + 1 : 1;
 }
 
+/* @tries: so often it was tried before. */
+static bool is_worth_another_try(int status, unsigned tries)
+{
+	return status > 0 && !(status & (int)SPW_NVME_STATUS_DNR) && tries < RETRIES_MAX;
+}
+
 static int ask_for_namespace(const struct spw_vfio_namespace *ns, uint8_t data[SPW_NVME_IDENTIFY_BYTES])
 {
 	union spw_vfio_command ask = {
 		.opcode = SPW_NVME_IDENTIFY, .nsid = ns->nvme.id, .cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
+	int status;
 
-	return spw_vfio_admin(ns->controller, &ask, data, SPW_NVME_IDENTIFY_BYTES, NULL);
+	for (unsigned i = 0;; i++) {
+		status = spw_vfio_admin(ns->controller, &ask, data, SPW_NVME_IDENTIFY_BYTES, NULL);
+		if (!is_worth_another_try(status, i))
+			return status;
+	}
 }
 
 static int identify(struct spw_vfio_namespace *ns)
@@ -621,9 +635,6 @@ int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLA
 
 /* ---- Transfers that wait ---------------------------------------------------------------------------------------------------- */
 
-/* As often as the kernel repeats what has not failed for good. */
-#define RETRIES_MAX 5
-
 static int send(struct spw_vfio_namespace *ns, const char *what, const union spw_vfio_command *command, void *data,
 		uint32_t len_bytes, bool sends, bool fetches)
 {
@@ -631,7 +642,7 @@ static int send(struct spw_vfio_namespace *ns, const char *what, const union spw
 
 	for (unsigned i = 0;; i++) {
 		status = spw_vfio_command(ns->controller, command, data, len_bytes, sends, fetches);
-		if (status <= 0 || status & (int)SPW_NVME_STATUS_DNR || i == RETRIES_MAX)
+		if (!is_worth_another_try(status, i))
 			return refused(ns, what, status);
 	}
 }

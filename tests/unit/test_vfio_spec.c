@@ -269,8 +269,27 @@ static void test_namespaces_that_have_not_changed(void **state)
 		say_event(0x040002);
 		expect_said("namespaces have changed");
 	}
+	/* What is not an answer yet says nothing about it. */
+	fake.not_ready = 5;
+	say_event(0x040002);
+	for (uint64_t start_ns = spw_clock_ns(); fake.not_ready > 0 && spw_clock_ns() - start_ns < PATIENCE_NS;)
+		(void)run(SPW_FLUSH, NULL, 0, 0);
+	assert_int_equal(fake.not_ready, 0);
 	transfer_some();
 	assert_false(fake.cut);
+}
+
+static void test_a_namespace_that_is_not_ready_at_once(void **state)
+{
+	(void)state;
+	close_device();
+	fake.not_ready = 5;
+	open_device();
+	assert_int_equal(fake.not_ready, 0);
+	close_device();
+	fake.not_ready = 6;
+	expect_refusal(-EREMOTEIO, "Namespace Not Ready");
+	open_device();
 }
 
 /* Formatted, replaced, cut, detached: writes would end up where they do not belong. */
@@ -317,6 +336,7 @@ int main(void)
 		TEST(test_success_about_which_there_is_more),
 		TEST(test_events_whose_page_cannot_be_read),
 		TEST(test_namespaces_that_have_not_changed),
+		TEST(test_a_namespace_that_is_not_ready_at_once),
 		TEST(test_namespaces_that_have_changed),
 		TEST_4K(test_namespaces_that_have_changed),
 	};

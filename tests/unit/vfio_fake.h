@@ -104,6 +104,7 @@ struct fake {
 	unsigned still_starts; /* when it is opened: so many pumps from being ready */
 	bool says_more;        /* whatever it completes: there is more about it in a log */
 	bool refuses_pages;    /* of logs */
+	unsigned not_ready;    /* so many questions for a namespace fail, not for good */
 	bool is_detached;      /* a namespace that was there before */
 	bool is_cut;           /* it has half its blocks */
 	bool writes_no_zeroes; /* by itself */
@@ -340,6 +341,10 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		fake_put(data + 8, fake.dmsl, 8);
 	} else if (command->cdw10 == SPW_NVME_IDENTIFY_NAMESPACE && command->nsid >= 1 &&
 		   command->nsid <= FAKE_NAMESPACES) {
+		if (fake.not_ready > 0) {
+			fake.not_ready--;
+			return 0x0082;
+		}
 		if (!fake.is_detached)
 			fake_put(data, FAKE_DRIVE_BYTES >> fake.is_cut >> fake.block_shift, 8);
 		data[104] = fake.unique;
