@@ -16,7 +16,7 @@ declare -A packages=(
     [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch
         libopenblas0-pthread=p:torch python3-pytest=p:pytest python3-pip=p:pip python3-setuptools=p:setuptools
         python3-wheel=p:wheel e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
-        mount=c:mount dmsetup=c:dmsetup valgrind=c:valgrind python3-matplotlib=p:matplotlib"
+        mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
     [demo]="python3=c:python3 python3-torch=p:torch libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 python3-matplotlib=p:matplotlib dpkg-dev=c:dpkg-source mount=c:losetup"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
