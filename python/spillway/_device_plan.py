@@ -23,6 +23,8 @@ _MODES = {"fastest": 0, "budget": 1}
 _SPILL = 1
 _ROWS_MAX = 1 << 16  # tensors of a step; a longer one is not planned
 _STALL_SHARE = 0.01  # of a step: beyond it the plan was wrong about the drives
+_CAUTION_MIN, _CAUTION_FACTOR = 0.1, 0.9  # of the speeds measured that a plan counts on; less after each step that waited
+_CALM_STEPS = 20  # without a wait: more again
 
 
 class Row:
@@ -87,6 +89,7 @@ class DevicePlan:
         self._position: Optional[int] = None  # in the plan; None: the step does not go by it
         self._speeds = (0, 0)
         self._step_ns = 0  # of the step that was planned from
+        self._caution, self._calm = 1.0, 0
         self.result: Optional[PlanResult] = None  # of the plan in force
 
     def begin_step(self, write_bytes_per_second: int, read_bytes_per_second: int, stall_ns: int) -> None:
@@ -95,11 +98,21 @@ class DevicePlan:
         followed = self._position is not None and self._position == len(self._plan)
         if self._rows is not None:
             self._measured = self._rows
-        wrong = not followed or stall_ns > _STALL_SHARE * self._step_ns
+        waited = stall_ns > _STALL_SHARE * self._step_ns
+        wrong = not followed or waited
+        if followed:
+            self._be_cautious(waited)
         before = self.result
         self._try_plan()
         self._rows = [] if not self._plan or (wrong and self.result is before) else None
         self._position = 0 if self._plan else None
+
+    def _be_cautious(self, waited: bool) -> None:
+        self._calm = 0 if waited else self._calm + 1
+        if waited:
+            self._caution = max(_CAUTION_MIN, self._caution * _CAUTION_FACTOR)
+        elif self._calm % _CALM_STEPS == 0:
+            self._caution = min(1.0, self._caution / _CAUTION_FACTOR)  # for the next plan, whatever it is made for
 
     def keeps(self, length: int) -> bool:
         """Whether the tensor that is saved now stays on the device."""
@@ -163,7 +176,7 @@ class DevicePlan:
                 tensor.use_ns = tensor.release_ns = end
         forward = min(firsts, default=forward)
         step = PlanStep(tensors, len(rows), forward, end - forward, None, 0)
-        write, read = self._speeds
+        write, read = (int(speed * self._caution) for speed in self._speeds)
         drives = PlanDrives(write, read, 0, 0, self._chunk_bytes, self._staging_bytes)
         opts = PlanOpts(ctypes.sizeof(PlanOpts), self._mode, self._memory_bytes)
         result = PlanResult(ctypes.sizeof(PlanResult))

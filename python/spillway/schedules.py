@@ -13,12 +13,15 @@ Neither package is imported: the adapters use what their schedules do from outsi
 from __future__ import annotations
 
 import itertools
+import logging
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
 
 import torch
 from torch import Tensor
 
 from .torch import Offload, Stage
+
+_log = logging.getLogger("spillway")
 
 __all__ = ["announce", "attach_deepspeed", "one_f_one_b", "wrap_megatron"]
 
@@ -68,7 +71,11 @@ class _Announced:
 
     def __iter__(self) -> Iterator[Any]:
         steps = [list(commands) for commands in self._schedule]
-        passes = self._passes(steps)
+        try:
+            passes = self._passes(steps)
+        except (AttributeError, KeyError) as error:  # no reason not to train
+            _log.warning("this schedule is of a kind that is not known here, its passes are not told: %r", error)
+            return iter(steps)
         if not any(phase == "backward" for _, phase in passes):
             return iter(steps)  # evaluation
         told = announce(self._off, passes)

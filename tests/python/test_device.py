@@ -684,6 +684,22 @@ def test_waiting_for_drives_asks_for_another_plan():
     assert bench.plan.result is not first and slower.count(True) > kept.count(True)
 
 
+def test_waiting_again_and_again_keeps_more_and_more():
+    """Though the drives seem to be as fast as they were."""
+    bench = Bench()
+    bench.step()
+    kept = [bench.step().count(True)]
+    while kept[-1] < 20 and len(kept) < 60:
+        bench.step(stall_ns=10_000_000)  # is measured again
+        kept.append(bench.step(stall_ns=10_000_000).count(True))
+    assert kept == sorted(kept) and kept[0] < kept[5] < kept[10]
+    steps = 0
+    while bench.plan._caution < 1.0:
+        bench.step()
+        steps += 1
+    assert 20 <= steps <= 1000
+
+
 def test_a_step_that_the_planner_refuses_goes_by_the_rule(monkeypatch, caplog):
     bench = Bench()
     monkeypatch.setattr(bench.table, "nanoseconds", lambda begin, end: 1 << 63)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_distributed.py - ranks that share drives, a pipeline, and adapters for DeepSpeed's and Megatron's loops
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -217,6 +218,23 @@ def test_deepspeed(store, monkeypatch):
     assert left_in(off) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("strange", [[[ForwardPass(chunk=0)], [BackwardPass(chunk=0)]], [[BackwardPass(buffer_id=0)]]],
+                         ids=["named otherwise", "nothing in the buffer"])
+def test_a_schedule_of_deepspeed_that_is_not_known(store, monkeypatch, caplog, strange):
+    """It is executed as without spillway."""
+    class Engine:
+        def _exec_schedule(self, pipe_schedule):
+            self.executed = [list(commands) for commands in pipe_schedule]
+
+    engine, off = Engine(), spillway.torch.offload(Model(), store)
+    heard = Listening(off, monkeypatch)
+    spillway.schedules.attach_deepspeed(engine, off)
+    with caplog.at_level(logging.WARNING, "spillway"):
+        engine._exec_schedule(strange)
+    assert engine.executed == strange and heard.told == []
+    assert "its passes are not told" in caplog.text
+
+
 def test_deepspeed_of_another_kind(store):
     with pytest.raises(TypeError, match=r"Model has no _exec_schedule\(\)"):
         spillway.schedules.attach_deepspeed(Model(), spillway.torch.offload(Model(), store))
@@ -343,7 +361,7 @@ def shards():
     """On CPUs."""
     try:
         from torch.distributed.fsdp import fully_shard  # noqa: F401
-    except ImportError:
+    except (ImportError, ValueError):  # the latter from PyTorch 1 under Python 3.11
         return False
     return hasattr(torch.cpu.Stream, "record_event")
 
