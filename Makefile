@@ -291,7 +291,7 @@ clean: ## remove everything built
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{ printf "  %-17s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{ printf "  %-19s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  CC=clang  CFLAGS="-O0 -g"  SANITIZE=address,undefined  BUILD=folder  V=1 (show commands)'
 	@echo '  PREFIX=/usr LIBDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
