@@ -96,20 +96,27 @@ static PyObject *tensor_counted_by(PyObject *counter, PyObject *memory)
 	return tensor;
 }
 
-int version_watch(struct version *version, PyObject *tensor)
+void version_watch(struct version *version, PyObject *held)
 {
-	PyObject *counter;
+	if (!version->counter)
+		version->counter = new_ref(held);
+}
 
-	if (version->counter)
-		return 0;
-	counter = tensor_counted_by(tensor, torch.nothing);
-	if (!counter)
-		return -1;
-	if (version->counter)
-		Py_DECREF(counter); /* another thread was faster */
+void version_part(struct version *version, PyObject *held, bool is_shown)
+{
+	PyObject *type, *value, *traceback, *counter;
+
+	if (version->counter != held || version->references == 1)
+		return;
+	PyErr_Fetch(&type, &value, &traceback);
+	if (is_shown)
+		counter = tensor_counted_by(held, torch.nothing);
 	else
-		version->counter = counter;
-	return 0;
+		counter = Py_TYPE(torch.data)->tp_descr_set(torch.data, held, torch.nothing) ? NULL : new_ref(held);
+	if (!counter)
+		PyErr_WriteUnraisable(held);
+	Py_XSETREF(version->counter, counter);
+	PyErr_Restore(type, value, traceback);
 }
 
 PyObject *version_lend(struct version *version, PyObject *memory)

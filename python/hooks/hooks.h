@@ -162,8 +162,8 @@ struct version {
 	uint64_t epoch;    /* what the cache knows it by */
 	PyObject *witness; /* weak: a tensor that shares the version counter with all others */
 	/*
-	 * A tensor that shares it too and has no memory: of what may leave memory. What is read back is handed out with the
-	 * same counter, for the next use may get the same memory. NULL: there is none.
+	 * A tensor that shares it too: of what may leave memory, the owner's, and has no memory from when the owner ends.
+	 * What is read back is handed out with the same counter, for the next use may get the same memory. NULL: there is none.
 	 */
 	PyObject *counter;
 };
@@ -186,8 +186,10 @@ static inline struct version *version_hold(struct version *version)
 void version_drop(struct version *version);
 /* Fails if the content was modified, also in the memory that it was read back to. @shown: of this use, or NULL */
 int version_check(const struct version *version, PyObject *shown);
-/* From now on it is seen for good when it is modified. @tensor has the content. Return: 0; -1 */
-int version_watch(struct version *version, PyObject *tensor);
+/* From now on it is seen for good when it is modified. @held: the owner's tensor, with the content. */
+void version_watch(struct version *version, PyObject *held);
+/* The owner ends, and with it the memory of @held unless others were shown it; what counts stays. */
+void version_part(struct version *version, PyObject *held, bool is_shown);
 /* @memory, that was read back, as it is handed out. */
 PyObject *version_lend(struct version *version, PyObject *memory);
 /* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
@@ -205,6 +207,7 @@ struct owner {
 	PyObject *tensor;
 	struct version *version;
 	uint32_t next; /* of the free ones, + 1 */
+	bool is_shown; /* the tensor was handed out */
 };
 
 struct saved;

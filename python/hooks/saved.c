@@ -342,8 +342,8 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	else
 		saved->token = offer->owner;
 	saved->id = id.value;
-	if (result == SPW_OFFER_SPILL && version_watch(saved->version, held))
-		return -1;
+	if (result == SPW_OFFER_SPILL)
+		version_watch(saved->version, held);
 	return result < 0;
 }
 
@@ -484,6 +484,7 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 		return NULL;
 	if (number != owner->version->number)
 		saved->version->modified = true;
+	owner->is_shown = true;
 	held = new_ref(owner->tensor);
 	if (token == saved->token && !saved->conj && !saved->neg)
 		return held;

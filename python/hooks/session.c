@@ -77,6 +77,7 @@ static struct owner owner_remove(struct session *session, struct owner *owner)
 
 static void owner_drop(const struct owner *removed)
 {
+	version_part(removed->version, removed->tensor, removed->is_shown);
 	version_drop(removed->version);
 	Py_DECREF(removed->tensor);
 }
