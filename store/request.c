@@ -438,7 +438,7 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 		if (now <= (int)cls)
 			return;
 	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
-	/* What is under way cannot be hurried, and what the worker has not seen yet comes with its class: see link_all(). */
+	/* What is under way cannot be hurried; what the worker has not seen yet comes with its class: link_all(). */
 	if (!atomic_load(&request->linked))
 		return;
 	atomic_store(&store->attention, true);
