@@ -207,6 +207,10 @@ bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
 	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/torch.sh
 
+.PHONY: bench-turns
+bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, step by step in turn; BENCH_OPTIONS=
+	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
+
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
 	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vm) && tests/vm/run \

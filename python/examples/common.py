@@ -104,6 +104,7 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
     option("--gradients", action="store_true", help="a checksum of every step's gradients, in the JSON")
     option("--grad-memory", choices=list(POLICIES), default="freed",
            help="what becomes of gradients; " + "; ".join(f"{name}: {words}" for name, words in POLICIES.items()))
+    option("--turns", action="store_true", help="begin each step when a line comes on standard input: to run several side by side")
     if ranks:
         option("--ranks", type=positive, default=ranks, help=f"processes to start, if torchrun has not ({ranks})")
     args = parser.parse_args(argv)
@@ -206,6 +207,8 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: A
         parts = [next(batches) for _ in range(args.micro_batches)]
         watched = off if step < watched_steps else contextlib.nullcontext()
         total = 0.0
+        if args.turns:
+            sys.stdin.readline()
         meter.begin()
         with watched:
             if step < watched_steps:

@@ -137,6 +137,20 @@ def test_what_cannot_be_trained_is_told_in_a_line(run, capsys, model, options, w
     assert words in capsys.readouterr().err
 
 
+def test_each_step_waits_for_its_turn(run, monkeypatch, capsys):
+    steps_before = []
+
+    class Turns:
+        def readline(self):
+            steps_before.append(capsys.readouterr().err.count("  step "))
+            return "\n"
+
+    monkeypatch.setattr(sys, "stdin", Turns())
+    run("gpt", "--mode", "keep", "--turns")
+    assert steps_before == [0, 1, 1]
+    assert capsys.readouterr().err.count("  step ") == 1
+
+
 def test_gradients_of_data_parallel_training_cannot_go_early(run):
     gradients = importlib.import_module("gradients")
     parallel = gradients.DistributedDataParallel.__new__(gradients.DistributedDataParallel)

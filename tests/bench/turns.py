@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/bench/turns.py - step times of keep, recompute and spillway, compared step by step; called by tests/bench/turns.sh
+"""Steps of the examples in turn: one process per mode, all started before, of which one at a time computes one step. A shared
+machine becomes faster and slower within minutes; what is compared here lies a step apart. Ratios are of steps of the same turn.
+
+Writes turns.json and turns.md. Exit status: 0; 1 a run failed, or losses differ; 130 interrupted.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODES = ("keep", "recompute", "spillway")
+SECONDS_TO_END = 60
+UNTIMED = 2  # steps at the start: without a plan, then by the first plan
+
+
+class Run:
+    """One mode of one model."""
+
+    def __init__(self, args, model, mode, folder):
+        self.mode, self.seconds, self.result = mode, [], Path(folder, f"{model}-{mode}.json")
+        command = [args.command, "run", "--"] if args.run else []
+        command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode, "--steps", str(args.steps)]
+        command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json", str(self.result)]
+        command += ["--devices", args.devices] if mode == "spillway" else []
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def step(self, number):
+        began = time.monotonic()
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in self.process.stderr:
+            if f"step {number}/" in line:
+                self.seconds.append(time.monotonic() - began)
+                return
+            sys.stderr.write(line)
+        raise RuntimeError(f"mode {self.mode} ended in step {number}, exit status {self.process.wait()}")
+
+    def end(self):
+        """Return: what it measured by itself."""
+        self.process.stdin.close()
+        for line in self.process.stderr:
+            sys.stderr.write(line)
+        if self.process.wait(SECONDS_TO_END) != 0:
+            raise RuntimeError(f"mode {self.mode} failed, exit status {self.process.returncode}")
+        return json.loads(self.result.read_text(encoding="utf-8"))
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(SECONDS_TO_END)
+        self.process.stderr.close()
+
+
+def ratio_of(runs, over, under):
+    ratios = [a / b for a, b in list(zip(runs[over].seconds, runs[under].seconds))[UNTIMED:]]
+    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "turns": len(ratios)}
+
+
+def measure(args, model):
+    runs = {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for mode in MODES:
+                runs[mode] = Run(args, model, mode, folder)
+            for number in range(1, args.steps + 1):
+                shift = number % len(MODES)
+                for mode in MODES[shift:] + MODES[:shift]:
+                    runs[mode].step(number)
+                print(f"turns: {model} {number}/{args.steps}: "
+                      + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()), file=sys.stderr, flush=True)
+            results = {mode: run.end() for mode, run in runs.items()}
+        finally:
+            for run in runs.values():
+                run.stop()
+    return {
+        "model": model,
+        "seconds": {mode: run.seconds for mode, run in runs.items()},
+        "of_keep": ratio_of(runs, "spillway", "keep"),
+        "of_recompute": ratio_of(runs, "spillway", "recompute"),
+        "recompute_of_keep": ratio_of(runs, "recompute", "keep"),
+        "losses_equal": len({json.dumps(result["losses_hex"]) for result in results.values()}) == 1,
+        "results": results,
+    }
+
+
+def table_of(models, args):
+    lines = [
+        "# Step times in turns", "",
+        f"{args.steps} steps of each mode in turn, {args.layers} layers, hidden {args.hidden}"
+        + (", all under `spillway run`" if args.run else "") + f"; the first {UNTIMED} turns are left out. Medians, least and most.", "",
+        "| model | spillway of keep | spillway of recompute | recompute of keep | losses |", "|---|---|---|---|---|",
+    ]
+    for model in models:
+        cells = ["{median:.3f} ({least:.3f}-{most:.3f})".format(**model[name]) for name in ("of_keep", "of_recompute", "recompute_of_keep")]
+        lines.append(" | ".join([f"| {model['model']}", *cells, "equal |" if model["losses_equal"] else "**differ** |"]))
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", required=True, help="the store's drives, separated by commas")
+    parser.add_argument("--models", default="gpt,bert,t5")
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--run", action="store_true", help="all modes under `spillway run`")
+    parser.add_argument("--command", default=str(ROOT / "build/spillway"), help="the command spillway")
+    parser.add_argument("--out", default=".", help="folder for turns.json and turns.md")
+    args = parser.parse_args()
+    if args.steps <= UNTIMED:
+        parser.error(f"--steps must be more than {UNTIMED}")
+    models = []
+    os.makedirs(args.out, exist_ok=True)
+    try:
+        for model in args.models.split(","):
+            models.append(measure(args, model))
+            Path(args.out, "turns.json").write_text(json.dumps(models, indent=1) + "\n", encoding="utf-8")
+            Path(args.out, "turns.md").write_text(table_of(models, args), encoding="utf-8")
+    except RuntimeError as error:
+        sys.exit(f"turns: {error}")
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        print(table_of(models, args))
+    return 0 if all(model["losses_equal"] for model in models) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
