@@ -7,6 +7,7 @@ machine becomes faster and slower within minutes; what is compared here lies a s
 Writes turns.json and turns.md. Exit status: 0; 1 a run failed, or losses differ; 130 interrupted.
 """
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -35,8 +36,9 @@ class Run:
 
     def step(self, number):
         began = time.monotonic()
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: what it said follows
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
         for line in self.process.stderr:
             if f"step {number}/" in line:
                 self.seconds.append(time.monotonic() - began)
@@ -116,6 +118,9 @@ def main():
     parser.add_argument("--command", default=str(ROOT / "build/spillway"), help="the command spillway")
     parser.add_argument("--out", default=".", help="folder for turns.json and turns.md")
     args = parser.parse_args()
+    unknown = [model for model in args.models.split(",") if not (ROOT / "python/examples" / f"{model}.py").exists()]
+    if unknown:
+        parser.error(f"--models: no example {', '.join(unknown)}")
     if args.steps <= UNTIMED:
         parser.error(f"--steps must be more than {UNTIMED}")
     models = []

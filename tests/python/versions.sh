@@ -68,7 +68,7 @@ parse() {
             arguments=("$@")
             break
             ;;
-        -*) die "no such option: $1 (see --help)" ;;
+        -*) echo "tests/python/versions.sh: no such option: $1 (see --help)" >&2; exit 2 ;;
         *) suites+=("$1") ;;
         esac
         shift
