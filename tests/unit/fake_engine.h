@@ -4,7 +4,9 @@
  * of such drives, which have no path that could be probed
  *
  * Included once by a test that links store/ without engine/. Ios complete in the order that fake_pick chooses (default: oldest first),
- * when the store reaps. A fault is planned for a drive as "the Nth write from now".
+ * when the store reaps. A fault is planned for a drive as "the Nth write from now". The store's clock is theirs, too
+ * (wrap: spw_clock_ns): nothing takes time but a wait in which nothing ends. However slow the machine is, no drive misses
+ * a deadline but one that hangs.
  */
 #ifndef TESTS_UNIT_FAKE_ENGINE_H
 #define TESTS_UNIT_FAKE_ENGINE_H
@@ -51,6 +53,7 @@ static unsigned (*fake_pick)(unsigned count);
 static unsigned fake_hold;       /* this many ios are not completed */
 static int fake_hung_drive = -1; /* its ios are not completed either */
 static unsigned fake_glances;    /* reaps that did not wait */
+static uint64_t fake_now_ns;
 
 /* Make drive @index of a store of @count. */
 static inline void fake_drive_make(unsigned index, unsigned count, uint64_t bytes, uint64_t chunk_bytes)
@@ -90,6 +93,14 @@ static inline void fake_drive_free(unsigned index)
 {
 	free(fake_drives[index].bytes);
 	fake_drives[index].bytes = NULL;
+}
+
+/* ---- The clock ---- */
+
+uint64_t __wrap_spw_clock_ns(void);
+uint64_t __wrap_spw_clock_ns(void)
+{
+	return fake_now_ns;
 }
 
 /* ---- Devices ---- */
@@ -306,6 +317,8 @@ int spw_queue_reap(struct spw_queue *queue, unsigned min, int64_t timeout_ns)
 		pick++;
 	if (queue->count <= fake_hold || pick >= queue->count) {
 		SPW_ASSERT(min == 0 || queue->count == 0 || fake_hung_drive >= 0);
+		if (min > 0 && timeout_ns > 0)
+			fake_now_ns += (uint64_t)timeout_ns;
 		return 0;
 	}
 	io = queue->ios[pick];
