@@ -4,7 +4,8 @@
 """Steps of the examples in turn: one process per mode, all started before, of which one at a time computes one step. A shared
 machine becomes faster and slower within minutes; what is compared here lies a step apart. Ratios are of steps of the same turn.
 
-Writes turns.json and turns.md. Exit status: 0; 1 a run failed, or losses differ; 130 interrupted.
+Writes turns.json and turns.md; of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0;
+1 a run failed, or losses differ; 130 interrupted.
 """
 import argparse
 import contextlib
@@ -18,6 +19,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+from spillway.bench.standstill import notes  # noqa: E402
+
 MODES = ("keep", "recompute", "spillway")
 SECONDS_TO_END = 60
 UNTIMED = 2  # steps at the start: without a plan, then by the first plan
@@ -104,6 +109,8 @@ def table_of(models, args):
     for model in models:
         cells = ["{median:.3f} ({least:.3f}-{most:.3f})".format(**model[name]) for name in ("of_keep", "of_recompute", "recompute_of_keep")]
         lines.append(" | ".join([f"| {model['model']}", *cells, "equal |" if model["losses_equal"] else "**differ** |"]))
+    far = [f"- {model['model']}: {note}" for model in models for note in notes(model["results"]["spillway"])]
+    lines += ["", *far] if far else []
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ class Throttle:
     """
 
     def __init__(self, devices: List[str], write_bytes_per_second: int, read_bytes_per_second: int) -> None:
-        numbers = [_number_of(device) for device in devices]
+        numbers = [number_of(device) for device in devices]
         self._enabled: Optional[Path] = None
         self._group = self._make_group(f"spillway-bench-{os.getpid()}")
         try:
@@ -69,7 +69,11 @@ class Throttle:
             self._enabled.write_text("-io")
 
 
-def _number_of(device: str) -> str:
+def number_of(device: str) -> str:
+    """Of a block device, major:minor.
+
+    :raises OSError: it is none, or is not there
+    """
     found = os.stat(device)
     if not stat.S_ISBLK(found.st_mode):
         raise OSError(0, f"{device} is no block device: only those can be throttled")

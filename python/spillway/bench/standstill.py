@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+# spillway/bench/standstill.py - for how long drives stood still in each step: a slow disk, or a fault of ours?
+"""A step that holds far more than was planned has waited for its writes: either the drives had them and completed none, or nobody
+gave them any. What the kernel counts of block devices tells which. Both times are lower bounds, up to a tenth of a second below the
+truth. Drives that the kernel does not count, files and those behind vfio among them, are not watched."""
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence
+
+from .throttle import number_of
+
+SYSFS = Path("/sys/dev/block")
+EVERY_SECONDS = 0.05
+FILES = ("stat", "inflight")
+FILE_BYTES = 4096
+READS, WRITES, DISCARDS = 0, 4, 11  # places of what was completed in stat; older kernels do not count discards
+FAR = 1.5  # times the planned peak
+MIB = 1 << 20
+
+
+def folders_of(devices: Sequence[str], sysfs: Path = SYSFS) -> List[Path]:
+    """Where the kernel counts what they do; [] if one of them is no block device."""
+    try:
+        folders = [sysfs / number_of(device) for device in devices]
+    except OSError:
+        return []
+    return folders if all((folder / name).exists() for folder in folders for name in FILES) else []
+
+
+class Pause:
+    """The longest time in which something held at every look, and nothing was completed from one to the next."""
+
+    def __init__(self) -> None:
+        self._held, self._completed, self._since, self._longest = False, 0, 0.0, 0.0
+
+    def look(self, now: float, holds: bool, completed: int) -> None:
+        if not (self._held and holds and completed == self._completed):
+            self._since = now
+        self._longest = max(self._longest, now - self._since)
+        self._held, self._completed = holds, completed
+
+    def take(self, now: float) -> int:
+        """Its ms. What follows is another step's."""
+        longest, self._longest, self._since = self._longest, 0.0, now
+        return round(1000 * longest)
+
+
+class Standstill:
+    """Watches block devices, by a thread that reads two files of sysfs for each.
+
+    :param folders: as folders_of() has them; without any nothing is watched
+    :param requests: how many the store has to serve
+    """
+
+    def __init__(self, folders: Sequence[Path], requests: Callable[[], int]) -> None:
+        self._requests = requests
+        self._writing, self._unissued = Pause(), Pause()
+        self._first = -1  # what was completed before
+        self._counts = False  # passthrough is not counted: as long as nothing was completed, nothing is known
+        self._lock, self._end = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="standstill", daemon=True)
+        self._files = [open(folder / name, "rb", buffering=0) for folder in folders for name in FILES]
+
+    def __enter__(self) -> "Standstill":
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._end.set()
+        self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        while self._files:
+            self._files.pop().close()
+
+    def _run(self) -> None:
+        while self._files and not self._end.wait(EVERY_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        with self._lock:
+            if not self._files:
+                return
+            requests = self._requests()  # before the rest: what is issued meanwhile is seen in flight, or completed
+            now = time.monotonic()
+            try:
+                counts = [[int(count) for count in os.pread(file.fileno(), FILE_BYTES, 0).split()] for file in self._files]
+            except OSError as error:
+                logging.getLogger("spillway").warning("the drives are not watched any more: %s", error)
+                self._close()
+                return
+            stats, in_flight = counts[::2], counts[1::2]
+            writes = sum(stat[WRITES] + sum(stat[DISCARDS : DISCARDS + 1]) for stat in stats)
+            completed = writes + sum(stat[READS] for stat in stats)
+            self._first = completed if self._first < 0 else self._first
+            self._counts = completed > self._first
+            self._writing.look(now, any(writing for _, writing in in_flight), writes)
+            self._unissued.look(now, requests > 0 and self._counts and not any(map(any, in_flight)), completed)
+
+    def step(self) -> Dict[str, int]:
+        """Of the time since the last call: how long drives that had writes completed none, and how long they had nothing though
+        the store had requests. {} if that is not known."""
+        self.look()
+        with self._lock:
+            now = time.monotonic()
+            times = {"write_pause_ms_max": self._writing.take(now), "issue_pause_ms_max": self._unissued.take(now)}
+            return times if self._files and self._counts else {}
+
+
+def notes(run: Dict[str, Any]) -> Iterator[str]:
+    """A line for each step of a run that held far more than was planned: what the drives did meanwhile."""
+    for number, step in enumerate(run.get("steps", []), 1):
+        peak, planned = step["activation_peak_bytes"], step["plan_peak_bytes"]
+        if not 0 < FAR * planned < peak:
+            continue
+        words = "what the drives did is not known"
+        if "write_pause_ms_max" in step:
+            write, issue = step["write_pause_ms_max"] / 1000, step["issue_pause_ms_max"] / 1000
+            words = f"drives with writes completed none for {write:.2f} s; the store had requests, and the drives none, for {issue:.2f} s"
+        yield f"step {number} held {peak / MIB:,.0f} MiB where {planned / MIB:,.0f} were planned: {words}"
