@@ -7,8 +7,12 @@
   python3 python/examples/ddp.py --ranks 4 --mode spillway --devices /dev/a,/dev/b
 """
 import argparse
+import signal
 import sys
 from typing import Any, Dict
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

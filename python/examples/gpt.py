@@ -7,7 +7,11 @@
   python3 python/examples/gpt.py --mode spillway --devices /dev/a,/dev/b
 """
 import argparse
+import signal
 import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
 
 import torch
 from torch import Tensor, nn

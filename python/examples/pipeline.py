@@ -7,9 +7,13 @@
   python3 python/examples/pipeline.py --ranks 2 --micro-batches 8 --mode spillway --devices /dev/a,/dev/b
 """
 import argparse
+import signal
 import sys
 import time
 from typing import Any, Dict, List
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
 
 import torch
 import torch.distributed as dist

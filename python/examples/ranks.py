@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 from typing import Any, Callable, Dict, Iterator
@@ -15,6 +16,7 @@ import torch.multiprocessing
 
 import spillway
 from common import arguments, write_result
+from spillway.demo.train import ends_on_signals
 
 Run = Callable[[argparse.Namespace, int, int], Dict[str, Any]]
 
@@ -48,15 +50,20 @@ def main(name: str, description: str, run: Run, ranks: int) -> int:
     """run(args, rank, world) in every process, started here or by torchrun."""
     args = arguments(description, ranks=ranks)
     if "RANK" in os.environ:
-        _one(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", name, run, args)
+        with ends_on_signals(args.mode):
+            _one(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", name, run, args)
         return 0
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # in every rank: what is open is closed
             torch.multiprocessing.start_processes(
                 _one, (args.ranks, f"file://{folder}/meeting", name, run, args), args.ranks, start_method="fork"
             )
         except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted", file=sys.stderr)
+            return 130
     return 0

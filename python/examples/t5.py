@@ -8,7 +8,11 @@
 """
 import argparse
 import math
+import signal
 import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
 
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_endings.py - what ends before its time: by Ctrl-C, by another thread, by the garbage collector, by exit, in a copy
+import contextlib
 import copy
 import gc
 import os
@@ -19,6 +20,7 @@ import spillway.torch
 from conftest import ROOT, emptied
 from offloading import Nothing, Save, left_in, settle
 from spillway import _library
+from spillway.bench import __main__ as bench
 from spillway import cache as cache_module
 from spillway import store as store_module
 from spillway.cache import Cache
@@ -368,6 +370,55 @@ def test_an_example_that_is_asked_to_end_closes_its_store(drives, number):
         process.kill()
         process.wait()
     assert process.returncode == 128 + number and "Traceback" not in errors, errors
+    assert pages_of(drives) == []
+
+
+PROGRAMS = {name: ["-m", f"spillway.{name}"] for name in ("bench", "bench.hooks", "demo.train", "demo.data")}
+PROGRAMS.update({name: [str(ROOT / f"python/examples/{name}.py")] for name in ("gpt", "bert", "t5", "ddp", "pipeline")})
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_interrupted_while_pytorch_is_loaded(folder, name):
+    (folder / "torch.py").write_text("import signal, sys\nsignal.raise_signal(signal.SIGINT)\nsys.exit('it was not interrupted')\n")
+    done = subprocess.run([sys.executable, *PROGRAMS[name]], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "python")])})
+    assert done.stdout == ""
+    if name.startswith("bench"):
+        assert (done.returncode, done.stderr) == (130, f"spillway.{name}: interrupted\n")
+    else:
+        assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_the_bench_is_interrupted_while_it_reports(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "main", interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert bench.program() == 130
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "spillway.bench: interrupted\n"
+
+
+def test_ranks_that_are_interrupted_close_their_stores(drives):
+    """By Ctrl-C on the terminal: the signal goes to every process of the foreground."""
+    spillway.format_store(drives, partitions=2)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "python/examples/ddp.py"), "--mode", "spillway", "--devices", ",".join(drives), "--layers", "2", "--hidden",
+         "64", "--sequence", "64", "--threads", "1", "--steps", "100000", "--ranks", "2", "--text", str(ROOT / "tensor")],
+        stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    try:
+        for line in process.stderr:
+            if "step 3/" in line:
+                break
+        assert len(pages_of(drives)) == 2
+        os.killpg(process.pid, signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 130 and "Traceback" not in errors, errors
     assert pages_of(drives) == []
 
 

@@ -25,6 +25,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, TextIO, Tuple
 
+if __name__ == "__main__":
+    from ..demo.ending import ends_at_once
+
+    ends_at_once("spillway.bench")  # PyTorch takes seconds to load
+
 import torch
 
 import spillway
@@ -391,6 +396,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     return status
 
 
+def program() -> int:
+    """main(), with an end where that does not expect Ctrl-C: before the runs, and while they are reported."""
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with exits_on(signal.SIGTERM):
+            return main()
+    except KeyboardInterrupt:
+        print("spillway.bench: interrupted", file=sys.stderr)
+        return 130
+
+
 if __name__ == "__main__":
-    with exits_on(signal.SIGTERM):
-        sys.exit(main())
+    sys.exit(program())

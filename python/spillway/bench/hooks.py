@@ -5,16 +5,24 @@ each. Nothing of it is in what a training runs. Prints one JSON object per lengt
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 import sys
 import time
 from typing import Any, Dict, List, Sequence
+
+if __name__ == "__main__":
+    from ..demo.ending import ends_at_once
+
+    ends_at_once("spillway.bench.hooks")  # PyTorch takes seconds to load
 
 import torch
 from torch import nn
 
 import spillway
 import spillway.torch
+
+from ..demo.ending import exits_on
 
 LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)  # bytes; the first is the shortest that is not kept for being small
 TENSORS = 500
@@ -86,4 +94,5 @@ def main(drives: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with exits_on(signal.SIGINT, signal.SIGTERM):
+        sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import statistics
 import sys
 from pathlib import Path
@@ -197,4 +198,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what it writes can be written again: no traceback
     sys.exit(main())
