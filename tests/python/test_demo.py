@@ -23,8 +23,9 @@ needs_command = pytest.mark.skipif(not (BUILD / "spillway").exists(), reason="th
 @pytest.fixture
 def start(folder):
     """Starts the script with everything below the folder; kills what a failed test leaves running."""
-    work = folder / "work"
+    work, temporary = folder / "work", folder / "temporary"
     work.mkdir()
+    temporary.mkdir()
     started = []
 
     def begin(**variables):
@@ -33,7 +34,7 @@ def start(folder):
             [str(SCRIPT)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
             env={**clean, **SMALL, "PYTHON": sys.executable, "SPW_BUILD": str(BUILD), "DEMO_DIR": str(work),
-                 "DEMO_CHART": str(folder / "chart.svg"), **variables})
+                 "TMPDIR": str(temporary), "DEMO_CHART": str(folder / "chart.svg"), **variables})
         started.append(process)
         return process
 
@@ -43,6 +44,8 @@ def start(folder):
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
     assert left_behind(work) == []
+    # Some versions of PyTorch write a file as they are imported, which they remove unless the process is killed.
+    assert [path for path in temporary.rglob("*") if path.is_file() and path.name != "_remote_module_non_scriptable.py"] == []
 
 
 def left_behind(work):
