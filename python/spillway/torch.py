@@ -417,6 +417,7 @@ class _Session:
         base, start = self.device.load(saved.entry)
         tensor = saved.on(saved.version.lend(base), start)
         saved.version.check(tensor)
+        saved.borrowed = tensor
         if began:
             self._trace("use", began, saved.length, None)
         return tensor

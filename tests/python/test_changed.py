@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import spillway
 import spillway.torch
 from conftest import emptied, make_drives
 from offloading import Nothing, left_in, settle
+from streams import Table
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,7 @@ def one_store():
 def store(one_store):
     """The same for all tests here, empty again after each."""
     yield one_store
+    Where.close_devices()
     assert emptied(one_store), f"the test left objects in the store: {one_store.stats()}"
 
 
@@ -88,13 +91,35 @@ class Computed(torch.autograd.Function):
 
 
 class Where:
-    """Where the bytes are when they are used."""
+    """Where the bytes are when they are used. A device is one without a GPU: every tensor is on it."""
+
+    opened = []
 
     def __init__(self, store, what):
         self.off = None
         self.what = what
-        if what != "without":
+        if what.startswith("device"):
+            self._open_on_device(store)
+        elif what != "without":
             self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=1 << 30 if what == "kept" else 1)
+
+    @staticmethod
+    def close_devices():
+        """Each has half of the store's arena."""
+        while Where.opened:
+            Where.opened.pop().close()
+
+    def _open_on_device(self, store):
+        self.close_devices()
+        # Copies to host memory end at once, or never.
+        self._table = Table(polls=0 if self.what == "device: stored" else None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(spillway.torch, "_device_table", lambda devices: self._table)
+            self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=1)
+        self._path = self.off._session.device
+        if self.what == "device: kept":
+            self._path._take_slot = lambda length: None
+        Where.opened.append(self.off)
 
     def context(self):
         return self.off if self.off is not None else contextlib.nullcontext()
@@ -103,6 +128,20 @@ class Where:
         """All that was saved is where it is meant to be."""
         if self.what == "stored":
             settle(self.off)
+        elif self.what == "device: stored":
+            while self._path._copying or self._path._writing:
+                self._path.progress()
+
+    def left(self):
+        """All 0 when every graph is gone."""
+        gc.collect()
+        kept = 0
+        if self.what.startswith("device"):
+            self._table.polls = 0
+            deadline = time.monotonic() + 10
+            while (kept := self._path.stats().pinned_bytes_used + len(self._path._entries)) and time.monotonic() < deadline:
+                self._path.progress()
+        return (*left_in(self.off), kept)
 
 
 def outcome(program, where):
@@ -114,8 +153,7 @@ def outcome(program, where):
         assert INPLACE in str(error)
         got = INPLACE
     if where.off is not None:
-        gc.collect()
-        assert left_in(where.off) == (0, 0, 0)
+        assert where.left() == (0, 0, 0, 0)
     return got
 
 
@@ -129,7 +167,7 @@ def same(program, store, what):
     return expected
 
 
-@pytest.fixture(params=["stored", "forwarded", "kept"])
+@pytest.fixture(params=["stored", "forwarded", "kept", "device: stored", "device: forwarded", "device: kept"])
 def what(request):
     return request.param
 
@@ -164,7 +202,7 @@ def test_the_words(store):
                 z.backward()
         return str(caught.value)
 
-    for what in ("without", "stored", "forwarded"):
+    for what in ("without", "stored", "forwarded", "device: stored", "device: forwarded"):
         text = program(Where(store, what))
         assert "operation: [torch.FloatTensor [300]] is at version 1; expected version 0 instead" in text, what
     gc.collect()
@@ -306,7 +344,7 @@ def test_in_another_thread(store, what):
 
 def test_by_several_threads_at_once(store, what):
     """Whoever is first changes it; all that come later are told so, and none gets changed bytes."""
-    off = Where(store, what).off
+    where = Where(store, what)
     count = 8
     y = torch.randn(20000)
     expected, got, errors = y.clone(), [], []
@@ -318,11 +356,10 @@ def test_by_several_threads_at_once(store, what):
 
     barrier = threading.Barrier(count)
     x = leaf(1)
-    with off:
+    with where.context():
         outputs = [Change.apply(x, keep_and_change, y) for _ in range(2 * count)]
         del y
-        if what == "stored":
-            settle(off)
+        where.saved()
 
     def use(output):
         try:
@@ -339,7 +376,7 @@ def test_by_several_threads_at_once(store, what):
     del threads
     assert got == [True] * count
     assert len(errors) == count and all(INPLACE in error for error in errors)
-    assert left_in(off) == (0, 0, 0)
+    assert where.left() == (0, 0, 0, 0)
 
 
 def test_double_backward(store, what):
@@ -439,25 +476,26 @@ def test_it_is_taken_over_as_gradient(store, what):
     assert got is INPLACE or torch.equal(got[0], expected[0])
 
 
-def test_saved_anew_after_the_change(store):
+@pytest.mark.parametrize("what", ["stored", "device: stored"])
+def test_saved_anew_after_the_change(store, what):
     """The change was one of memory that was read back, not of the tensor, which still has what it had."""
-    off = Where(store, "stored").off
+    where = Where(store, what)
     x = leaf(1)
     seen = []
     y = torch.randn(20000)
     expected = y.clone()
-    with off:
+    with where.context():
         first = Change.apply(x, lambda t: t.zero_(), y)
-        settle(off)
+        where.saved()
         first.backward(retain_graph=True)
         second = Change.apply(x, seen.append, y)
-        settle(off)
+        where.saved()
         second.backward()
         assert torch.equal(seen.pop(), expected)
         with pytest.raises(RuntimeError, match=INPLACE):
             first.backward()
     del first, second
-    assert left_in(off) == (0, 0, 0)
+    assert where.left() == (0, 0, 0, 0)
 
 
 def test_a_graph_that_is_kept_does_not_keep_the_drives(drives):

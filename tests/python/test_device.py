@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_device.py - the way of a GPU's tensors, with CUDA calls that need none: their order, slow streams, faults
-"""The table below has the methods of spillway._cuda.Table. What computes is the CPU, at once, as stream "main"; side streams
-do what they are given only when somebody waits for it, or after some polls."""
 import errno
 import gc
 import inspect
@@ -22,91 +20,8 @@ import spillway.torch
 from conftest import ROOT, make_drives
 from offloading import RAISED, Nothing, Save, same_bits
 from spillway import _cuda, _device, _device_plan, _library
-
-
-class Stream:
-    def __init__(self, name):
-        self.name, self.given, self.did = name, [], 0
-
-    def run(self, count):
-        while self.did < count:
-            self.given[self.did]()
-            self.given[self.did] = None
-            self.did += 1
-
-
-class Event:
-    def __init__(self, stream, at=0):
-        self.stream, self.after, self.polls, self.at = stream, len(stream.given), 0, at
-
-
-class Table:
-    """polls: how often an event is asked for before it has come; None: it never comes by itself."""
-
-    def __init__(self, polls=0, log=None):
-        self.polls, self.log = polls, [] if log is None else log
-        self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
-        self.now_ns, self.timed = 0, 0
-
-    def is_device(self, tensor):
-        return True
-
-    def capturing(self):
-        return self.graph
-
-    def current_stream(self, device):
-        return self.main
-
-    def new_stream(self, device):
-        self.sides += 1
-        return Stream(f"side{self.sides}")
-
-    def record(self, stream):
-        self.log.append(("record", stream.name))
-        return Event(stream)
-
-    def record_timed(self, stream):
-        """A tensor is computed in a millisecond."""
-        self.now_ns += 1_000_000
-        self.timed += 1
-        return Event(stream, self.now_ns)
-
-    def nanoseconds(self, begin, end):
-        return end.at - begin.at
-
-    def wait(self, stream, event):
-        self.log.append(("wait", stream.name, event.stream.name))
-        if stream is self.main:
-            event.stream.run(event.after)
-        else:
-            assert event.stream is self.main
-
-    def done(self, event):
-        assert not self.graph, "an event was asked for while a graph is captured"
-        event.polls += 1
-        if self.polls is not None and event.polls > self.polls:
-            event.stream.run(event.after)
-        return event.stream.did >= event.after
-
-    def finish(self, event):
-        event.stream.run(event.after)
-
-    def keep(self, tensor, stream):
-        self.log.append(("keep", stream.name))
-
-    def copy(self, to, source, stream):
-        self.log.append(("copy", stream.name))
-        stream.given.append(lambda: to.copy_(source))
-
-    def empty(self, length, device, stream):
-        self.log.append(("empty", stream.name))
-        return torch.full((length,), 0xEE, dtype=torch.uint8, device=device)
-
-    def pin(self, address, length):
-        self.pinned[address] = length
-
-    def unpin(self, address):
-        del self.pinned[address]
+from spillway._torch_compat import WeakStorage, storage_of
+from streams import Table
 
 
 class Transfers(_device.StoreTransfers):
@@ -855,6 +770,27 @@ def test_changed_in_place_before_a_slow_copy_and_then_gone(store, offload):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             z.backward()
     del z
+
+
+@pytest.mark.parametrize("polls", [0, None], ids=["stored", "on the device"])
+def test_what_was_handed_out_is_held_while_it_may_be_used_again(store, offload, polls):
+    """What autograd alone has it changes in place, to add gradients: from PyTorch 2.5 on the next use would be an error."""
+    off = offload(Nothing(), store, polls=polls)
+    seen = []
+    with off:
+        y = Save.apply(torch.ones(1, requires_grad=True), seen, torch.randn(3000))
+        while polls == 0 and off.device_stats().tensors_spilled == 0:
+            pass
+    for _ in range(2):
+        y.backward(retain_graph=True)
+        storage = WeakStorage(storage_of(seen.pop()[0]))
+        gc.collect()
+        assert not storage.expired()
+    y.backward()
+    seen.clear()
+    off._session.device.table.polls = 0
+    assert left(store, off) == (0, 0)
+    assert storage.expired()
 
 
 def test_parameters_and_excluded_modules_pass_by(store, offload):

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+# tests/python/streams.py - CUDA calls that need no GPU
+"""The table has the methods of spillway._cuda.Table. What computes is the CPU, at once, as stream "main"; side streams do what
+they are given only when somebody waits for it, or after some polls."""
+import torch
+
+
+class Stream:
+    def __init__(self, name):
+        self.name, self.given, self.did = name, [], 0
+
+    def run(self, count):
+        while self.did < count:
+            self.given[self.did]()
+            self.given[self.did] = None
+            self.did += 1
+
+
+class Event:
+    def __init__(self, stream, at=0):
+        self.stream, self.after, self.polls, self.at = stream, len(stream.given), 0, at
+
+
+class Table:
+    """polls: how often an event is asked for before it has come; None: it never comes by itself."""
+
+    def __init__(self, polls=0, log=None):
+        self.polls, self.log = polls, [] if log is None else log
+        self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
+        self.now_ns, self.timed = 0, 0
+
+    def is_device(self, tensor):
+        return True
+
+    def capturing(self):
+        return self.graph
+
+    def current_stream(self, device):
+        return self.main
+
+    def new_stream(self, device):
+        self.sides += 1
+        return Stream(f"side{self.sides}")
+
+    def record(self, stream):
+        self.log.append(("record", stream.name))
+        return Event(stream)
+
+    def record_timed(self, stream):
+        """A tensor is computed in a millisecond."""
+        self.now_ns += 1_000_000
+        self.timed += 1
+        return Event(stream, self.now_ns)
+
+    def nanoseconds(self, begin, end):
+        return end.at - begin.at
+
+    def wait(self, stream, event):
+        self.log.append(("wait", stream.name, event.stream.name))
+        if stream is self.main:
+            event.stream.run(event.after)
+        else:
+            assert event.stream is self.main
+
+    def done(self, event):
+        assert not self.graph, "an event was asked for while a graph is captured"
+        event.polls += 1
+        if self.polls is not None and event.polls > self.polls:
+            event.stream.run(event.after)
+        return event.stream.did >= event.after
+
+    def finish(self, event):
+        event.stream.run(event.after)
+
+    def keep(self, tensor, stream):
+        self.log.append(("keep", stream.name))
+
+    def copy(self, to, source, stream):
+        self.log.append(("copy", stream.name))
+        stream.given.append(lambda: to.copy_(source))
+
+    def empty(self, length, device, stream):
+        self.log.append(("empty", stream.name))
+        return torch.full((length,), 0xEE, dtype=torch.uint8, device=device)
+
+    def pin(self, address, length):
+        self.pinned[address] = length
+
+    def unpin(self, address):
+        del self.pinned[address]
