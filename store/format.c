@@ -315,6 +315,8 @@ static int seize_for_format(struct target *target, const struct spw_log *log)
 	uint64_t size_bytes;
 	int rc = seize(target, log);
 
+	if (rc == 0)
+		rc = spw_safety_conventional(target->path);
 	if (rc != 0)
 		return rc;
 	size_bytes = spw_device_geometry(target->device)->size_bytes;

@@ -131,6 +131,8 @@ static int find_obstacle(const char *path, const struct spw_device *device, cons
 				 path);
 	if (rc == 0)
 		rc = spw_safety_relatives_locked(path);
+	if (rc == 0)
+		rc = spw_safety_conventional(path);
 	if (rc == 0 && geometry->size_bytes < SPW_DRIVE_BYTES_MIN)
 		return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
 				 spw_size_format(geometry->size_bytes, size, sizeof(size)),

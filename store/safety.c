@@ -759,6 +759,25 @@ int spw_safety_writable(const char *path)
 	return protected ? read_only_error(path) : 0;
 }
 
+int spw_safety_conventional(const char *path)
+{
+	char folder[PATH_MAX], queue[PATH_MAX], zoned[32];
+	struct stat st;
+	dev_t whole;
+	int rc = examine_node(path, &st);
+
+	if (rc <= 0 || !S_ISBLK(st.st_mode))
+		return rc < 0 ? rc : 0;
+	/* A kernel that knows no zones has no such file. */
+	if (!whole_drive(st.st_rdev, folder, &whole) || !join(queue, sizeof(queue), folder, "queue/zoned") ||
+	    !spw_read_line(queue, zoned, sizeof(zoned)) || strcmp(zoned, "none") == 0)
+		return 0;
+	return spw_error(-ESPIPE,
+			 "%s: is a zoned drive (%s), which has to be written in order, zone by zone; name a "
+			 "conventional drive",
+			 path, zoned);
+}
+
 int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
 		    struct spw_device **device)
 {

@@ -80,6 +80,12 @@ int spw_safety_relatives_locked(const char *path);
 /* Return: 0; -EROFS the block device is write-protected. */
 int spw_safety_writable(const char *path);
 
+/*
+ * Return: 0; -ESPIPE it is a zoned drive, or a partition of one: what is not written in order, zone by zone, fails with
+ * EIO.
+ */
+int spw_safety_conventional(const char *path);
+
 /* spw_device_open() with a remedy in the message. */
 int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
 		    struct spw_device **device);

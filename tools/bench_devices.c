@@ -126,8 +126,12 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	if (info.error == -EBUSY && !claimed)
 		return spw_error(-EBUSY, "%s", info.reason);
 	/* Too small for a store, or in want of --force: no obstacle to measuring. */
-	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC && info.error != -EEXIST)
+	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC && info.error != -EEXIST &&
+	    info.error != -ESPIPE)
 		return spw_error(info.error, "%s", info.reason);
+	if (info.error == -ESPIPE && !allow_destructive)
+		return spw_error(-ESPIPE, "%s; to measure zones of it that take any order, add --allow-destructive",
+				 info.reason);
 	if (strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
 		return spw_error(-EEXIST,
 				 "%s: carries %s, which writing would destroy; if that is meant, add "

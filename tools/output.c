@@ -142,7 +142,8 @@ static int exit_code(int error)
 	switch (-error) {
 	case EBUSY:
 	case EEXIST:
-	case ENOTUNIQ: return TOOL_REFUSED;
+	case ENOTUNIQ:
+	case ESPIPE: return TOOL_REFUSED;
 	default: return TOOL_FAILED;
 	}
 }

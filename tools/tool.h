@@ -16,7 +16,7 @@ enum tool_exit {
 	TOOL_DONE = 0,
 	TOOL_FAILED = 1,
 	TOOL_USAGE = 2,
-	TOOL_REFUSED = 3,       /* for safety: a device is in use, carries something, or consent is missing */
+	TOOL_REFUSED = 3,       /* for safety: a device is in use, carries something, is zoned, or consent is missing */
 	TOOL_INTERRUPTED = 130, /* 128 + SIGINT, after the summary of what was done */
 };
 

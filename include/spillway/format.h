@@ -10,7 +10,7 @@
  *              libblkid knows is refused unless forced. A refusal happens before the first byte is written to any of
  *              the devices.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
- *              -EBUSY, -EEXIST (carries something) and -ENOTUNIQ (named twice) are refusals for safety.
+ *              -EBUSY, -EEXIST (carries something), -ENOTUNIQ (named twice) and -ESPIPE (zoned) are refusals for safety.
  *   Structs    The caller sets the size of an info struct before the call; 0 is taken as this library's. Of an array,
  *              the first element's counts for all.
  *   Trust      Nothing read from a drive is trusted: bad bytes give -EUCLEAN or -EMEDIUMTYPE, never a crash.
@@ -98,7 +98,8 @@ SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
  * finish", never a store of mixed generations.
  *
  * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not forced); -EBUSY a
- * drive is in use; -ENOTUNIQ a drive is named twice; or what opening and writing it returns.
+ * drive is in use; -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what
+ * opening and writing it returns.
  */
 SPW_EXPORT int spw_format(const char *const paths[], unsigned count, const struct spw_format_opts *opts,
 			  struct spw_store_info *info);

@@ -194,7 +194,7 @@ def format_store(
     :param chunk_bytes: unit of striping, a power of two; 0 chooses
     :param force: overwrite file systems and other signatures; a drive in use is refused even then
     :raises SpillwayError: EEXIST a drive carries something; EBUSY one is in use; ENOSPC one is too small; ENOTUNIQ one
-        is given twice
+        is given twice; ESPIPE one is zoned
     """
     opts = _library.FormatOpts()
     fast.spw_format_opts_init(byref(opts), ctypes.sizeof(opts))

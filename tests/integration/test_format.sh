@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 is_root || skip "needs root to make loop devices"
-need losetup mkfs.ext4 mkswap sfdisk python3 setpriv blkid
+need losetup mkfs.ext4 mkswap sfdisk python3 setpriv blkid unshare
 
 # As every command reports: the exit status, the device, the cause, and not one byte written.
 refuses() {
@@ -249,6 +249,29 @@ unchanged "$three" expect_exit 1 "$SPILLWAY" format --devices "$three" --force
 expect_output "$three" "read-only"
 unchanged "$three" expect_exit 0 "$SPILLWAY" check --devices "$three"
 blockdev --setrw "$three"
+
+# zoned KIND DEVICE COMMAND ARGS: sysfs says to the command alone that the drive is of that kind.
+zoned() {
+    echo "$1" >"$TEST_TMP/zoned"
+    # shellcheck disable=SC2016 # for the inner shell
+    unshare --mount sh -c 'mount --bind "$0" "$1" && shift && exec "$@"' "$TEST_TMP/zoned" \
+        "/sys/block/$(basename "$2")/queue/zoned" "${@:3}"
+}
+
+begin "a zoned drive"
+make_loop zones 32M
+for kind in host-managed host-aware; do
+    for command in "format --devices $zones" "format --force --devices $zones" "bench --filename=$zones --rw=write --size=1m"; do
+        # shellcheck disable=SC2086 # words
+        refuses 3 "$zones" zoned $kind "$zones" "$SPILLWAY" $command
+        expect_output "zoned drive ($kind)" "conventional drive"
+    done
+    unchanged "$zones" expect_exit 0 zoned $kind "$zones" "$SPILLWAY" probe "$zones"
+    expect_output "Not usable" "zoned drive ($kind)"
+    unchanged "$zones" expect_exit 0 zoned $kind "$zones" "$SPILLWAY" bench --filename="$zones" --rw=read --size=1m
+done
+expect_exit 0 zoned host-managed "$zones" "$SPILLWAY" bench --filename="$zones" --rw=write --size=1m --allow-destructive
+expect_exit 0 zoned none "$zones" "$SPILLWAY" format --devices "$zones"
 
 begin "what is no drive"
 expect_exit 1 "$SPILLWAY" format --devices "$TEST_TMP"

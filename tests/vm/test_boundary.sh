@@ -10,8 +10,14 @@ drive=/dev/nullb0
 expect_equal 2048 "$(cat /sys/block/nullb0/queue/chunk_sectors)" "sectors between boundaries"
 expect_equal 1 "$(cat /sys/block/nullb0/queue/io_poll)" "polling"
 
+begin "zones that take no write out of order"
+expect_exit 0 "$SPILLWAY" probe $drive
+expect_output "Not usable" "zoned drive (host-managed)"
+expect_exit 3 "$SPILLWAY" format --force --devices $drive
+expect_output "$drive" "zoned drive (host-managed)"
+
 for way in --hipri ""; do
     begin "written and read back over boundaries ${way:---interrupts}"
-    expect_exit 0 "$SPILLWAY" bench --filename=$drive --rw=write --bs=768k --iodepth=4 --size=24m --fixedbufs --verify=xxh3 $way
+    expect_exit 0 "$SPILLWAY" bench --filename=$drive --rw=write --bs=768k --iodepth=4 --size=24m --fixedbufs --verify=xxh3 --allow-destructive $way
     expect_output "write: IOPS=" "read: IOPS=" "io_uring: ${way:+poll}"
 done
