@@ -43,9 +43,9 @@ struct library {
 
 /* Things of PyTorch, and of torch.py. */
 struct torch {
-	PyObject *tensor_type, *strided;
+	PyObject *tensor_type;
 	/* attributes of a tensor: descriptors */
-	PyObject *layout, *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data, *base;
+	PyObject *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data, *base;
 	/* methods of a tensor */
 	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view;
 	/* of a storage */
@@ -207,7 +207,8 @@ struct owner {
 	PyObject *tensor;
 	struct version *version;
 	uint32_t next; /* of the free ones, + 1 */
-	bool is_shown; /* the tensor was handed out */
+	bool is_held;  /* the tensor is without the graph, and so may be held for long, and handed out */
+	bool is_shown; /* it was handed out */
 };
 
 struct saved;
@@ -236,8 +237,10 @@ void session_drain(struct session *session);
 /* After short tensors were saved or used it is time for a drain now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
 
-/* Return: its token; 0 with an exception. */
+/* Of a tensor with its graph. Return: its token; 0 with an exception. */
 uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version);
+/* From now on it holds @held, the memory without the graph. Nothing if its token was given back meanwhile. */
+void owner_hold(struct session *session, uint64_t token, PyObject *held);
 /* NULL without an exception: its token was given back. */
 struct owner *owner_of(const struct session *session, uint64_t token);
 void owner_end(struct session *session, struct owner *owner);

@@ -19,14 +19,12 @@ static const struct {
 	const char *name;
 	PyObject **object;
 } torch_names[] = {
-	TORCH(tensor_type),    TORCH(strided),       TORCH(layout),   TORCH(is_cpu),
-	TORCH(is_leaf),        TORCH(requires_grad), TORCH(dtype),    TORCH(version),
-	TORCH(shape),          TORCH(storage),       TORCH(detach),   TORCH(stride),
-	TORCH(storage_offset), TORCH(is_neg),        TORCH(is_conj),  TORCH(as_strided),
-	TORCH(view),           TORCH(cdata),         TORCH(data_ptr), TORCH(nbytes),
-	TORCH(weak_ref),       TORCH(free_weak_ref), TORCH(expired),  TORCH(from_dlpack),
-	TORCH(plain),          TORCH(flagged),       TORCH(on),       TORCH(raise_modified),
-	TORCH(data),           TORCH(nothing),       TORCH(counted),  TORCH(base),
+	TORCH(tensor_type),    TORCH(is_cpu),      TORCH(is_leaf), TORCH(requires_grad), TORCH(dtype),
+	TORCH(version),        TORCH(shape),       TORCH(storage), TORCH(detach),        TORCH(stride),
+	TORCH(storage_offset), TORCH(is_neg),      TORCH(is_conj), TORCH(as_strided),    TORCH(view),
+	TORCH(cdata),          TORCH(data_ptr),    TORCH(nbytes),  TORCH(weak_ref),      TORCH(free_weak_ref),
+	TORCH(expired),        TORCH(from_dlpack), TORCH(plain),   TORCH(flagged),       TORCH(on),
+	TORCH(raise_modified), TORCH(data),        TORCH(nothing), TORCH(counted),       TORCH(base),
 };
 
 const struct dtype *dtype_of(PyObject *tensor)

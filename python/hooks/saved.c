@@ -226,16 +226,9 @@ static int has(PyObject *object, PyObject *name)
 /* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
 static int tensor_passes_by(PyObject *tensor, const struct dtype **dtype)
 {
-	PyObject *layout;
 	int rc;
 
 	if ((PyObject *)Py_TYPE(tensor) != torch.tensor_type)
-		return 1;
-	layout = get(torch.layout, tensor);
-	if (!layout)
-		return -1;
-	Py_DECREF(layout); /* they live for ever */
-	if (layout != torch.strided)
 		return 1;
 	rc = to_bool(get(torch.is_cpu, tensor));
 	if (rc <= 0)
@@ -249,7 +242,7 @@ static int tensor_passes_by(PyObject *tensor, const struct dtype **dtype)
 	return rc ? rc : has(tensor, names.mark);
 }
 
-/* A nested tensor has no sizes, one of vmap has no storage: PyTorch says so. What else is wrong shows on keeping it. */
+/* A nested tensor has no sizes, one of vmap or a sparse one has no storage: PyTorch says so. What else is wrong shows on keeping it. */
 static bool passes_by_after_all(void)
 {
 	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
@@ -258,19 +251,25 @@ static bool passes_by_after_all(void)
 	return true;
 }
 
-/* Its memory without its graph, and without the flags for conjugate and negative. */
-static PyObject *plain_of(struct saved *saved, PyObject *tensor)
+/* The flags for conjugate and negative. */
+static int saved_flags(struct saved *saved, PyObject *tensor)
 {
 	int conj = 0, neg = to_bool(PyObject_CallOneArg(torch.is_neg, tensor));
 
 	if (neg >= 0 && saved->dtype->is_complex)
 		conj = to_bool(PyObject_CallOneArg(torch.is_conj, tensor));
 	if (neg < 0 || conj < 0)
-		return NULL;
+		return -1;
 	saved->conj = conj;
 	saved->neg = neg;
-	if (conj || neg)
-		return PyObject_CallFunction(torch.plain, "Oii", tensor, conj, neg);
+	return 0;
+}
+
+/* Its memory without its graph, and without the flags. */
+static PyObject *plain_of(const struct saved *saved, PyObject *tensor)
+{
+	if (saved->conj || saved->neg)
+		return PyObject_CallFunction(torch.plain, "Oii", tensor, saved->conj, saved->neg);
 	return PyObject_CallOneArg(torch.detach, tensor);
 }
 
@@ -318,11 +317,28 @@ static int offer_fill(struct spw_offer *offer, struct saved *saved, PyObject *te
 }
 
 /*
- * Offer it. The owner is there before the call: another thread may drain the token as soon as there is one.
+ * The cache reads the memory: what holds it until then must not be the tensor, which holds the graph. While another thread
+ * runs, this one detaches, the token may be given back.
+ */
+static int offer_hold(struct session *session, struct saved *saved, PyObject *tensor, bool is_written)
+{
+	PyObject *held = plain_of(saved, tensor);
+
+	if (!held)
+		return -1;
+	if (is_written)
+		version_watch(saved->version, held);
+	owner_hold(session, saved->token, held);
+	Py_DECREF(held);
+	return 0;
+}
+
+/*
+ * Offer it. The owner is there before the call, for its token goes with it; what the cache has already needs none.
  *
  * Return: 0; 1 the cache does not take it; -1 with an exception.
  */
-static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, PyObject *held)
+static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, PyObject *tensor)
 {
 	struct spw_cache *cache;
 	spw_tensor id;
@@ -333,18 +349,17 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
-	offer->owner = owner_add(session, held, saved->version);
+	offer->owner = owner_add(session, tensor, saved->version);
 	if (offer->owner == 0)
 		return -1;
 	result = library.offer_hint(cache, offer, session->excluding > 0 ? SPW_HINT_PIN : SPW_HINT_NONE, &id);
-	if (result < 0 || result == SPW_OFFER_DEDUP)
-		owner_end(session, owner_of(session, offer->owner));
-	else
-		saved->token = offer->owner;
 	saved->id = id.value;
-	if (result == SPW_OFFER_SPILL)
-		version_watch(saved->version, held);
-	return result < 0;
+	if (result < 0 || result == SPW_OFFER_DEDUP) {
+		owner_end(session, owner_of(session, offer->owner));
+		return result < 0;
+	}
+	saved->token = offer->owner;
+	return offer_hold(session, saved, tensor, result == SPW_OFFER_SPILL);
 }
 
 /* Its content and its shape; not known to the cache yet. */
@@ -371,22 +386,18 @@ static PyObject *session_offer(struct session *session, PyObject *tensor, const 
 	struct record *record = session_record(session, storage, identity);
 	struct saved *saved = record ? saved_of(session, tensor, dtype, record) : NULL;
 	struct spw_offer offer = {.storage_key = record ? record->key : 0};
-	PyObject *held = NULL;
 	int rc = -1;
 
 	if (saved)
 		rc = offer_fill(&offer, saved, tensor, storage);
 	else if (passes_by_after_all())
 		rc = 1;
-	if (rc == 0) {
-		held = plain_of(saved, tensor);
-		rc = held ? 0 : -1;
-	}
+	if (rc == 0)
+		rc = saved_flags(saved, tensor);
 	if (rc == 0) {
 		session_drain_at_times(session, saved->len_bytes);
-		rc = offer_make(session, saved, &offer, held);
+		rc = offer_make(session, saved, &offer, tensor);
 	}
-	Py_XDECREF(held);
 	Py_XDECREF(record);
 	if (rc == 0)
 		return (PyObject *)saved;
@@ -471,14 +482,14 @@ end:
 	return tensor;
 }
 
-/* NULL without an exception: another thread drained the token since; the next take reads the bytes. */
+/* NULL without an exception: another thread drained the token since, the next take reads the bytes; or is detaching the tensor. */
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
 	struct owner *owner = owner_of(saved->session, token);
 	PyObject *held, *tensor;
 	int64_t number;
 
-	if (!owner)
+	if (!owner || !owner->is_held)
 		return NULL;
 	if (version_number(owner->tensor, &number))
 		return NULL;

@@ -64,6 +64,16 @@ uint64_t owner_add(struct session *session, PyObject *tensor, struct version *ve
 	return owner->token;
 }
 
+void owner_hold(struct session *session, uint64_t token, PyObject *held)
+{
+	struct owner *owner = owner_of(session, token);
+
+	if (!owner)
+		return;
+	owner->is_held = true;
+	Py_SETREF(owner->tensor, new_ref(held));
+}
+
 /* The caller has to drop what it held. */
 static struct owner owner_remove(struct session *session, struct owner *owner)
 {
@@ -77,7 +87,8 @@ static struct owner owner_remove(struct session *session, struct owner *owner)
 
 static void owner_drop(const struct owner *removed)
 {
-	version_part(removed->version, removed->tensor, removed->is_shown);
+	if (removed->is_held)
+		version_part(removed->version, removed->tensor, removed->is_shown);
 	version_drop(removed->version);
 	Py_DECREF(removed->tensor);
 }

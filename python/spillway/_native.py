@@ -23,7 +23,7 @@ from ._torch_compat import _expired, _free_weak_ref, storage_of
 _log = logging.getLogger("spillway")
 
 _FUNCTIONS = ("spw_cache_offer_hint", "spw_cache_take", "spw_cache_return", "spw_cache_release", "spw_cache_drain")
-_ATTRIBUTES = {"layout": "layout", "is_cpu": "is_cpu", "is_leaf": "is_leaf", "requires_grad": "requires_grad",
+_ATTRIBUTES = {"is_cpu": "is_cpu", "is_leaf": "is_leaf", "requires_grad": "requires_grad",
                "dtype": "dtype", "version": "_version", "shape": "shape", "data": "data", "base": "_base"}
 _METHODS = ("detach", "stride", "storage_offset", "is_neg", "is_conj", "as_strided", "view")
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
@@ -80,7 +80,6 @@ def _things(helpers: Dict[str, Any]) -> Dict[str, Any]:
     things.update({name: getattr(torch.Tensor, name) for name in _METHODS})
     things.update(
         tensor_type=torch.Tensor,
-        strided=torch.strided,
         storage=storage_of,
         cdata=inspect.getattr_static(storage, "_cdata"),
         data_ptr=storage.data_ptr,

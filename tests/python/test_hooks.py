@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from ctypes import c_void_p, cast
 
 import pytest
 import torch
@@ -83,6 +84,52 @@ def test_a_saved_tensor_refers_to_nothing_that_stays(store):
     gc.collect()
     assert left_in(off) == (0, 0, 0)
     assert (sys.getrefcount(tensor), sys.getrefcount(off._session)) == before
+
+
+def connect(detach):
+    """Tell the hooks what they call, and this for detach()."""
+    native, names = spillway._native, ("plain_with", "flagged", "on", "raise_modified", "NOTHING", "COUNTED")
+    helpers = {name.lower(): getattr(spillway.torch, "_" + name) for name in names}
+    things = native._things({**helpers, "plain": helpers.pop("plain_with")})
+    addresses = tuple(cast(getattr(spillway._library.fast, name), c_void_p).value for name in native._FUNCTIONS)
+    spillway.torch._hooks.connect(addresses, {**things, "detach": detach}, native._types())
+
+
+@in_c
+def test_another_thread_uses_what_is_being_saved(store):
+    """What holds the memory is detached after the offer. Until then nobody may be handed the tensor, which has the graph."""
+    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="observe")
+    save, use = off._session.save, off._session.use
+    tensor = torch.randn(5000, requires_grad=True) * 1
+    uses, used = threading.Event(), []
+
+    def save_and_use():
+        saved = save(tensor)
+        uses.set()
+        used.append(use(saved))
+
+    second = threading.Thread(target=save_and_use)
+
+    def slow(tensor):
+        if not second.ident:
+            second.start()
+            assert uses.wait(60)
+        return torch.Tensor.detach(tensor)
+
+    connect(slow)
+    try:
+        with off:
+            first = save(tensor)
+            second.join()
+            for handed in (use(first), *used):
+                assert not handed.requires_grad and torch.equal(handed, tensor)
+            assert len(used) == 1 and off.stats().tensors_deduplicated == 1
+            del first, handed
+            used.clear()
+    finally:
+        connect(torch.Tensor.detach)
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
 
 
 def drop(tensors):
