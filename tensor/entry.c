@@ -31,18 +31,24 @@ static void entry_change(struct entry *entry, enum entry_state to)
 
 /* ---- The table ---- */
 
+/*
+ * A look-up touches one bucket anywhere, each time another one: few of them stay in the caches, and in memory that was never
+ * touched each costs a page fault. So as many are used as there are entries; the rest is only reserved.
+ */
+#define BUCKETS_FIRST UINT64_C(1024)
+
 int spw_entries_open(struct spw_cache *cache)
 {
 	uint32_t count = cache->opts.tensors_max;
-	uint64_t buckets = 2;
+	uint64_t buckets = BUCKETS_FIRST;
 
-	while (buckets < 2 * (uint64_t)count)
+	while (buckets < count)
 		buckets *= 2;
 	cache->entries = calloc(count, sizeof(*cache->entries));
 	cache->buckets = calloc(buckets, sizeof(struct entry *));
 	if (!cache->entries || !cache->buckets)
 		return spw_error(-ENOMEM, "no memory for %u tensors: lower tensors_max", count);
-	cache->bucket_mask = buckets - 1;
+	cache->bucket_mask = BUCKETS_FIRST - 1;
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
 	return 0;
@@ -115,6 +121,26 @@ static struct entry **entry_bucket(struct spw_cache *cache, uint64_t key, uint64
 	return &cache->buckets[(hash >> 32) & cache->bucket_mask];
 }
 
+/* Twice as many buckets: what lies in one goes there or into its new twin. Those are reserved already. */
+static void buckets_double(struct spw_cache *cache)
+{
+	uint64_t before = cache->bucket_mask + 1;
+
+	cache->bucket_mask = 2 * before - 1;
+	for (uint64_t i = 0; i < before; i++) {
+		struct entry *next, *entry = cache->buckets[i];
+
+		cache->buckets[i] = NULL;
+		for (; entry; entry = next) {
+			struct entry **bucket = entry_bucket(cache, entry->key, entry->version);
+
+			next = entry->next;
+			entry->next = *bucket;
+			*bucket = entry;
+		}
+	}
+}
+
 struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version, uint64_t offset_bytes,
 				 uint64_t len_bytes)
 {
@@ -130,11 +156,13 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer, uint64_t offset_bytes,
 			      uint64_t len_bytes)
 {
-	struct entry **bucket = entry_bucket(cache, offer->storage_key, offer->storage_version);
-	struct entry *entry = entry_take(cache);
+	struct entry *entry = entry_take(cache), **bucket;
 
 	if (!entry)
 		return NULL;
+	if (cache->count.entries > cache->bucket_mask)
+		buckets_double(cache);
+	bucket = entry_bucket(cache, offer->storage_key, offer->storage_version);
 	*entry = (struct entry){
 		.cache = cache,
 		.next = *bucket,

@@ -615,6 +615,37 @@ static void test_entries_that_are_not_needed_are_not_touched(void **state)
 	rig_end(&rig);
 }
 
+/* The table of buckets grows with the entries, and only with them. */
+static void test_each_of_many_is_found(void **state)
+{
+	enum { MANY = 5000 };
+	struct piece *pieces = calloc(MANY, sizeof(*pieces));
+	struct rig rig;
+
+	(void)state;
+	assert_non_null(pieces);
+	rig_begin(&rig);
+	rig.opts.tensors_max = MANY;
+	rig_open(&rig);
+	for (uint64_t i = 0; i < MANY; i++) {
+		spw_tensor again;
+
+		pieces[i] = offered(&rig, i + 1, 15, SPW_OFFER_KEEP);
+		assert_true(rig.cache->bucket_mask >= i);
+		assert_true(rig.cache->bucket_mask < 1024 || rig.cache->bucket_mask < 2 * i);
+		assert_int_equal(offer_range(&rig, &pieces[i / 2], 0, 0, 15, UINT64_MAX, &again), SPW_OFFER_DEDUP);
+		assert_int_equal(again.value, pieces[i / 2].tensor.value);
+		assert_int_equal(spw_cache_release(rig.cache, again), 0);
+	}
+	for (uint64_t i = 0; i < MANY; i++) {
+		taken_from_owner(&rig, &pieces[i]);
+		released(&rig, &pieces[i]);
+		drained(&rig, &pieces[i]);
+	}
+	free(pieces);
+	rig_end(&rig);
+}
+
 /* 0 is no tensor, not the next use of the first slot. */
 static void test_no_id_is_none(void **state)
 {
@@ -834,6 +865,7 @@ int main(void)
 		cmocka_unit_test(test_refused_writes_are_kept),
 		cmocka_unit_test(test_backpressure),
 		cmocka_unit_test(test_entries_that_are_not_needed_are_not_touched),
+		cmocka_unit_test(test_each_of_many_is_found),
 		cmocka_unit_test(test_no_id_is_none),
 		cmocka_unit_test(test_duplicates_in_the_backward_stage_keep_the_order),
 		cmocka_unit_test(test_entries_used_up),
