@@ -87,7 +87,10 @@ struct spw_fio_level_ops {
 extern const struct spw_fio_level_ops spw_fio_volume;
 extern const struct spw_fio_level_ops spw_fio_objects;
 
-/* Fill every block of the range with an object of @block, so that there is something to read. */
+/*
+ * Fill every block of the range with an object of @block, so that there is something to read. After an error @block may
+ * be read until the level is closed.
+ */
 int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block);
 
 #endif

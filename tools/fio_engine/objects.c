@@ -24,11 +24,9 @@ struct objects {
 	uint64_t first; /* block number of table[0] */
 	uint64_t count;
 	spw_object *table; /* 0: no object */
-};
-
-struct layout_put {
-	unsigned pending;
-	int error;
+	/* Of laying out: puts that go on, until the store is closed perhaps, and the first error of one. */
+	unsigned puts_pending;
+	int put_error;
 };
 
 static struct objects *to_objects(struct spw_fio_level *level)
@@ -262,37 +260,34 @@ static int objects_reap(struct spw_fio_level *level, unsigned wait_for)
 
 static void layout_put_done(void *context, int res)
 {
-	struct layout_put *put = context;
+	struct objects *objects = context;
 
-	put->pending--;
-	if (res && !put->error)
-		put->error = res;
+	objects->puts_pending--;
+	if (res && !objects->put_error)
+		objects->put_error = res;
 }
 
 int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block)
 {
 	struct objects *objects = to_objects(level);
-	struct layout_put put = {0};
-	struct spw_notify notify = {.done = layout_put_done, .context = &put};
+	struct spw_notify notify = {.done = layout_put_done, .context = objects};
 	uint64_t i = 0;
-	int err = 0;
+	int err = 0, poll_err = 0;
 
-	while (!put.error && i < objects->count) {
+	while (!err && !objects->put_error && i < objects->count) {
 		err = spw_store_put(objects->store, block, objects->block_bytes, &notify, &objects->table[i], NULL);
 		if (!err) {
-			put.pending++;
+			objects->puts_pending++;
 			i++;
-			continue;
+		} else if (err == -ENOBUFS && objects->puts_pending) {
+			err = poll_store(objects, true);
 		}
-		if (err != -ENOBUFS || !put.pending)
-			break;
-		err = poll_store(objects, true);
-		if (err)
-			break;
 	}
-	while (put.pending && poll_store(objects, true) == 0)
-		;
-	return err ? err : put.error;
+	while (objects->puts_pending && !poll_err)
+		poll_err = poll_store(objects, true);
+	if (!err)
+		err = poll_err;
+	return err ? err : objects->put_error;
 }
 
 const struct spw_fio_level_ops spw_fio_objects = {
