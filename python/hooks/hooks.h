@@ -239,8 +239,8 @@ void session_drain_at_times(struct session *session, uint64_t len_bytes);
 
 /* Of a tensor with its graph. Return: its token; 0 with an exception. */
 uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version);
-/* From now on it holds @held, the memory without the graph. Nothing if its token was given back meanwhile. */
-void owner_hold(struct session *session, uint64_t token, PyObject *held);
+/* From now on it holds @held, the memory without the graph. Return: false: its token was given back meanwhile. */
+bool owner_hold(struct session *session, uint64_t token, PyObject *held);
 /* NULL without an exception: its token was given back. */
 struct owner *owner_of(const struct session *session, uint64_t token);
 void owner_end(struct session *session, struct owner *owner);

@@ -317,8 +317,8 @@ static int offer_fill(struct spw_offer *offer, struct saved *saved, PyObject *te
 }
 
 /*
- * The cache reads the memory: what holds it until then must not be the tensor, which holds the graph. While another thread
- * runs, this one detaches, the token may be given back.
+ * The cache reads the memory: what holds it until then must not be the tensor, which holds the graph. Another thread may run
+ * while this one detaches, and the cache be done.
  */
 static int offer_hold(struct session *session, struct saved *saved, PyObject *tensor, bool is_written)
 {
@@ -328,7 +328,8 @@ static int offer_hold(struct session *session, struct saved *saved, PyObject *te
 		return -1;
 	if (is_written)
 		version_watch(saved->version, held);
-	owner_hold(session, saved->token, held);
+	if (!owner_hold(session, saved->token, held))
+		version_part(saved->version, held, false);
 	Py_DECREF(held);
 	return 0;
 }

@@ -64,14 +64,15 @@ uint64_t owner_add(struct session *session, PyObject *tensor, struct version *ve
 	return owner->token;
 }
 
-void owner_hold(struct session *session, uint64_t token, PyObject *held)
+bool owner_hold(struct session *session, uint64_t token, PyObject *held)
 {
 	struct owner *owner = owner_of(session, token);
 
 	if (!owner)
-		return;
+		return false;
 	owner->is_held = true;
 	Py_SETREF(owner->tensor, new_ref(held));
+	return true;
 }
 
 /* The caller has to drop what it held. */

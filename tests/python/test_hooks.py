@@ -13,6 +13,7 @@ import torch
 
 import spillway
 import spillway.torch
+from spillway import _torch_compat
 from conftest import ROOT
 from offloading import Nothing, Save, left_in, settle
 
@@ -126,6 +127,30 @@ def test_another_thread_uses_what_is_being_saved(store):
             assert len(used) == 1 and off.stats().tensors_deduplicated == 1
             del first, handed
             used.clear()
+    finally:
+        connect(torch.Tensor.detach)
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+
+
+@in_c
+def test_memory_is_let_go_that_was_written_before_it_was_detached(store):
+    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    tensor = torch.randn(50000, requires_grad=True) * 1
+    storage = _torch_compat.WeakStorage(_torch_compat.storage_of(tensor))
+
+    def slow(tensor):
+        settle(off)
+        return torch.Tensor.detach(tensor)
+
+    connect(slow)
+    try:
+        with off:
+            saved, expected = off._session.save(tensor), tensor.detach().clone()
+            del tensor
+            assert storage.expired()
+            assert torch.equal(off._session.use(saved), expected)
+            del saved
     finally:
         connect(torch.Tensor.detach)
     gc.collect()
