@@ -4,6 +4,9 @@
 """Steps of the examples in turn: one process per mode, all started before, of which one at a time computes one step. A shared
 machine becomes faster and slower within minutes; what is compared here lies a step apart. Ratios are of steps of the same turn.
 
+With --throttle 0.5 there are as many turns more of keep and spillway, with drives that are slowed down to half of what the turns before
+moved; that needs root and block devices.
+
 Writes turns.json and turns.md; of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0;
 1 a run failed, or losses differ; 130 interrupted.
 """
@@ -21,7 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
+from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
 from spillway.bench.standstill import notes  # noqa: E402
+from spillway.bench.throttle import Throttle  # noqa: E402
 
 MODES = ("keep", "recompute", "spillway")
 SECONDS_TO_END = 60
@@ -31,13 +36,15 @@ UNTIMED = 2  # steps at the start: without a plan, then by the first plan
 class Run:
     """One mode of one model."""
 
-    def __init__(self, args, model, mode, folder):
+    def __init__(self, args, model, mode, folder, throttle):
         self.mode, self.seconds, self.result = mode, [], Path(folder, f"{model}-{mode}.json")
         command = [args.command, "run", "--"] if args.run else []
         command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode, "--steps", str(args.steps)]
         command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json", str(self.result)]
+        command += ["--grad-memory", args.grad_memory]
         command += ["--devices", args.devices] if mode == "spillway" else []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        preexec_fn=throttle.enter if throttle and mode == "spillway" else None)
 
     def step(self, number):
         began = time.monotonic()
@@ -72,31 +79,104 @@ def ratio_of(runs, over, under):
     return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "turns": len(ratios)}
 
 
-def measure(args, model):
+def turns(args, model, modes, throttle=None):
+    """Return: the runs; what they measured."""
     runs = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for mode in MODES:
-                runs[mode] = Run(args, model, mode, folder)
+            for mode in modes:
+                runs[mode] = Run(args, model, mode, folder, throttle)
             for number in range(1, args.steps + 1):
-                shift = number % len(MODES)
-                for mode in MODES[shift:] + MODES[:shift]:
+                shift = number % len(modes)
+                for mode in modes[shift:] + modes[:shift]:
                     runs[mode].step(number)
                 print(f"turns: {model} {number}/{args.steps}: "
                       + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()), file=sys.stderr, flush=True)
-            results = {mode: run.end() for mode, run in runs.items()}
+            return runs, {mode: run.end() for mode, run in runs.items()}
         finally:
             for run in runs.values():
                 run.stop()
+
+
+def peaks_of(steps):
+    """Of the steps by a plan: the most that activations took, and what was planned, bytes."""
+    planned = steps[UNTIMED:]
+    return {
+        "median": statistics.median(step["activation_peak_bytes"] for step in planned),
+        "most": max(step["activation_peak_bytes"] for step in planned),
+        "all": max(step["activation_peak_bytes"] for step in steps),
+        "planned": statistics.median(step["plan_peak_bytes"] for step in planned),
+    }
+
+
+def measure_throttled(args, model, fast):
+    write, read = (args.throttle * speed for speed in needed_bandwidth(fast))
+    drives = args.devices.split(",")
+    throttle = Throttle(drives, max(1, int(write / len(drives))), max(1, int(read / len(drives))))
+    try:
+        runs, results = turns(args, model, ("keep", "spillway"), throttle)
+    finally:
+        throttle.close()
+    return {
+        "seconds": {mode: run.seconds for mode, run in runs.items()},
+        "of_keep": ratio_of(runs, "spillway", "keep"),
+        "write_bytes_per_second": write,
+        "read_bytes_per_second": read,
+        "peak_bytes": peaks_of(results["spillway"]["steps"]),
+        "results": results,
+    }
+
+
+def measure(args, model):
+    runs, results = turns(args, model, MODES)
+    throttled = measure_throttled(args, model, results["spillway"]) if args.throttle else None
+    return found_of(model, runs, results, throttled)
+
+
+def found_of(model, runs, results, throttled):
+    every = [*results.values(), *(throttled["results"].values() if throttled else [])]
     return {
         "model": model,
         "seconds": {mode: run.seconds for mode, run in runs.items()},
         "of_keep": ratio_of(runs, "spillway", "keep"),
         "of_recompute": ratio_of(runs, "spillway", "recompute"),
         "recompute_of_keep": ratio_of(runs, "recompute", "keep"),
-        "losses_equal": len({json.dumps(result["losses_hex"]) for result in results.values()}) == 1,
+        "keep_peak_bytes": results["keep"]["activation_peak_bytes"],
+        "recompute_peak_bytes": results["recompute"]["activation_peak_bytes"],
+        "peak_bytes": peaks_of(results["spillway"]["steps"]),
+        "losses_equal": len({json.dumps(result["losses_hex"]) for result in every}) == 1,
+        "throttled": throttled,
         "results": results,
     }
+
+
+def peak_row(name, peak, rss, keep, keep_rss):
+    fell = (keep_rss - rss) / (keep - peak["all"])
+    cells = [f"{peak[which] / 2**20:.0f}" for which in ("median", "most", "planned")]
+    return " | ".join([f"| {name}", *cells, f"{peak['median'] / keep:.1%}", f"{rss / 2**20:.0f}", f"{fell:.2f} |"])
+
+
+def peaks_table(models, args):
+    yield from ("", f"Activations of the planned steps and RSS of all, MiB; gradients {args.grad_memory}; by how much RSS fell of what activations fell by:",
+                "", "| | median | most | planned | of keep | RSS | fell |", "|---|---:|---:|---:|---:|---:|---:|")
+    for model in models:
+        name, keep, rss = model["model"], model["keep_peak_bytes"], model["results"]["keep"]["rss_peak_bytes"]
+        recompute = model["recompute_peak_bytes"]
+        yield f"| {name} keep | | {keep / 2**20:.0f} | | | {rss / 2**20:.0f} | |"
+        yield f"| {name} recompute | | {recompute / 2**20:.0f} | | {recompute / keep:.1%} | {model['results']['recompute']['rss_peak_bytes'] / 2**20:.0f} | |"
+        yield peak_row(f"{name} spillway", model["peak_bytes"], model["results"]["spillway"]["rss_peak_bytes"], keep, rss)
+        if model["throttled"]:
+            slow = model["throttled"]
+            yield peak_row(f"{name} throttled", slow["peak_bytes"], slow["results"]["spillway"]["rss_peak_bytes"], keep, rss)
+
+
+def throttled_table(models, args):
+    yield from ("", f"Drives slowed down to {args.throttle:.0%} of what the turns above moved per second:", "",
+                "| model | MB/s written, read | spillway of keep |", "|---|---|---|")
+    for model in models:
+        slow = model["throttled"]
+        yield (f"| {model['model']} | {slow['write_bytes_per_second'] / 1e6:.0f}, {slow['read_bytes_per_second'] / 1e6:.0f} "
+               "| {median:.3f} ({least:.3f}-{most:.3f}) |".format(**slow["of_keep"]))
 
 
 def table_of(models, args):
@@ -109,6 +189,8 @@ def table_of(models, args):
     for model in models:
         cells = ["{median:.3f} ({least:.3f}-{most:.3f})".format(**model[name]) for name in ("of_keep", "of_recompute", "recompute_of_keep")]
         lines.append(" | ".join([f"| {model['model']}", *cells, "equal |" if model["losses_equal"] else "**differ** |"]))
+    lines += throttled_table(models, args) if args.throttle else []
+    lines += peaks_table(models, args)
     far = [f"- {model['model']}: {note}" for model in models for note in notes(model["results"]["spillway"])]
     lines += ["", *far] if far else []
     return "\n".join(lines) + "\n"
@@ -121,6 +203,8 @@ def main():
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--grad-memory", default="freed", help="what becomes of gradients: see the examples")
+    parser.add_argument("--throttle", type=float, metavar="SHARE", help="also with drives slowed down to this share of what was moved")
     parser.add_argument("--run", action="store_true", help="all modes under `spillway run`")
     parser.add_argument("--command", default=str(ROOT / "build/spillway"), help="the command spillway")
     parser.add_argument("--out", default=".", help="folder for turns.json and turns.md")
@@ -130,6 +214,8 @@ def main():
         parser.error(f"--models: no example {', '.join(unknown)}")
     if args.steps <= UNTIMED:
         parser.error(f"--steps must be more than {UNTIMED}")
+    if args.throttle is not None and args.throttle <= 0:
+        parser.error("--throttle takes a share above 0")
     models = []
     os.makedirs(args.out, exist_ok=True)
     try:

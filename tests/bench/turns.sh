@@ -3,7 +3,7 @@
 # tests/bench/turns.sh - tests/bench/turns.py on the drive rig: loop devices over files; called by `make bench-turns`
 #
 # BENCH_OUT=build/bench-turns    where turns.md and turns.json go
-# BENCH_OPTIONS="--steps 7"      more options of turns.py, such as --models gpt or --run
+# BENCH_OPTIONS="--steps 7"      more options of turns.py, such as --models gpt, --run or --throttle 0.5
 # BENCH_DIR, PYTHON: see torch_rig.sh
 . "$(dirname "${BASH_SOURCE[0]}")/torch_rig.sh" bench-turns
 

@@ -290,6 +290,41 @@ def test_drives_are_watched_by_a_thread(folder, monkeypatch):
     assert "standstill" not in [thread.name for thread in threading.enumerate()]
 
 
+def turns_of(runs, slow):
+    """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with throttled drives."""
+    spec = importlib.util.spec_from_file_location("turns", ROOT / "tests/bench/turns.py")
+    turns = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(turns)
+    results = dict(zip(turns.MODES, runs))
+    seconds = {"keep": 2.0, "recompute": 3.0, "spillway": 1.5}
+    timed = {mode: turns.argparse.Namespace(seconds=4 * [seconds[mode]]) for mode in turns.MODES}
+    throttled = slow and {
+        "of_keep": turns.ratio_of(timed, "recompute", "keep"), "peak_bytes": turns.peaks_of(slow["spillway"]["steps"]),
+        "write_bytes_per_second": 60e6, "read_bytes_per_second": 50e6, "results": slow,
+    }
+    return turns, turns.found_of("gpt", timed, results, throttled)
+
+
+def test_steps_in_turn(matrix):
+    """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without throttled drives."""
+    _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
+    mib, (keep, recompute, spilled) = 1 << 20, found["runs"]
+    for run, peak, rss in ((keep, 1000, 3000), (recompute, 120, 2200), (spilled, 70, 2100)):
+        run.update(activation_peak_bytes=peak * mib, rss_peak_bytes=rss * mib)
+    for step, peak in zip(spilled["steps"], (100, 90, 70, 50)):
+        step.update(activation_peak_bytes=peak * mib, plan_peak_bytes=65 * mib)
+    slow = json.loads(json.dumps({"keep": keep, "spillway": spilled}))
+    turns, model = turns_of(found["runs"], slow)
+    args = turns.argparse.Namespace(steps=4, layers=2, hidden=64, run=True, throttle=0.5, grad_memory="kept")
+    table = turns.table_of([model], args)
+    assert "| gpt | 0.750 (0.750-0.750) | 0.500 (0.500-0.500) | 1.500 (1.500-1.500) | equal |" in table
+    assert "slowed down to 50%" in table and "| gpt | 60, 50 | 1.500 (1.500-1.500) |" in table
+    assert "| gpt spillway | 60 | 70 | 65 | 6.0% | 2100 | 1.00 |" in table and "| gpt throttled | 60 | 70 | 65 | 6.0% |" in table
+    assert "| gpt recompute | | 120 | | 12.0% | 2200 | |" in table and "gradients kept" in table
+    slow["spillway"]["losses_hex"] = ["0x0p+0"]
+    assert "**differ**" in turns.table_of([turns_of(found["runs"], slow)[1]], args)
+
+
 def test_a_step_far_above_its_plan_says_what_the_drives_did(matrix, folder):
     _, found, text = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
     assert "completed none" not in text
@@ -300,14 +335,9 @@ def test_a_step_far_above_its_plan_says_what_the_drives_did(matrix, folder):
             "drives none, for 0.02 s")
     lines = [line for line in report.markdown(found, []).splitlines() if "were planned" in line]
     assert lines == [f"- batch 4, tuned, gradients freed, spillway: round 1, {note}"]
-    spec = importlib.util.spec_from_file_location("turns", ROOT / "tests/bench/turns.py")
-    turns = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(turns)
-    ratio = {"median": 1, "least": 1, "most": 1}
-    model = {"model": "gpt", "of_keep": ratio, "of_recompute": ratio, "recompute_of_keep": ratio, "losses_equal": True,
-             "results": {"spillway": found["runs"][2]}}
-    args = turns.argparse.Namespace(steps=4, layers=2, hidden=64, run=False)
-    assert turns.table_of([model], args).endswith(f"| equal |\n\n- gpt: {note}\n")
+    turns, model = turns_of(found["runs"], None)
+    args = turns.argparse.Namespace(steps=4, layers=2, hidden=64, run=False, throttle=None, grad_memory="freed")
+    assert turns.table_of([model], args).endswith(f" |\n\n- gpt: {note}\n")
     for step in steps:
         step.pop("write_pause_ms_max", None)
     assert "where 66 were planned: what the drives did is not known" in turns.table_of([model], args)
@@ -490,13 +520,17 @@ def test_a_tiny_matrix_of_the_examples(folder):
 
 def test_time_in_hooks(drives, monkeypatch, capsys):
     spillway.format_store(drives)
-    monkeypatch.setattr(hooks, "BYTES_MAX", 20 * hooks.LENGTHS[0])
-    assert hooks.main(drives) == 0
+    for name, value in {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64, "LAYERS": 2}.items():
+        monkeypatch.setattr(hooks, name, value)
+    assert hooks.main([",".join(drives)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["length_bytes"] for line in lines] == list(hooks.LENGTHS)
+    assert [line.pop("length_bytes") for line in lines[:-1]] == list(hooks.LENGTHS)
+    assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB", "2 layers, hidden 64"]
+    table = "\n".join(report._hooks(lines))
+    assert "| 64 KiB | " in table and "| 2 layers, hidden 64 | " in table
     for line in lines:
-        assert set(line) == {"length_bytes", "save_us", "use_us", "save_us_wall", "both_us_mean"} and min(line.values()) > 0
-    assert "| 64 | " in "\n".join(report._hooks(lines))
+        assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us", "use_us_mean"}
+        assert line.pop("name") and min(line.values()) > 0
 
 
 def test_help(capsys):

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
 # spillway/bench/hooks.py - the time that the hooks on saved tensors take: python -m spillway.bench.hooks DRIVE...
-"""Measured from outside: the functions that autograd calls are timed, around a chain of operations that save one tensor
-each. Nothing of it is in what a training runs. Prints one JSON object per length."""
+"""Measured from outside: the functions that autograd calls are timed, around chains of operations that save one tensor each,
+and around the layers of a transformer, whose tensors are of several lengths, and some of which are saved twice or kept. Nothing
+of it is in what a training runs. Prints one JSON object per program.
+
+  python -m spillway.bench.hooks /dev/a,/dev/b      (or the drives one by one; they hold a store)
+"""
 from __future__ import annotations
 
 import json
@@ -27,6 +31,8 @@ from ..demo.ending import exits_on
 LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)  # bytes; the first is the shortest that is not kept for being small
 TENSORS = 500
 BYTES_MAX = 1 << 30  # of all tensors of a chain
+LAYERS, HIDDEN, SEQUENCE, BATCH = 4, 768, 512, 4
+UNTIMED = 2  # steps at the start: without a plan, then by the first plan
 
 
 class _Chain(nn.Module):
@@ -40,6 +46,16 @@ class _Chain(nn.Module):
         return x
 
 
+class _Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(HIDDEN, HIDDEN // 64, 4 * HIDDEN, 0.0, "gelu", batch_first=True, norm_first=True)
+        self._layers = nn.TransformerEncoder(layer, LAYERS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._layers(x)
+
+
 def _timed(function: Any, cpu: List[int], wall: List[int]) -> Any:
     def timed(thing: Any) -> Any:
         began, cpu_began = time.perf_counter_ns(), time.thread_time_ns()
@@ -51,48 +67,84 @@ def _timed(function: Any, cpu: List[int], wall: List[int]) -> Any:
     return timed
 
 
-def _cost_of_clocks() -> float:
-    """Of the two that are read, what lies between their readings: nanoseconds."""
+def _itself(thing: Any) -> Any:
+    return thing
+
+
+def _cost_of_clocks(model: nn.Module, x: torch.Tensor) -> float:
+    """What lies between their readings around a hook that does nothing, in the same program: there the operations sweep the caches
+    that the clocks are read from. Nanoseconds."""
     costs: List[int] = []
-    timed = _timed(lambda _thing: None, costs, [])
-    for _ in range(1000):
-        timed(None)
+    with torch.autograd.graph.saved_tensors_hooks(_timed(_itself, costs, []), _itself):
+        model(x)
     return statistics.median(costs)
 
 
+def _timed_step(off: Any, model: nn.Module, x: torch.Tensor, clocks: float) -> Dict[str, float]:
+    saves: List[int] = []
+    saves_wall: List[int] = []
+    uses: List[int] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(
+        _timed(off._session.pack, saves, saves_wall), _timed(lambda packed: packed.unpack(), uses, [])
+    )
+    with off, hooks:
+        model(x).sum().backward()
+    return {
+        "save_us": (statistics.median(saves) - clocks) / 1000,
+        "save_us_mean": (statistics.mean(saves) - clocks) / 1000,
+        "save_us_wall": statistics.median(saves_wall) / 1000,
+        "use_us": (statistics.median(uses) - clocks) / 1000,
+        "use_us_mean": (statistics.mean(uses) - clocks) / 1000,
+    }
+
+
+def _medians(steps: List[Dict[str, float]]) -> Dict[str, float]:
+    return {name: statistics.median(step[name] for step in steps) for name in steps[0]}
+
+
 def hook_times(store: Any, rounds: int = 5, length_bytes: int = LENGTHS[0]) -> Dict[str, float]:
-    """Microseconds per tensor, the median of some rounds' medians: CPU time of the thread, that neither other programs nor
-    slow drives lengthen, and for saving, which waits for nothing, the time on the clock too; ``both_us_mean`` is the mean of
-    saving and using one. What reading the clocks takes is taken off."""
+    """Of a chain of tensors of one length, microseconds per tensor, the medians of some rounds' medians and means: CPU time of the
+    thread, that neither other programs nor slow drives lengthen, and for saving, which waits for nothing, the time on the clock too.
+    What reading the clocks takes is taken off."""
     model = _Chain(max(1, min(TENSORS, BYTES_MAX // length_bytes)))
     x = torch.randn(length_bytes // 4, requires_grad=True)
-    clocks = _cost_of_clocks()
-    of_rounds: Dict[str, List[float]] = {"save_us": [], "use_us": [], "save_us_wall": [], "both_us_mean": []}
+    clocks = _cost_of_clocks(model, x)
+    found = []
     for _ in range(rounds + 1):  # the first warms up
         off = spillway.torch.offload(model, store, mode="spill")
-        saves: List[int] = []
-        saves_wall: List[int] = []
-        uses: List[int] = []
-        hooks = torch.autograd.graph.saved_tensors_hooks(
-            _timed(off._session.pack, saves, saves_wall), _timed(lambda packed: packed.unpack(), uses, [])
-        )
-        with off, hooks:
-            model(x).sum().backward()
+        found.append(_timed_step(off, model, x, clocks))
         off.close()
-        of_rounds["save_us"].append((statistics.median(saves) - clocks) / 1000)
-        of_rounds["use_us"].append((statistics.median(uses) - clocks) / 1000)
-        of_rounds["save_us_wall"].append(statistics.median(saves_wall) / 1000)
-        of_rounds["both_us_mean"].append((statistics.mean(saves) + statistics.mean(uses) - 2 * clocks) / 1000)
-    return {name: statistics.median(values[1:]) for name, values in of_rounds.items()}
+    return _medians(found[1:])
+
+
+def layer_times(store: Any, rounds: int = 5) -> Dict[str, float]:
+    """The same of the layers of a transformer, offloaded as a training is: by default, step by step, those by a plan."""
+    model = _Layers()
+    x = torch.randn(BATCH, SEQUENCE, HIDDEN, requires_grad=True)
+    clocks = _cost_of_clocks(model, x)
+    off = spillway.torch.offload(model, store)
+    found = [_timed_step(off, model, x, clocks) for _ in range(UNTIMED + rounds)]
+    off.close()
+    return _medians(found[UNTIMED:])
 
 
 def main(drives: Sequence[str]) -> int:
-    with spillway.Store(drives) as store:
-        for length in LENGTHS:
-            print(json.dumps({"length_bytes": length, **hook_times(store, 5, length)}), flush=True)
+    names = [name for drive in drives for name in drive.split(",")]
+    if not names or names[0].startswith("-"):
+        print(__doc__, file=sys.stdout if names[:1] in (["-h"], ["--help"]) else sys.stderr)
+        return 0 if names[:1] in (["-h"], ["--help"]) else 2
+    try:
+        with spillway.Store(names) as store:
+            for length in LENGTHS:
+                row = {"name": f"{length >> 10:,} KiB", "length_bytes": length, **hook_times(store, 5, length)}
+                print(json.dumps(row), flush=True)
+            row = {"name": f"{LAYERS} layers, hidden {HIDDEN}", **layer_times(store)}
+            print(json.dumps(row), flush=True)
+    except OSError as error:  # a SpillwayError is one
+        print(f"hooks: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    with exits_on(signal.SIGINT, signal.SIGTERM):
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

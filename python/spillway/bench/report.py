@@ -251,17 +251,15 @@ def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
             yield from (f"- batch {batch}, {malloc}, gradients {policy}, {mode}: {note}" for note in cell["notes"])
 
 
-def _hooks(lengths: List[Dict[str, float]]) -> Iterable[str]:
-    if not lengths:
+def _hooks(programs: List[Dict[str, Any]]) -> Iterable[str]:
+    if not programs:
         return
     yield "\nTime in hooks, CPU time of the thread, us per tensor:\n"
-    yield "| length KiB | saving, median | on the clock | using, median | both, mean |"
-    yield "|---|---|---|---|---|"
-    for hooks in lengths:
-        yield (
-            f"| {hooks['length_bytes'] / 1024:,.0f} | {hooks['save_us']:.1f} | {hooks['save_us_wall']:.1f} | {hooks['use_us']:.1f} "
-            f"| {hooks['both_us_mean']:.1f} |"
-        )
+    yield "| tensors of | saving, median | mean | on the clock | using, median | mean |"
+    yield "|---|---|---|---|---|---|"
+    for hooks in programs:
+        times = (f"{hooks[name]:.1f}" for name in ("save_us", "save_us_mean", "save_us_wall", "use_us", "use_us_mean"))
+        yield " | ".join([f"| {hooks['name']}", *times]) + " |"
 
 
 def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
