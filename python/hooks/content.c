@@ -2,7 +2,7 @@
 /* hooks/content.c - storages and their contents: what is known of them, and whether they were modified */
 #include "hooks.h"
 
-static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch)
+static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch, uint64_t step)
 {
 	struct version *version = PyMem_Malloc(sizeof(*version));
 
@@ -10,8 +10,11 @@ static struct version *version_new(PyObject *tensor, int64_t number, uint64_t ep
 		PyErr_NoMemory();
 		return NULL;
 	}
-	*version = (struct version){
-		.references = 1, .number = number, .epoch = epoch, .witness = PyWeakref_NewRef(tensor, NULL)};
+	*version = (struct version){.references = 1,
+				    .number = number,
+				    .epoch = epoch,
+				    .step = step,
+				    .witness = PyWeakref_NewRef(tensor, NULL)};
 	if (!version->witness) {
 		PyMem_Free(version);
 		return NULL;
@@ -25,6 +28,7 @@ void version_drop(struct version *version)
 		return;
 	Py_DECREF(version->witness);
 	Py_XDECREF(version->counter);
+	Py_XDECREF(version->moved);
 	PyMem_Free(version);
 }
 
@@ -166,7 +170,7 @@ struct record *record_new(PyObject *storage, uint64_t key)
 	return record;
 }
 
-struct version *record_version(struct record *record, PyObject *tensor)
+struct version *record_version(struct record *record, PyObject *tensor, uint64_t step)
 {
 	struct version *version;
 	int64_t number;
@@ -174,17 +178,27 @@ struct version *record_version(struct record *record, PyObject *tensor)
 
 	if (version_number(tensor, &number))
 		return NULL;
-	if (record->version)
+	if (record->version && record->version->step == step)
 		current = version_current(record->version, tensor, number);
 	if (current < 0)
 		return NULL;
 	if (current > 0)
 		return record->version;
-	version = version_new(tensor, number, record->epochs);
+	version = version_new(tensor, number, record->epochs, step);
 	if (!version)
 		return NULL;
 	record->epochs++;
 	version_drop(record->version);
 	record->version = version;
 	return version;
+}
+
+void record_moved(struct record *record, struct version *version, PyObject *held)
+{
+	if (!version->moved)
+		version->moved = new_ref(held);
+	if (record->version != version)
+		return;
+	record->version = NULL; /* which else would hold its own storage */
+	version_drop(version);
 }

@@ -43,11 +43,11 @@ struct library {
 
 /* Things of PyTorch, and of torch.py. */
 struct torch {
-	PyObject *tensor_type;
+	PyObject *tensor_type, *parameter_type;
 	/* attributes of a tensor: descriptors */
 	PyObject *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data, *base;
 	/* methods of a tensor */
-	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view;
+	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view, *numel, *address;
 	/* of a storage */
 	PyObject *cdata, *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
 	PyObject *from_dlpack;
@@ -160,6 +160,8 @@ struct version {
 	bool modified;     /* changed in place while its bytes were not yet safe */
 	int64_t number;    /* the tensor's version counter when it was saved */
 	uint64_t epoch;    /* what the cache knows it by */
+	uint64_t step;     /* when it was saved first */
+	PyObject *moved;   /* has the bytes, if their memory was changed for another meanwhile; or NULL */
 	PyObject *witness; /* weak: a tensor that shares the version counter with all others */
 	/*
 	 * A tensor that shares it too: of what may leave memory, the owner's, and has no memory from when the owner ends.
@@ -196,8 +198,13 @@ PyObject *version_lend(struct version *version, PyObject *memory);
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
 struct record *record_new(PyObject *storage, uint64_t key);
-/* What the storage of @tensor holds now. Borrowed. */
-struct version *record_version(struct record *record, PyObject *tensor);
+/*
+ * What the storage of @tensor holds now. Borrowed. In each step another one: memory that is filled anew between steps in
+ * a way that PyTorch does not count, by NumPy perhaps, is not what a graph has that is left from before.
+ */
+struct version *record_version(struct record *record, PyObject *tensor, uint64_t step);
+/* @held has the bytes of @version, wherever its memory is now. What was written may be others. */
+void record_moved(struct record *record, struct version *version, PyObject *held);
 
 /* ---- A session: what outlives the context (session.c) ---- */
 
@@ -206,9 +213,11 @@ struct owner {
 	uint64_t token; /* of the cache; 0: free */
 	PyObject *tensor;
 	struct version *version;
-	uint32_t next; /* of the free ones, + 1 */
-	bool is_held;  /* the tensor is without the graph, and so may be held for long, and handed out */
-	bool is_shown; /* it was handed out */
+	struct record *record;
+	uint64_t address; /* of the tensor's first element, when it was offered */
+	uint32_t next;    /* of the free ones, + 1 */
+	bool is_held;     /* the tensor is without the graph, and so may be held for long, and handed out */
+	bool is_shown;    /* it was handed out */
 };
 
 struct saved;
@@ -221,6 +230,7 @@ struct session {
 	int excluding; /* modules that are excluded and run now */
 	char unpacked; /* a backward pass has been seen since this was last cleared */
 	unsigned undrained;
+	unsigned long long steps;
 	uint64_t serial;
 	struct saved *borrowers; /* that hold memory of the cache */
 	struct owner *owners;
@@ -237,8 +247,9 @@ void session_drain(struct session *session);
 /* After short tensors were saved or used it is time for a drain now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
 
-/* Of a tensor with its graph. Return: its token; 0 with an exception. */
-uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version);
+/* Of a tensor with its graph, at @address. Return: its token; 0 with an exception. */
+uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version, struct record *record,
+		   uint64_t address);
 /* From now on it holds @held, the memory without the graph. Return: false: its token was given back meanwhile. */
 bool owner_hold(struct session *session, uint64_t token, PyObject *held);
 /* NULL without an exception: its token was given back. */

@@ -25,6 +25,7 @@ static const struct {
 	TORCH(cdata),          TORCH(data_ptr),    TORCH(nbytes),  TORCH(weak_ref),      TORCH(free_weak_ref),
 	TORCH(expired),        TORCH(from_dlpack), TORCH(plain),   TORCH(flagged),       TORCH(on),
 	TORCH(raise_modified), TORCH(data),        TORCH(nothing), TORCH(counted),       TORCH(base),
+	TORCH(parameter_type), TORCH(numel),       TORCH(address),
 };
 
 const struct dtype *dtype_of(PyObject *tensor)

@@ -44,13 +44,32 @@ PyTypeObject kept_type = {
 	.tp_methods = kept_methods,
 };
 
+/* Whether it is held as it is: _is_parameter() of torch.py says why. Return: 1; 0; -1 with an exception. */
+static int is_parameter(PyObject *tensor)
+{
+	int rc = to_bool(get(torch.is_leaf, tensor));
+	PyObject *base;
+
+	if (rc <= 0)
+		return rc;
+	rc = to_bool(get(torch.requires_grad, tensor));
+	if (rc == 0 && (PyObject *)Py_TYPE(tensor) != torch.tensor_type)
+		rc = PyObject_IsInstance(tensor, torch.parameter_type);
+	if (rc <= 0)
+		return rc;
+	base = get(torch.base, tensor);
+	Py_XDECREF(base);
+	return base ? base == Py_None : -1;
+}
+
 static PyObject *kept_new(PyObject *tensor)
 {
-	struct kept *kept = PyObject_New(struct kept, &kept_type);
+	int as_it_is = is_parameter(tensor);
+	struct kept *kept = as_it_is < 0 ? NULL : PyObject_New(struct kept, &kept_type);
 
 	if (!kept)
 		return NULL;
-	kept->tensor = PyObject_CallOneArg(torch.detach, tensor);
+	kept->tensor = as_it_is ? new_ref(tensor) : PyObject_CallOneArg(torch.detach, tensor);
 	if (!kept->tensor || version_number(kept->tensor, &kept->version))
 		Py_CLEAR(kept);
 	return (PyObject *)kept;
@@ -273,23 +292,42 @@ static PyObject *plain_of(const struct saved *saved, PyObject *tensor)
 	return PyObject_CallOneArg(torch.detach, tensor);
 }
 
+/* Whether a tensor that others are views of is a part of its storage only. Return: 1; 0; -1 with an exception. */
+static int is_part(PyObject *base, uint64_t storage_len_bytes)
+{
+	const struct dtype *dtype = dtype_of(base);
+	uint64_t elements;
+
+	if (!dtype)
+		return PyErr_Occurred() ? -1 : 1;
+	if (to_uint64(PyObject_CallOneArg(torch.numel, base), &elements))
+		return -1;
+	return elements < storage_len_bytes / dtype->itemsize;
+}
+
 /*
- * What is no view, and must stay the tensor that it is:
- *  - a part of a storage, as the gates of nn.LSTM are: the rest changes in place, during the write perhaps, and no version
- *    counter that we could look at tells;
- *  - without dimensions, and so a number of Python perhaps: its type yields to that of others, that of a copy does not.
+ * What must stay the tensor that it is:
+ *  - a part of a storage that is no view, as the gates of nn.LSTM are, and views of one: the rest changes in place,
+ *    during the write perhaps, and no version counter that we could look at tells;
+ *  - what is no view and has no dimensions, and so is a number of Python perhaps: its type yields to that of others,
+ *    that of a copy does not.
  *
  * Return: 1; 0; -1 with an exception.
  */
 static int is_kept_as_it_is(const struct saved *saved, PyObject *tensor, uint64_t storage_len_bytes)
 {
 	PyObject *base;
+	int rc = 1;
 
 	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
 		return 0;
 	base = get(torch.base, tensor);
-	Py_XDECREF(base);
-	return base ? base == Py_None : -1;
+	if (!base)
+		return -1;
+	if (base != Py_None)
+		rc = saved->len_bytes < storage_len_bytes ? is_part(base, storage_len_bytes) : 0;
+	Py_DECREF(base);
+	return rc;
 }
 
 /* What the cache asks for: the storage as it is now. Return: 0; 1 the caller has to keep it; -1 with an exception. */
@@ -339,7 +377,8 @@ static int offer_hold(struct session *session, struct saved *saved, PyObject *te
  *
  * Return: 0; 1 the cache does not take it; -1 with an exception.
  */
-static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, PyObject *tensor)
+static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, PyObject *tensor,
+		      struct record *record)
 {
 	struct spw_cache *cache;
 	spw_tensor id;
@@ -350,7 +389,8 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
-	offer->owner = owner_add(session, tensor, saved->version);
+	offer->owner = owner_add(session, tensor, saved->version, record,
+				 (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes);
 	if (offer->owner == 0)
 		return -1;
 	result = library.offer_hint(cache, offer, session->excluding > 0 ? SPW_HINT_PIN : SPW_HINT_NONE, &id);
@@ -367,7 +407,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 static struct saved *saved_of(struct session *session, PyObject *tensor, const struct dtype *dtype,
 			      struct record *record)
 {
-	struct version *version = record_version(record, tensor);
+	struct version *version = record_version(record, tensor, session->steps);
 	struct saved *saved = version ? saved_new(tensor) : NULL;
 
 	if (!saved)
@@ -397,7 +437,7 @@ static PyObject *session_offer(struct session *session, PyObject *tensor, const 
 		rc = saved_flags(saved, tensor);
 	if (rc == 0) {
 		session_drain_at_times(session, saved->len_bytes);
-		rc = offer_make(session, saved, &offer, tensor);
+		rc = offer_make(session, saved, &offer, tensor, record);
 	}
 	Py_XDECREF(record);
 	if (rc == 0)
@@ -527,9 +567,12 @@ static void take_failed(struct saved *saved, int result)
 	lent_user_ended(session->lent);
 	if (!error)
 		return;
-	/* Memory that was modified during its write fails its checksum: the modification is the fault, not the drive. */
+	/*
+	 * Memory that was modified during its write fails its checksum: the modification is the fault, not the drive.
+	 * So may memory that was not the tensor's any more, which has the bytes.
+	 */
 	session_drain(session);
-	if (version_check(saved->version, NULL) == 0)
+	if (!saved->version->moved && version_check(saved->version, NULL) == 0)
 		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
 	Py_DECREF(error);
 }
@@ -564,12 +607,14 @@ static PyObject *use(struct saved *saved)
 
 	saved->session->unpacked = true;
 	session_drain_at_times(saved->session, saved->len_bytes);
-	while (!tensor) {
+	while (!tensor && !saved->version->moved) {
 		tensor = saved_take(saved);
 		if (!tensor && PyErr_Occurred())
 			return NULL;
 	}
-	if (version_check(saved->version, tensor))
+	if (saved->version->moved)
+		Py_XSETREF(tensor, saved_on(saved, saved->version->moved));
+	if (!tensor || version_check(saved->version, tensor))
 		Py_CLEAR(tensor);
 	else
 		saved_borrow(saved, tensor);

@@ -47,7 +47,8 @@ static int owners_grow(struct session *session)
 	return 0;
 }
 
-uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version)
+uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version, struct record *record,
+		   uint64_t address)
 {
 	struct owner *owner;
 	uint32_t place;
@@ -60,7 +61,9 @@ uint64_t owner_add(struct session *session, PyObject *tensor, struct version *ve
 	session->owners_held++;
 	*owner = (struct owner){.token = token_of(place, ++session->serial),
 				.tensor = new_ref(tensor),
-				.version = version_hold(version)};
+				.version = version_hold(version),
+				.record = new_ref(record),
+				.address = address};
 	return owner->token;
 }
 
@@ -88,9 +91,10 @@ static struct owner owner_remove(struct session *session, struct owner *owner)
 
 static void owner_drop(const struct owner *removed)
 {
-	if (removed->is_held)
+	if (removed->is_held && removed->version->moved != removed->tensor)
 		version_part(removed->version, removed->tensor, removed->is_shown);
 	version_drop(removed->version);
+	Py_DECREF(removed->record);
 	Py_DECREF(removed->tensor);
 }
 
@@ -101,17 +105,30 @@ void owner_end(struct session *session, struct owner *owner)
 	owner_drop(&removed);
 }
 
-/* Whether the memory was modified while the cache still read it. No thread switch in here. */
+/*
+ * The cache needs the memory no longer. Whether it was modified while the cache still read it; or is another one: a
+ * tensor that is sent to another process, or resized, takes its bytes to other memory, and what it had may have been
+ * used by others before the cache read it. No thread switch in here.
+ */
 static void owner_mark(const struct owner *owner)
 {
+	uint64_t address;
 	int64_t number;
 
-	if (version_number(owner->tensor, &number)) {
+	if (version_number(owner->tensor, &number) ||
+	    to_uint64(PyObject_CallOneArg(torch.address, owner->tensor), &address)) {
 		PyErr_Clear();
 		owner->version->modified = true;
-	} else if (number != owner->version->number) {
-		owner->version->modified = true;
+		return;
 	}
+	if (number != owner->version->number)
+		owner->version->modified = true;
+	if (address == owner->address)
+		return;
+	if (owner->is_held)
+		record_moved(owner->record, owner->version, owner->tensor);
+	else
+		owner->version->modified = true;
 }
 
 /* ---- What it does ---- */
@@ -334,6 +351,7 @@ static PyMemberDef session_members[] = {
 	{"tracer", T_OBJECT, offsetof(struct session, tracer), 0, NULL},
 	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},
 	{"unpacked", T_BOOL, offsetof(struct session, unpacked), 0, NULL},
+	{"steps", T_ULONGLONG, offsetof(struct session, steps), 0, NULL},
 	{NULL, 0, 0, 0, NULL},
 };
 

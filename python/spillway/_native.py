@@ -25,7 +25,7 @@ _log = logging.getLogger("spillway")
 _FUNCTIONS = ("spw_cache_offer_hint", "spw_cache_take", "spw_cache_return", "spw_cache_release", "spw_cache_drain")
 _ATTRIBUTES = {"is_cpu": "is_cpu", "is_leaf": "is_leaf", "requires_grad": "requires_grad",
                "dtype": "dtype", "version": "_version", "shape": "shape", "data": "data", "base": "_base"}
-_METHODS = ("detach", "stride", "storage_offset", "is_neg", "is_conj", "as_strided", "view")
+_METHODS = ("detach", "stride", "storage_offset", "is_neg", "is_conj", "as_strided", "view", "numel")
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
 _CODES = {
     torch.float32: _FLOAT, torch.bfloat16: _BFLOAT, torch.float16: _FLOAT, torch.float64: _FLOAT, torch.uint8: _UNSIGNED,
@@ -80,6 +80,8 @@ def _things(helpers: Dict[str, Any]) -> Dict[str, Any]:
     things.update({name: getattr(torch.Tensor, name) for name in _METHODS})
     things.update(
         tensor_type=torch.Tensor,
+        parameter_type=torch.nn.Parameter,
+        address=torch.Tensor.data_ptr,
         storage=storage_of,
         cdata=inspect.getattr_static(storage, "_cdata"),
         data_ptr=storage.data_ptr,

@@ -94,12 +94,14 @@ _COUNTED = _autograd_counts()
 class _Version:
     """One content of one storage: what all tensors saved from it have in common."""
 
-    __slots__ = ("number", "epoch", "modified", "witness", "counter")
+    __slots__ = ("number", "epoch", "step", "modified", "moved", "witness", "counter")
 
-    def __init__(self, tensor: Tensor, number: int, epoch: int) -> None:
+    def __init__(self, tensor: Tensor, number: int, epoch: int, step: int) -> None:
         self.number = number  # the tensor's version counter when it was saved
         self.epoch = epoch  # what the cache knows it by
+        self.step = step  # when it was saved first
         self.modified = False  # changed in place while its bytes were not yet safe
+        self.moved: Optional[Tensor] = None  # has the bytes, if their memory was changed for another meanwhile
         self.witness = weakref.ref(tensor)  # shares the version counter with all others
         # A tensor that shares it too and has no memory: of what may leave memory.
         self.counter: Optional[Tensor] = None
@@ -150,11 +152,13 @@ class _StorageRecord:
         self.version: Optional[_Version] = None
         self.epochs = 0
 
-    def version_of(self, tensor: Tensor) -> _Version:
+    def version_of(self, tensor: Tensor, step: int) -> _Version:
+        """In each step another one: memory that is filled anew between steps in a way that PyTorch does not count, by NumPy
+        perhaps, is not what a graph has that is left from before."""
         number = tensor._version
         version = self.version
-        if version is None or not version.current(number):
-            version = self.version = _Version(tensor, number, self.epochs)
+        if version is None or version.step != step or not version.current(number):
+            version = self.version = _Version(tensor, number, self.epochs, step)
             self.epochs += 1
         return version
 
@@ -162,11 +166,24 @@ class _StorageRecord:
 class _Owner:
     """Memory that the cache may still read: held until the cache gives its token back."""
 
-    __slots__ = ("tensor", "version")
+    __slots__ = ("tensor", "version", "record", "address")
 
-    def __init__(self, tensor: Tensor, version: _Version) -> None:
+    def __init__(self, tensor: Tensor, version: _Version, record: _StorageRecord, address: int) -> None:
         self.tensor = tensor
         self.version = version
+        self.record = record
+        self.address = address  # of the storage, as the cache has it
+
+    def mark(self) -> None:
+        """The cache needs the memory no longer. Whether it was modified while the cache still read it; or is another one: a
+        tensor that is sent to another process, or resized, takes its bytes to other memory, and what it had may have been
+        used by others before the cache read it."""
+        if self.tensor._version != self.version.number:
+            self.version.modified = True
+        if storage_of(self.tensor).data_ptr() != self.address:
+            self.version.moved = self.tensor
+            if self.record.version is self.version:  # which else would hold its own storage
+                self.record.version = None
 
 
 class _Lease(c_char * (1 << 46)):  # type: ignore[misc]
@@ -206,13 +223,19 @@ class _Kept:
     __slots__ = ("tensor", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor.detach()  # without the graph: an output that holds its own node would never be freed
+        self.tensor = tensor if _is_parameter(tensor) else tensor.detach()
         self.version = tensor._version
 
     def unpack(self) -> Tensor:
         if self.tensor._version != self.version:
             _raise_modified(self.tensor, self.tensor._version, self.version)
         return self.tensor
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Held as it is: what is made its .data is used, and what was is let go, as DeepSpeed relies on. All else is held without
+    its graph (an output that holds its own node would never be freed), which views have from what they are views of."""
+    return tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, nn.Parameter)) and tensor._base is None
 
 
 class _Saved:
@@ -245,10 +268,14 @@ class _Saved:
         return 0 < self.length and self.offset + self.length <= storage_length
 
     def is_kept_as_it_is(self, tensor: Tensor, storage_length: int) -> bool:
-        """What is no view, and must stay the tensor that it is. A part of a storage, as the gates of nn.LSTM are: the rest
-        changes in place, during the write perhaps, and no version counter that we could look at tells. And what has no
-        dimensions, and so is a number of Python perhaps: its type yields to that of others, that of a copy does not."""
-        return (self.length < storage_length or not self.size) and tensor._base is None
+        """What must stay the tensor that it is. A part of a storage that is no view, as the gates of nn.LSTM are, and views of
+        one: the rest changes in place, during the write perhaps, and no version counter that we could look at tells. And what
+        is no view and has no dimensions, and so is a number of Python perhaps: its type yields to that of others, that of a
+        copy does not."""
+        base = tensor._base
+        if base is None:
+            return self.length < storage_length or not self.size
+        return self.length < storage_length and base.numel() * base.element_size() < storage_length
 
     def unpack(self) -> Tensor:
         return self.session.unpack(self)
@@ -296,6 +323,7 @@ class _Session:
         self.excluding = 0  # modules that are excluded and run now
         self.tracer: Optional[StepTrace] = None
         self.unpacked = False  # a backward pass has been seen since this was last cleared
+        self.steps = 0
         self._owners: Dict[int, _Owner] = {}
         self._storages: Dict[int, _StorageRecord] = {}
         self._prune_at = 1024
@@ -360,8 +388,10 @@ class _Session:
             if cache.forgotten:
                 return None
             cache.handle  # which raises
+        if self._ended:  # this is no duplicate of what nobody has any more
+            self.drain()
         record = self._record(storage)
-        version = record.version_of(tensor)
+        version = record.version_of(tensor, self.steps)
         held, conj, neg = _plain(tensor)
         saved = _Saved(self, version, held, conj, neg)
         storage_length = storage.nbytes()
@@ -370,11 +400,10 @@ class _Session:
         token = next(self._serial)
         structs = self._offers.pop() if self._offers else _offer_structs()
         bytes_, to_offer, number, to_number = structs
-        _pack_offer(
-            bytes_, 0, record.key, version.epoch, storage.data_ptr(), storage_length, saved.offset, saved.length, token
-        )
+        address = storage.data_ptr()
+        _pack_offer(bytes_, 0, record.key, version.epoch, address, storage_length, saved.offset, saved.length, token)
         # Before the call: another thread may drain the token before this one goes on.
-        self._owners[token] = _Owner(held, version)
+        self._owners[token] = _Owner(held, version, record, address)
         try:
             result = cache.call(fast.spw_cache_offer_hint, to_offer, HINT_PIN if self.excluding else HINT_NONE, to_number)
         except SpillwayError:  # closed by another thread since
@@ -395,7 +424,7 @@ class _Session:
     def _offer_on_device(self, tensor: Tensor, storage: Any) -> Optional[_Saved]:
         assert self.device is not None
         record = self._record(storage)
-        version = record.version_of(tensor)
+        version = record.version_of(tensor, self.steps)
         held, conj, neg = _plain(tensor)
         saved = _SavedOnDevice(self, version, held, conj, neg)
         if self.excluding or self.cache.forgotten or not saved.lies_in(storage.nbytes()):
@@ -433,6 +462,8 @@ class _Session:
             else:
                 tensor = self._from_owner(saved, token)
         self._drain_after(saved.length)
+        if saved.version.moved is not None:
+            tensor = saved.on(saved.version.moved, 0)
         saved.version.check(tensor)
         if self.cache._handle is not None:  # else closed meanwhile: its memory is to be given back
             saved.borrowed = tensor
@@ -463,6 +494,8 @@ class _Session:
             # Memory that was modified during its write fails its checksum: the modification is the fault, not the drive.
             self.drain()
             saved.version.check()
+            if saved.version.moved is not None:  # so may memory that was not the tensor's any more, which has the bytes
+                return 0, 0, 0, 0, 0
             try:
                 raise error
             finally:
@@ -475,6 +508,8 @@ class _Session:
 
     def _from_owner(self, saved: _Saved, token: int) -> Optional[Tensor]:
         """None: another thread drained the token since; the next take reads the bytes."""
+        if saved.version.moved is not None:
+            return saved.on(saved.version.moved, 0)
         owner = self._owners.get(token)
         if owner is None:
             return None
@@ -540,9 +575,7 @@ class _Session:
         while count == _DRAIN_MAX:
             count = fast.spw_cache_drain(handle, self._drained, _DRAIN_MAX)
             for token in self._drained[:count] if count > 0 else ():
-                owner = self._owners.pop(token)
-                if owner.tensor._version != owner.version.number:
-                    owner.version.modified = True
+                self._owners.pop(token).mark()
 
     def _part_with_leases(self) -> None:
         """The cache closes: from now on the end of a lease is told at once, and the last one lets the cache close."""
@@ -970,6 +1003,7 @@ class Offload:
         if session.device is not None:
             session.device.step()
         session.cache.call(fast.spw_cache_step)
+        session.steps += 1
         self._begun = True
         self._micro_batch = 0
         session.unpacked = False

@@ -22,7 +22,7 @@ import spillway  # noqa: E402
 
 
 # What is tested with the hooks in C and with those in Python, which do the same; all else with those in C, if they are built.
-BOTH_HOOKS = ("test_autograd", "test_changed", "test_pitfalls", "test_tensors")
+BOTH_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls", "test_tensors")
 
 
 def pytest_generate_tests(metafunc):
