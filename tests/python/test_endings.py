@@ -406,7 +406,9 @@ def test_ranks_that_are_interrupted_close_their_stores(drives):
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "python/examples/ddp.py"), "--mode", "spillway", "--devices", ",".join(drives), "--layers", "2", "--hidden",
          "64", "--sequence", "64", "--threads", "1", "--steps", "100000", "--ranks", "2", "--text", str(ROOT / "tensor")],
-        stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # PyTorch 2.6 leaves files when ranks are interrupted: where the drives are, and go.
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "TMPDIR": os.path.dirname(drives[0])})
     try:
         for line in process.stderr:
             if "step 3/" in line:
