@@ -857,6 +857,7 @@ class Offload:
         self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told
         self._explicit_steps = False
         self._explicit_stages = False
+        self._called = False  # by itself, once at least: that tells where passes begin
         self._begun = False
         self._trace_path: Optional[Path] = None
         self._micro_batch = 0
@@ -1061,6 +1062,10 @@ class Offload:
         self._leave_all()  # of a forward pass that raised
         self._refresh_excluded()
         self._session.excluded |= _identities(_tensors_in((args, kwargs)))
+        self._called = True
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
         self._begin_step_if_due()
         if not self._explicit_stages:
             self._session.cache.call(fast.spw_cache_stage, self._micro_batch, STAGE_FORWARD)
@@ -1076,6 +1081,9 @@ class Offload:
         # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs: nobody leaves then.
         told = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
         self._entered.append(told)
+        if told and (session.unpacked or not self._begun) and not self._called and not self._explicit_steps:
+            self._refresh_excluded()
+            self._begin_pass()  # of a model whose parts alone are called, as by model.training_step()
         if told:
             session.cache.call(fast.spw_cache_scope_enter, key)
             if session.tracer is not None:

@@ -349,3 +349,35 @@ def test_views_of_parts_that_do_not_know_of_each_other(store):
         y.sum().backward()
     assert [torch.equal(*pair) for pair in zip(seen[0], (expected.t(), expected[1:], expected[:, :50]))] == [True] * 3
     assert off.stats().offers == 0
+
+
+class Parts(nn.Module):
+    """Never called itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU()) for _ in range(3))
+
+    def training_step(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().sum()
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_steps_of_a_model_that_is_not_called_itself(store, called):
+    """They are seen by its layers; what several calls of a model that is called say stays theirs to say."""
+    torch.manual_seed(SEED)
+    model = Parts()
+    if called:
+        model.forward = model.training_step
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    with off:
+        for step in range(1, 5):
+            (model if called else model.training_step)(torch.randn(8, SIZE)).backward()
+            stats = off.stats()
+            assert (stats.steps, stats.tensors_kept_backward) == (step, 0)
+            model.zero_grad(set_to_none=True)
+        if called:  # a part of it after the backward pass is no step of its own
+            model.layers[0](torch.randn(8, SIZE)).sum().backward()
+            assert off.stats().steps == 4
