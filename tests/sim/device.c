@@ -39,6 +39,7 @@ int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t l
 int __wrap_spw_safety_relatives_locked(const char *path);
 int __wrap_spw_safety_still(const struct spw_device *device);
 int __wrap_spw_safety_writable(const char *path);
+int __wrap_spw_safety_conventional(const char *path);
 void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
 			 const struct spw_log *log);
 void __wrap_spw_status_sweep(void);
@@ -126,6 +127,12 @@ int __wrap_spw_safety_still(const struct spw_device *device)
 }
 
 int __wrap_spw_safety_writable(const char *path)
+{
+	(void)path;
+	return 0;
+}
+
+int __wrap_spw_safety_conventional(const char *path)
 {
 	(void)path;
 	return 0;
