@@ -147,4 +147,5 @@ def main(drives: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with exits_on(signal.SIGINT, signal.SIGTERM):
+        sys.exit(main(sys.argv[1:]))
