@@ -400,6 +400,23 @@ def test_the_bench_is_interrupted_while_it_reports(monkeypatch, capsys):
     assert capsys.readouterr().err == "spillway.bench: interrupted\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_time_in_hooks_closes_its_store_when_it_is_asked_to_end(drives, number):
+    spillway.format_store(drives)
+    process = subprocess.Popen([sys.executable, "-m", "spillway.bench.hooks", *drives], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    try:
+        assert '"name": "64 KiB"' in process.stdout.readline()
+        assert len(pages_of(drives)) == 1
+        process.send_signal(number)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + number and "Traceback" not in errors, errors
+    assert pages_of(drives) == []
+
+
 def test_ranks_that_are_interrupted_close_their_stores(drives):
     """By Ctrl-C on the terminal: the signal goes to every process of the foreground."""
     spillway.format_store(drives, partitions=2)
