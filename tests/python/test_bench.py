@@ -530,7 +530,8 @@ def test_time_in_hooks(drives, monkeypatch, capsys):
     assert "| 64 KiB | " in table and "| 2 layers, hidden 64 | " in table
     for line in lines:
         assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us", "use_us_mean"}
-        assert line.pop("name") and min(line.values()) > 0
+        assert line.pop("name") and line["save_us_wall"] > 0
+        assert all(isinstance(value, float) for value in line.values())  # so few are within what the clocks take, or less
 
 
 def test_help(capsys):
