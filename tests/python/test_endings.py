@@ -352,17 +352,10 @@ def test_a_program_that_closes_nothing_ends_well(drives, program):
         pass
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_example_that_is_asked_to_end_closes_its_store(drives, number):
-    spillway.format_store(drives)
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "python/examples/gpt.py"), "--mode", "spillway", "--devices", ",".join(drives), "--layers", "2", "--hidden",
-         "64", "--sequence", "64", "--threads", "1", "--steps", "100000", "--text", str(ROOT / "tensor")],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+def ends_well(process, lines, words, number, drives):
+    """Asked to end by a signal once a line has these words, it closes its store."""
     try:
-        for line in process.stderr:
-            if "step 3/" in line:
-                break
+        assert any(words in line for line in lines)
         assert len(pages_of(drives)) == 1
         process.send_signal(number)
         errors = process.communicate(timeout=60)[1]
@@ -371,6 +364,16 @@ def test_an_example_that_is_asked_to_end_closes_its_store(drives, number):
         process.wait()
     assert process.returncode == 128 + number and "Traceback" not in errors, errors
     assert pages_of(drives) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_example_that_is_asked_to_end_closes_its_store(drives, number):
+    spillway.format_store(drives)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "python/examples/gpt.py"), "--mode", "spillway", "--devices", ",".join(drives), "--layers", "2", "--hidden",
+         "64", "--sequence", "64", "--threads", "1", "--steps", "100000", "--text", str(ROOT / "tensor")],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    ends_well(process, process.stderr, "step 3/", number, drives)
 
 
 PROGRAMS = {name: ["-m", f"spillway.{name}"] for name in ("bench", "bench.hooks", "demo.train", "demo.data")}
@@ -405,16 +408,7 @@ def test_the_time_in_hooks_closes_its_store_when_it_is_asked_to_end(drives, numb
     spillway.format_store(drives)
     process = subprocess.Popen([sys.executable, "-m", "spillway.bench.hooks", *drives], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
-    try:
-        assert '"name": "64 KiB"' in process.stdout.readline()
-        assert len(pages_of(drives)) == 1
-        process.send_signal(number)
-        errors = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 128 + number and "Traceback" not in errors, errors
-    assert pages_of(drives) == []
+    ends_well(process, process.stdout, '"name": "64 KiB"', number, drives)
 
 
 def test_ranks_that_are_interrupted_close_their_stores(drives):
