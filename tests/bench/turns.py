@@ -7,8 +7,9 @@ machine becomes faster and slower within minutes; what is compared here lies a s
 With --throttle 0.5 there are as many turns more of keep and spillway, with drives that are slowed down to half of what the turns before
 moved; that needs root and block devices.
 
-Writes turns.json and turns.md; of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0;
-1 a run failed, or losses differ; 130 interrupted.
+Every step's losses and gradients are compared bit for bit; what checksums take is not in the times. Writes turns.json and turns.md;
+of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0; 1 a run failed, or losses or
+gradients differ; 130 interrupted.
 """
 import argparse
 import contextlib
@@ -37,11 +38,12 @@ class Run:
     """One mode of one model."""
 
     def __init__(self, args, model, mode, folder, throttle):
-        self.mode, self.seconds, self.result = mode, [], Path(folder, f"{model}-{mode}.json")
+        self.mode, self.result = mode, Path(folder, f"{model}-{mode}.json")
+        self.seconds = []  # of its steps; once it has ended, as it measured them itself: without checksums
         command = [args.command, "run", "--"] if args.run else []
         command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode, "--steps", str(args.steps)]
         command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json", str(self.result)]
-        command += ["--grad-memory", args.grad_memory]
+        command += ["--grad-memory", args.grad_memory, "--gradients"]
         command += ["--devices", args.devices] if mode == "spillway" else []
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         preexec_fn=throttle.enter if throttle and mode == "spillway" else None)
@@ -65,7 +67,9 @@ class Run:
             sys.stderr.write(line)
         if self.process.wait(SECONDS_TO_END) != 0:
             raise RuntimeError(f"mode {self.mode} failed, exit status {self.process.returncode}")
-        return json.loads(self.result.read_text(encoding="utf-8"))
+        result = json.loads(self.result.read_text(encoding="utf-8"))
+        self.seconds = result["step_seconds"]
+        return result
 
     def stop(self):
         if self.process.poll() is None:
@@ -133,6 +137,15 @@ def measure(args, model):
     return found_of(model, runs, results, throttled)
 
 
+def are_equal(results, key):
+    """Whether all runs have the same of every step."""
+    return len({json.dumps(result[key]) for result in results}) == 1
+
+
+def is_identical(model):
+    return model["losses_equal"] and model["gradients_equal"]
+
+
 def found_of(model, runs, results, throttled):
     every = [*results.values(), *(throttled["results"].values() if throttled else [])]
     return {
@@ -144,7 +157,8 @@ def found_of(model, runs, results, throttled):
         "keep_peak_bytes": results["keep"]["activation_peak_bytes"],
         "recompute_peak_bytes": results["recompute"]["activation_peak_bytes"],
         "peak_bytes": peaks_of(results["spillway"]["steps"]),
-        "losses_equal": len({json.dumps(result["losses_hex"]) for result in every}) == 1,
+        "losses_equal": are_equal(every, "losses_hex"),
+        "gradients_equal": are_equal(every, "step_gradients_sha256"),
         "throttled": throttled,
         "results": results,
     }
@@ -184,11 +198,11 @@ def table_of(models, args):
         "# Step times in turns", "",
         f"{args.steps} steps of each mode in turn, {args.layers} layers, hidden {args.hidden}"
         + (", all under `spillway run`" if args.run else "") + f"; the first {UNTIMED} turns are left out. Medians, least and most.", "",
-        "| model | spillway of keep | spillway of recompute | recompute of keep | losses |", "|---|---|---|---|---|",
+        "| model | spillway of keep | spillway of recompute | recompute of keep | losses, gradients |", "|---|---|---|---|---|",
     ]
     for model in models:
         cells = ["{median:.3f} ({least:.3f}-{most:.3f})".format(**model[name]) for name in ("of_keep", "of_recompute", "recompute_of_keep")]
-        lines.append(" | ".join([f"| {model['model']}", *cells, "equal |" if model["losses_equal"] else "**differ** |"]))
+        lines.append(" | ".join([f"| {model['model']}", *cells, "identical |" if is_identical(model) else "**differ** |"]))
     lines += throttled_table(models, args) if args.throttle else []
     lines += peaks_table(models, args)
     far = [f"- {model['model']}: {note}" for model in models for note in notes(model["results"]["spillway"])]
@@ -229,7 +243,7 @@ def main():
         return 130
     finally:
         print(table_of(models, args))
-    return 0 if all(model["losses_equal"] for model in models) else 1
+    return 0 if all(is_identical(model) for model in models) else 1
 
 
 if __name__ == "__main__":
