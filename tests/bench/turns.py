@@ -9,12 +9,13 @@ moved; that needs root and block devices.
 
 Every step's losses and gradients are compared bit for bit; what checksums take is not in the times. Writes turns.json and turns.md;
 of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0; 1 a run failed, or losses or
-gradients differ; 130 interrupted.
+gradients differ; 130 interrupted; 143 ended by SIGTERM.
 """
 import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ROOT / "python"))
 from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
 from spillway.bench.standstill import notes  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
+from spillway.demo.ending import exits_on  # noqa: E402
 
 MODES = ("keep", "recompute", "spillway")
 SECONDS_TO_END = 60
@@ -247,4 +249,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with exits_on(signal.SIGTERM):  # what was started ends with it
+        sys.exit(main())

@@ -411,6 +411,16 @@ def test_the_time_in_hooks_closes_its_store_when_it_is_asked_to_end(drives, numb
     ends_well(process, process.stdout, '"name": "64 KiB"', number, drives)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_steps_in_turn_end_with_who_compares_them(drives, folder, number):
+    spillway.format_store(drives)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/bench/turns.py"), "--devices", ",".join(drives), "--models", "gpt", "--steps", "100000", "--layers",
+         "1", "--hidden", "64", "--out", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ends_well(process, process.stderr, "turns: gpt 1/", number, drives)
+
+
 def test_ranks_that_are_interrupted_close_their_stores(drives):
     """By Ctrl-C on the terminal: the signal goes to every process of the foreground."""
     spillway.format_store(drives, partitions=2)
