@@ -189,8 +189,8 @@ class Sysfs:
             place.mkdir()
             self.say(place)
 
-    def say(self, place, reads=0, writes=0, reading=0, writing=0, discards=None):
-        counts = [1000 + reads, 0, 8, 1, 2000 + writes, 0, 16, 1, reading + writing, 1, 1]
+    def say(self, place, reads=0, writes=0, reading=0, writing=0, discards=None, sectors=16):
+        counts = [1000 + reads, 0, 8, 1, 2000 + writes, 0, sectors, 1, reading + writing, 1, 1]
         counts += [] if discards is None else [discards, 0, 0, 0]
         (place / "stat").write_text(" ".join(f"{count:8d}" for count in counts) + "\n")
         (place / "inflight").write_text(f"{reading:8d} {writing:8d}\n")
@@ -215,14 +215,14 @@ def test_drives_that_complete_no_write_are_told_from_a_store_that_issues_none(sy
         sysfs.now, sysfs.requests = 1.0, 9
         still.look()
         sysfs.now = 1.7  # the first has nothing, the second four writes
-        assert still.step() == {"write_pause_ms_max": 700, "issue_pause_ms_max": 0}
+        assert still.step() == {"write_pause_ms_max": 700, "issue_pause_ms_max": 0, "write_bytes_per_second": 0}
         sysfs.now = 2.0  # goes on in the next step, of which it is another pause
         still.look()
         sysfs.say(second, reads=1, writes=4)
         sysfs.now = 2.4
         still.look()  # nothing is in flight, the store has requests
         sysfs.now = 3.6
-        assert still.step() == {"write_pause_ms_max": 300, "issue_pause_ms_max": 1200}
+        assert still.step() == {"write_pause_ms_max": 300, "issue_pause_ms_max": 1200, "write_bytes_per_second": 0}
 
 
 def test_what_was_not_seen_is_no_pause(sysfs):
@@ -246,7 +246,21 @@ def test_what_was_not_seen_is_no_pause(sysfs):
         still.look()
         sysfs.say(first, writes=7, writing=1, discards=2)
         sysfs.now = 11.0
-        assert still.step() == {"write_pause_ms_max": 0, "issue_pause_ms_max": 0}
+        assert still.step() == {"write_pause_ms_max": 0, "issue_pause_ms_max": 0, "write_bytes_per_second": 0}
+
+
+def test_what_drives_write_while_they_have_writes(sysfs):
+    first, second = sysfs.folders
+    with sysfs.watch() as still:
+        for sysfs.now, writing, sectors in ((4.0, 0, 1000), (5.0, 3, 2000), (7.0, 1, 12000), (8.0, 0, 17000), (9.0, 0, 99000)):
+            sysfs.say(first, writes=int(sysfs.now), writing=writing, sectors=sectors)
+            still.look()
+        assert still.step()["write_bytes_per_second"] == 512 * 5000  # from 5 to 8
+        sysfs.say(second, writing=1)
+        still.look()
+        sysfs.now = 10.0
+        sysfs.say(second, writing=1, sectors=316)
+        assert still.step()["write_bytes_per_second"] == 512 * 300
 
 
 def test_drives_that_are_not_counted_are_not_judged(sysfs, drives, monkeypatch, caplog):
@@ -336,6 +350,9 @@ def test_a_step_far_above_its_plan_says_what_the_drives_did(matrix, folder):
             "drives none, for 0.02 s")
     lines = [line for line in report.markdown(found, []).splitlines() if "were planned" in line]
     assert lines == [f"- batch 4, tuned, gradients freed, spillway: round 1, {note}"]
+    for step, speed in zip(steps, (390e6, 0, 270e6, 410e6)):
+        step["write_bytes_per_second"] = speed
+    note += "; they wrote 270 MB/s while they had writes, 400 in the other steps by a plan"
     turns, model = turns_of(found["runs"], None)
     args = turns.argparse.Namespace(steps=4, layers=2, hidden=64, run=False, throttle=None, grad_memory="freed")
     assert turns.table_of([model], args).endswith(f" |\n\n- gpt: {note}\n")
@@ -359,7 +376,7 @@ def test_what_the_kernel_counts_of_block_devices(drives):
         found, deadline = {}, time.monotonic() + 60
         while not found and time.monotonic() < deadline:  # the kernel counts a write after it has told of its end
             found = still.step()
-        assert set(found) == {"write_pause_ms_max", "issue_pause_ms_max"} and min(found.values()) >= 0
+        assert set(found) == {"write_pause_ms_max", "issue_pause_ms_max", "write_bytes_per_second"} and min(found.values()) >= 0
 
 
 def test_twice_the_batch_is_only_spilled(matrix):

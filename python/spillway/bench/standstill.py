@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 # spillway/bench/standstill.py - for how long drives stood still in each step: a slow disk, or a fault of ours?
 """A step that holds far more than was planned has waited for its writes: either the drives had them and completed none, or nobody
-gave them any. What the kernel counts of block devices tells which. Both times are lower bounds, up to a tenth of a second below the
-truth. Drives that the kernel does not count, files and those behind vfio among them, are not watched."""
+gave them any, or they wrote, but less than in other steps. What the kernel counts of block devices tells which. Both times are lower
+bounds, up to a tenth of a second below the truth. Drives that the kernel does not count, files and those behind vfio among them, are not watched."""
 from __future__ import annotations
 
 import logging
 import os
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ EVERY_SECONDS = 0.05
 FILES = ("stat", "inflight")
 FILE_BYTES = 4096
 READS, WRITES, DISCARDS = 0, 4, 11  # places of what was completed in stat; older kernels do not count discards
+SECTORS_WRITTEN, SECTOR_BYTES = 6, 512
 FAR = 1.5  # times the planned peak
 MIB = 1 << 20
 
@@ -50,6 +52,26 @@ class Pause:
         return round(1000 * longest)
 
 
+class Rate:
+    """Bytes per second of the time in which something held."""
+
+    def __init__(self) -> None:
+        self._held, self._bytes, self._since = False, 0, 0.0
+        self._sum_bytes, self._sum_seconds = 0, 0.0
+
+    def look(self, now: float, holds: bool, written: int) -> None:
+        if self._held:
+            self._sum_bytes += written - self._bytes
+            self._sum_seconds += now - self._since
+        self._held, self._bytes, self._since = holds, written, now
+
+    def take(self) -> int:
+        """0: it never held. What follows is another step's."""
+        rate = self._sum_bytes / self._sum_seconds if self._sum_seconds > 0 else 0
+        self._sum_bytes, self._sum_seconds = 0, 0.0
+        return round(rate)
+
+
 class Standstill:
     """Watches block devices, by a thread that reads two files of sysfs for each.
 
@@ -59,7 +81,7 @@ class Standstill:
 
     def __init__(self, folders: Sequence[Path], requests: Callable[[], int]) -> None:
         self._requests = requests
-        self._writing, self._unissued = Pause(), Pause()
+        self._writing, self._unissued, self._written = Pause(), Pause(), Rate()
         self._first = -1  # what was completed before
         self._counts = False  # passthrough is not counted: as long as nothing was completed, nothing is known
         self._lock, self._end = threading.Lock(), threading.Event()
@@ -101,27 +123,43 @@ class Standstill:
             completed = writes + sum(stat[READS] for stat in stats)
             self._first = completed if self._first < 0 else self._first
             self._counts = completed > self._first
-            self._writing.look(now, any(writing for _, writing in in_flight), writes)
+            is_writing = any(writing for _, writing in in_flight)
+            self._writing.look(now, is_writing, writes)
+            self._written.look(now, is_writing, SECTOR_BYTES * sum(stat[SECTORS_WRITTEN] for stat in stats))
             self._unissued.look(now, requests > 0 and self._counts and not any(map(any, in_flight)), completed)
 
     def step(self) -> Dict[str, int]:
-        """Of the time since the last call: how long drives that had writes completed none, and how long they had nothing though
-        the store had requests. {} if that is not known."""
+        """Of the time since the last call: how long drives that had writes completed none, how long they had nothing though the store
+        had requests, and what they wrote while they had writes. {} if that is not known."""
         self.look()
         with self._lock:
             now = time.monotonic()
-            times = {"write_pause_ms_max": self._writing.take(now), "issue_pause_ms_max": self._unissued.take(now)}
-            return times if self._files and self._counts else {}
+            found = {"write_pause_ms_max": self._writing.take(now), "issue_pause_ms_max": self._unissued.take(now),
+                     "write_bytes_per_second": self._written.take()}
+            return found if self._files and self._counts else {}
+
+
+def _is_far(step: Dict[str, Any]) -> bool:
+    return 0 < FAR * step["plan_peak_bytes"] < step["activation_peak_bytes"]
+
+
+def _speed_words(step: Dict[str, Any], steps: Sequence[Dict[str, Any]]) -> str:
+    others = [other.get("write_bytes_per_second", 0) for other in steps if other["plan_peak_bytes"] > 0 and not _is_far(other)]
+    others = [speed for speed in others if speed > 0]
+    words = f"; they wrote {step['write_bytes_per_second'] / 1e6:.0f} MB/s while they had writes"
+    return words + (f", {statistics.median(others) / 1e6:.0f} in the other steps by a plan" if others else "")
 
 
 def notes(run: Dict[str, Any]) -> Iterator[str]:
     """A line for each step of a run that held far more than was planned: what the drives did meanwhile."""
-    for number, step in enumerate(run.get("steps", []), 1):
+    steps = run.get("steps", [])
+    for number, step in enumerate(steps, 1):
         peak, planned = step["activation_peak_bytes"], step["plan_peak_bytes"]
-        if not 0 < FAR * planned < peak:
+        if not _is_far(step):
             continue
         words = "what the drives did is not known"
         if "write_pause_ms_max" in step:
             write, issue = step["write_pause_ms_max"] / 1000, step["issue_pause_ms_max"] / 1000
             words = f"drives with writes completed none for {write:.2f} s; the store had requests, and the drives none, for {issue:.2f} s"
+            words += _speed_words(step, steps) if step.get("write_bytes_per_second") else ""
         yield f"step {number} held {peak / MIB:,.0f} MiB where {planned / MIB:,.0f} were planned: {words}"
