@@ -8,8 +8,8 @@
  * changes much replaces what was.
  *
  * Caution. The planner leaves no time unused, and a step is never exactly like the last. So it is given a part of the
- * bandwidth only, less after a step that stalled, more again after a number of steps without a stall, and that number
- * grows each time that this was too much.
+ * bandwidth only, a little less after a step that stalled, what it turned out to be after another one, more again after a
+ * number of steps without a stall, and that number grows each time that this was too much.
  *
  * A plan is carried out by the places of tensors: place for place each tensor has the size that it had, or the step is
  * left to the fixed rule, recorded, and planned for anew. What has been spilled by then is read ahead by the fixed rule
@@ -327,6 +327,20 @@ static bool has_stalled(const struct spw_cache *cache)
 	       (double)adapt->result.stall_ns + STALL_SHARE * (double)cache->count.step_compute_ns;
 }
 
+/*
+ * What part of the bandwidth that was counted on is, from now on. One stall may be an accident. Of two in a row the second
+ * tells: the reads of a backward pass were to take no longer than that, and took longer by the stall.
+ */
+static double less_after_a_stall(const struct spw_cache *cache, bool again)
+{
+	const struct adapt *adapt = &cache->adapt;
+	double backward_ns = (double)adapt->now.backward_ns;
+	double late_ns = (double)adapt->waited_ns - (double)adapt->result.stall_ns;
+	double part = again && backward_ns > 0 ? backward_ns / (backward_ns + late_ns) : CAUTION_FACTOR;
+
+	return part < CAUTION_FACTOR ? part : CAUTION_FACTOR;
+}
+
 /* @again: the step before stalled as well. Return: whether the plan is to be changed because of it. */
 static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 {
@@ -340,12 +354,16 @@ static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 		adapt->dared = false;
 		if (adapt->caution * CAUTION_FACTOR < CAUTION_MIN)
 			return false;
-		adapt->caution *= CAUTION_FACTOR;
+		adapt->caution *= less_after_a_stall(cache, again);
+		if (adapt->caution < CAUTION_MIN)
+			adapt->caution = CAUTION_MIN;
 		return true;
 	}
 	if (adapt->calm < adapt->calm_needed || adapt->caution >= CAUTION_MAX)
 		return false;
 	adapt->caution /= CAUTION_FACTOR;
+	if (adapt->caution > CAUTION_MAX)
+		adapt->caution = CAUTION_MAX;
 	adapt->calm = 0;
 	adapt->dared = true;
 	return true;
