@@ -174,7 +174,7 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         assert not place.exists()
         with pytest.raises(OSError, match="no block device: only those can be throttled"):
             throttle.Throttle([path, drives[1]], 1, 1)
-        assert [each for each in place.parent.iterdir() if each.name.startswith(place.name)] == []
+        assert [each for each in place.parent.iterdir() if each.name.startswith("spillway-bench-")] == []
     finally:
         subprocess.run(["losetup", "-d", path], check=True)
 
