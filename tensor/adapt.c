@@ -8,8 +8,8 @@
  * changes much replaces what was.
  *
  * Caution. The planner leaves no time unused, and a step is never exactly like the last. So it is given a part of the
- * bandwidth only, a little less after a step that stalled, what it turned out to be after another one, more again after a
- * number of steps without a stall, and that number grows each time that this was too much.
+ * bandwidth only, a little less after a step that stalled, what it turned out to be after another one soon, more again
+ * after a number of steps without a stall, and that number grows each time that this was too much.
  *
  * A plan is carried out by the places of tensors: place for place each tensor has the size that it had, or the step is
  * left to the fixed rule, recorded, and planned for anew. What has been spilled by then is read ahead by the fixed rule
@@ -27,6 +27,7 @@
 #define CALM_STEPS      20u
 #define CALM_STEPS_MAX  1000u
 #define STALL_SHARE     0.01 /* of a step's compute: more is a stall to be planned away */
+#define STALLS_RECENT   8u /* two stalls within so many steps are no accident */
 #define TIMELINE_DRIFT  0.05
 #define TIMELINE_CHANGE 0.2
 #define BANDWIDTH_DRIFT 0.1
@@ -41,6 +42,7 @@ void spw_adapt_open(struct adapt *adapt)
 {
 	adapt->caution = CAUTION_MAX;
 	adapt->calm_needed = adapt->below_needed = CALM_STEPS;
+	adapt->stalled_ago = STALLS_RECENT;
 }
 
 /* ---- In the step ---- */
@@ -328,8 +330,10 @@ static bool has_stalled(const struct spw_cache *cache)
 }
 
 /*
- * What part of the bandwidth that was counted on is, from now on. One stall may be an accident. Of two in a row the second
- * tells: the reads of a backward pass were to take no longer than that, and took longer by the stall.
+ * What part of the bandwidth that was counted on is, from now on. One stall may be an accident, or what the new timeline or
+ * bandwidth explains. Of two within a few steps the second tells: the reads of a backward pass were to take no longer than
+ * that, and took longer by the stall. On a machine that is fast in one step and slow in the next each has its explanation,
+ * and a plan for the one stalls in the other.
  */
 static double less_after_a_stall(const struct spw_cache *cache, bool again)
 {
@@ -341,7 +345,7 @@ static double less_after_a_stall(const struct spw_cache *cache, bool again)
 	return part < CAUTION_FACTOR ? part : CAUTION_FACTOR;
 }
 
-/* @again: the step before stalled as well. Return: whether the plan is to be changed because of it. */
+/* @again: another step stalled not long ago. Return: whether the plan is to be changed because of it. */
 static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 {
 	struct adapt *adapt = &cache->adapt;
@@ -404,10 +408,14 @@ static enum plan_reason drifted(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 	enum plan_reason reason = PLAN_REASON_NONE;
-	bool again = adapt->stalled;
+	bool again = adapt->stalled_ago < STALLS_RECENT;
 
 	merge(adapt);
 	adapt->stalled = has_stalled(cache);
+	if (adapt->stalled)
+		adapt->stalled_ago = 0;
+	else if (again)
+		adapt->stalled_ago++;
 	if (drives_drifted(cache))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (drift_of(&adapt->basis, &adapt->basis, true) > TIMELINE_DRIFT)
@@ -457,8 +465,10 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 	if (cache->count.steps > 0) /* before the first there was none */
 		count_step(cache);
 	spw_measure_step(&cache->measure);
-	if (!followed)
+	if (!followed) {
 		adapt->stalled = false;
+		adapt->stalled_ago = STALLS_RECENT;
+	}
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (!adapt->records || adapt->now.takes == 0)
 		return PLAN_REASON_NONE;

@@ -16,6 +16,7 @@
 #include "tests/unit/cache_sim.h"
 
 #define CALM_STEPS 20u /* of tensor/adapt.c */
+#define STALLS_RECENT 8u
 
 static const struct sim_model gpt = {.layers = 24, .tensors = 6, .len = 8192, .tensor_ns = 10000};
 #define GPT_LAYER_BYTES ((8 + 1 + 16 + 4 + 8 + 12) * 1024u)
@@ -80,21 +81,26 @@ static void test_caution_plans_for_less(void **state)
 	}
 }
 
-/* A step in which takes waited for @percent of it, as far as the cache can tell. */
-static void step_that_stalls(unsigned percent)
+/* A step in which takes waited for @percent of it, as far as the cache can tell; of a model that computes for so long. */
+static void step_of(const struct sim_model *model, unsigned percent)
 {
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, &gpt, 0);
+	sim_forward(&sim, model, 0);
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	sim_backward(&sim, &gpt, 0);
+	sim_backward(&sim, model, 0);
 	spw_cache_lock(sim.cache);
 	spw_record_wait_began(sim.cache, sim_clock());
 	spw_cache_unlock(sim.cache);
-	sim_advance(&sim, sim_clock() + 3 * gpt.layers * gpt.tensors * gpt.tensor_ns * percent / 100);
+	sim_advance(&sim, sim_clock() + 3 * model->layers * model->tensors * model->tensor_ns * percent / 100);
 	spw_cache_lock(sim.cache);
 	spw_record_wait_ended(sim.cache, sim_clock());
 	spw_cache_unlock(sim.cache);
 	spw_cache_step(sim.cache);
+}
+
+static void step_that_stalls(unsigned percent)
+{
+	step_of(&gpt, percent);
 }
 
 static unsigned steps_until_caution_is(unsigned percent)
@@ -141,6 +147,32 @@ static void test_a_second_stall_is_believed(void **state)
 	step_that_stalls(300);
 	assert_int_equal(sim_stats(&sim).plan_caution_percent, 30);
 	assert_true(steps_until_caution_is(100) >= CALM_STEPS);
+	sim_end(&sim);
+}
+
+/* A machine that is faster and slower from step to step: the timeline explains each stall, and no plan fits the next step. */
+static void test_stalls_that_come_back_are_believed(void **state)
+{
+	struct sim_model slower = gpt;
+	unsigned caution;
+
+	(void)state;
+	slower.tensor_ns = gpt.tensor_ns * 13 / 10;
+	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
+	steps(4);
+	step_of(&slower, 20);
+	assert_int_equal(sim_stats(&sim).plan_caution_percent, 100); /* the timeline changed */
+	for (unsigned i = 0; i < 6; i++)
+		step_of(&gpt, 0);
+	caution = (unsigned)sim_stats(&sim).plan_caution_percent; /* to be so much faster made it stall a little */
+	assert_in_range(caution, 90, 100);
+	step_of(&slower, 20);
+	assert_in_range(sim_stats(&sim).plan_caution_percent, caution * 100 / 132, caution * 100 / 128);
+	caution = (unsigned)sim_stats(&sim).plan_caution_percent;
+	for (unsigned i = 0; i < STALLS_RECENT; i++)
+		step_of(&slower, 0);
+	step_of(&gpt, 20); /* after so long it is the first again */
+	assert_int_equal(sim_stats(&sim).plan_caution_percent, caution);
 	sim_end(&sim);
 }
 
@@ -351,6 +383,7 @@ int main(void)
 		cmocka_unit_test(test_caution_plans_for_less),
 		cmocka_unit_test(test_daring_too_much_makes_it_rarer),
 		cmocka_unit_test(test_a_second_stall_is_believed),
+		cmocka_unit_test(test_stalls_that_come_back_are_believed),
 		cmocka_unit_test(test_a_budget_has_no_slack),
 		cmocka_unit_test(test_using_a_budget_again_too_early_makes_it_rarer),
 		cmocka_unit_test(test_left_in_the_backward_stage),
