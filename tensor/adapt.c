@@ -27,7 +27,7 @@
 #define CALM_STEPS      20u
 #define CALM_STEPS_MAX  1000u
 #define STALL_SHARE     0.01 /* of a step's compute: more is a stall to be planned away */
-#define STALLS_RECENT   8u /* two stalls within so many steps are no accident */
+#define STALLS_RECENT   8u   /* two stalls within so many steps are no accident */
 #define TIMELINE_DRIFT  0.05
 #define TIMELINE_CHANGE 0.2
 #define BANDWIDTH_DRIFT 0.1

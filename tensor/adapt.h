@@ -139,8 +139,8 @@ struct adapt {
 	uint64_t unmeasured;               /* steps in a row of plans that spill nothing */
 	bool stalled;                      /* the last step did */
 	uint32_t stalled_ago; /* so many steps by plans ended since one did; at most STALLS_RECENT: not lately */
-	bool dared;                        /* caution was lowered since it was last raised */
-	bool broke_off; /* the last step that followed its plan did not take all that the plan has taken */
+	bool dared;           /* caution was lowered since it was last raised */
+	bool broke_off;       /* the last step that followed its plan did not take all that the plan has taken */
 };
 
 /* ---- record.c ---- */

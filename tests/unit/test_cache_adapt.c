@@ -15,7 +15,7 @@
 
 #include "tests/unit/cache_sim.h"
 
-#define CALM_STEPS 20u /* of tensor/adapt.c */
+#define CALM_STEPS    20u /* of tensor/adapt.c */
 #define STALLS_RECENT 8u
 
 static const struct sim_model gpt = {.layers = 24, .tensors = 6, .len = 8192, .tensor_ns = 10000};
