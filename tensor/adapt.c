@@ -303,7 +303,7 @@ static struct spw_plan_drives believed_drives(const struct spw_cache *cache)
 	const struct spw_plan_drives *then = &cache->adapt.counted_on;
 	struct spw_plan_drives now = cache->measure.drives;
 
-	if (cache->adapt.stalled) {
+	if (cache->adapt.stalled_ago == 0) {
 		at_most(&now.write_bytes_per_second, then->write_bytes_per_second);
 		at_most(&now.read_bytes_per_second, then->read_bytes_per_second);
 		at_most(&now.mixed_bytes_per_second, then->mixed_bytes_per_second);
@@ -349,7 +349,7 @@ static double less_after_a_stall(const struct spw_cache *cache, bool again)
 static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 {
 	struct adapt *adapt = &cache->adapt;
-	bool stalled = adapt->stalled;
+	bool stalled = adapt->stalled_ago == 0;
 
 	adapt->calm = stalled ? 0 : adapt->calm + 1;
 	if (stalled && (!explained || again)) {
@@ -411,8 +411,7 @@ static enum plan_reason drifted(struct spw_cache *cache)
 	bool again = adapt->stalled_ago < STALLS_RECENT;
 
 	merge(adapt);
-	adapt->stalled = has_stalled(cache);
-	if (adapt->stalled)
+	if (has_stalled(cache))
 		adapt->stalled_ago = 0;
 	else if (again)
 		adapt->stalled_ago++;
@@ -465,10 +464,8 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 	if (cache->count.steps > 0) /* before the first there was none */
 		count_step(cache);
 	spw_measure_step(&cache->measure);
-	if (!followed) {
-		adapt->stalled = false;
+	if (!followed)
 		adapt->stalled_ago = STALLS_RECENT;
-	}
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (!adapt->records || adapt->now.takes == 0)
 		return PLAN_REASON_NONE;

@@ -137,8 +137,7 @@ struct adapt {
 	uint32_t below, below_needed;      /* steps within the budget; until less is left unplanned */
 	bool eased;                        /* less was, and no peak has been above the budget since */
 	uint64_t unmeasured;               /* steps in a row of plans that spill nothing */
-	bool stalled;                      /* the last step did */
-	uint32_t stalled_ago; /* so many steps by plans ended since one did; at most STALLS_RECENT: not lately */
+	uint32_t stalled_ago; /* steps by plans since one stalled; 0: the last did; at most STALLS_RECENT */
 	bool dared;           /* caution was lowered since it was last raised */
 	bool broke_off;       /* the last step that followed its plan did not take all that the plan has taken */
 };
