@@ -205,11 +205,11 @@ bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for
 
 .PHONY: bench-torch
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
-	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/torch.sh
+	@scripts/deps.sh build demo bench hooks && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/torch.sh
 
 .PHONY: bench-turns
 bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, step by step in turn; BENCH_OPTIONS=
-	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
+	@scripts/deps.sh build demo bench hooks && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
 
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
@@ -275,7 +275,7 @@ install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), 
 	@for dir in $(pydirs); do \
 		echo "install the Python package into $(DESTDIR)$$dir"; \
 		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
-		for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
+		for file in $(hooks_made) $(wildcard $(reader_made)); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
 	done
 	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install ./python'
 	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" != 0 ] || ! grep -qsxF '$(LIBDIR)' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf || ldconfig

@@ -28,8 +28,8 @@ mapfile -t files < <(all_files | grep -v '^tests/fuzz/corpus/')
 select_files() {
     printf '%s\n' "${files[@]}" | grep -E "$(IFS='|' && echo "$*")"
 }
-mapfile -t c_files < <(select_files '\.[ch]$')
-# What compiles everywhere: the fio engine needs fio's sources, the hooks Python's headers.
+mapfile -t c_files < <(select_files '\.([ch]|cpp)$')
+# What compiles everywhere: the fio engine needs fio's sources, the hooks Python's headers (and PyTorch's).
 mapfile -t c_sources < <(select_files '\.c$' | grep -v -e '^tools/fio_engine/' -e '^python/hooks/')
 mapfile -t shell_files < <(select_files '\.sh$' '^\.ci/run$' '^tests/vm/init$')
 mapfile -t python_files < <(select_files '\.py$' '^tests/(vm/)?run$' '^tests/vm/suite$')

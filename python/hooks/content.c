@@ -90,8 +90,7 @@ int version_check(const struct version *version, PyObject *shown)
 	return rc;
 }
 
-/* A tensor with the version counter of one, and with the memory, the type and the shape of another. */
-static PyObject *tensor_counted_by(PyObject *counter, PyObject *memory)
+PyObject *tensor_counted_by(PyObject *counter, PyObject *memory)
 {
 	PyObject *tensor = PyObject_CallOneArg(torch.detach, counter);
 
@@ -123,11 +122,9 @@ void version_part(struct version *version, PyObject *held, bool is_shown)
 	PyErr_Restore(type, value, traceback);
 }
 
-PyObject *version_lend(struct version *version, PyObject *memory)
+PyObject *version_lender(const struct version *version)
 {
-	if (!version->counter || torch.counted == Py_True)
-		return new_ref(memory);
-	return tensor_counted_by(version->counter, memory);
+	return torch.counted == Py_True ? NULL : version->counter;
 }
 
 static void record_dealloc(PyObject *object)
@@ -155,7 +152,7 @@ PyTypeObject record_type = {
 	.tp_dealloc = record_dealloc,
 };
 
-struct record *record_new(PyObject *storage, uint64_t key)
+struct record *record_new(struct seen *seen, uint64_t key)
 {
 	struct record *record = PyObject_New(struct record, &record_type);
 
@@ -164,7 +161,7 @@ struct record *record_new(PyObject *storage, uint64_t key)
 	record->key = key;
 	record->epochs = 0;
 	record->version = NULL;
-	record->weak = PyObject_CallOneArg(torch.weak_ref, storage);
+	record->weak = seen_storage_weak(seen);
 	if (!record->weak)
 		Py_CLEAR(record);
 	return record;

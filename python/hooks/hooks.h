@@ -7,8 +7,9 @@
  * tensor cache and back. What is rare (tensors of a device, recorded steps, lazily conjugated tensors, errors) is left
  * to spillway/torch.py, as is everything where this module could not be built.
  *
- * Nothing of PyTorch is compiled in: its methods are called as Python objects, and memory of the cache becomes a tensor
- * by way of DLPack, whose deleter may come from any thread, without the interpreter's lock.
+ * Nothing of PyTorch is compiled in: its methods are called as Python objects, unless reader.h has what is faster, and
+ * memory of the cache becomes a tensor by way of DLPack, whose deleter may come from any thread, without the interpreter's
+ * lock.
  *
  * Threads    The interpreter's lock guards all of this but the end of a lease, and struct lent, which is atomic.
  * Lifetime   A saved tensor holds its session. A lease holds only struct lent, which outlives the session.
@@ -29,6 +30,8 @@
 #include <string.h>
 
 #include <spillway/cache.h>
+
+#include "reader.h"
 
 /* ---- What is called (module.c) ---- */
 
@@ -65,6 +68,7 @@ struct names {
 /* A type of elements. What DLPack does not know goes as another of the same length, and is then viewed as what it is. */
 struct dtype {
 	PyObject *dtype;
+	int number; /* of PyTorch's own; -1: not known */
 	uint8_t itemsize, code, bits;
 	bool is_complex, is_viewed;
 };
@@ -72,9 +76,12 @@ struct dtype {
 extern struct library library;
 extern struct torch torch;
 extern struct names names;
+extern struct reader reader; /* all of it is NULL: there is none */
 
 /* The row of a tensor's type. NULL without an exception: none is known, as for quantized tensors. */
 const struct dtype *dtype_of(PyObject *tensor);
+/* The row of PyTorch's own number. NULL without an exception: none is known. */
+const struct dtype *dtype_of_number(int number);
 
 /* ---- Small helpers ---- */
 
@@ -119,11 +126,47 @@ static inline int to_bool(PyObject *object)
 	return is_true;
 }
 
+/* ---- Tensors (tensor.c) ---- */
+
 /* The version counter. */
-static inline int version_number(PyObject *tensor, int64_t *number)
-{
-	return to_int64(get(torch.version, tensor), number);
-}
+int version_number(PyObject *tensor, int64_t *number);
+/* The same, and the address of the first element. */
+int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
+
+/* What a save has to know of a tensor: read at once, or asked for in the order of these functions. Ended by seen_end(). */
+struct seen {
+	PyObject *tensor;          /* borrowed */
+	const struct dtype *dtype; /* of seen_passes_by() */
+	PyObject *identity;        /* of the storage, of seen_storage() */
+	PyObject *base;            /* what it is a view of, or None; of seen_base() */
+	bool is_read;
+	struct tensor_read read;
+	PyObject *storage, *shape, *stride; /* if it is not */
+};
+
+struct place {
+	int64_t offset; /* of the tensor in its storage, in elements */
+	uint64_t storage_address, storage_len_bytes;
+};
+
+/* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
+int seen_passes_by(struct seen *seen);
+/* Whether it is held as it is: _is_parameter() of torch.py says why. Return: 1; 0; -1 with an exception. */
+int seen_is_parameter(const struct seen *seen);
+/* A new reference: its memory and its version counter without its graph. */
+PyObject *seen_detached(const struct seen *seen);
+int seen_storage(struct seen *seen);
+/* A new reference: what holds the storage weakly, for free_weak_ref. */
+PyObject *seen_storage_weak(struct seen *seen);
+int seen_base(struct seen *seen);
+/* The number of dimensions; -1. No Python may run from here to seen_shape() and seen_place(). */
+Py_ssize_t seen_dims(struct seen *seen);
+/* @sizes: filled with sizes and strides, in elements */
+int seen_shape(const struct seen *seen, int64_t sizes[]);
+int seen_place(const struct seen *seen, struct place *place);
+/* The flags for conjugate and negative. */
+int seen_flags(const struct seen *seen, bool *conj, bool *neg);
+void seen_end(struct seen *seen);
 
 /* ---- Memory of the cache that tensors use (lent.c) ---- */
 
@@ -145,12 +188,19 @@ extern PyTypeObject lent_type;
 
 void lent_drop(struct lent *lent);
 void lent_user_ended(struct lent *lent);
+
+struct shape {
+	const struct dtype *dtype;
+	uint64_t len_bytes;   /* from its first element to the end of its last */
+	const int64_t *sizes; /* and strides, in elements */
+	Py_ssize_t dims;
+};
+
 /*
  * A tensor on the memory of a lease, which ends with it, and with it the use of @lent that began before the take. So it
- * does if there is no tensor. @sizes: and strides.
+ * does if there is no tensor. @counter: a tensor with whose version counter it counts, or NULL.
  */
-PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct dtype *dtype,
-		      const int64_t sizes[], Py_ssize_t dims);
+PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape, PyObject *counter);
 
 /* ---- Storages and their contents (content.c) ---- */
 
@@ -192,12 +242,14 @@ int version_check(const struct version *version, PyObject *shown);
 void version_watch(struct version *version, PyObject *held);
 /* The owner ends, and with it the memory of @held unless others were shown it; what counts stays. */
 void version_part(struct version *version, PyObject *held, bool is_shown);
-/* @memory, that was read back, as it is handed out. */
-PyObject *version_lend(struct version *version, PyObject *memory);
+/* Borrowed: with whose version counter memory that was read back is handed out. NULL: with one of its own. */
+PyObject *version_lender(const struct version *version);
+/* A tensor with the version counter of one, and with the memory, the type and the shape of another. */
+PyObject *tensor_counted_by(PyObject *counter, PyObject *memory);
 /* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
-struct record *record_new(PyObject *storage, uint64_t key);
+struct record *record_new(struct seen *seen, uint64_t key);
 /*
  * What the storage of @tensor holds now. Borrowed. In each step another one: memory that is filled anew between steps in
  * a way that PyTorch does not count, by NumPy perhaps, is not what a graph has that is left from before.
@@ -242,7 +294,7 @@ extern PyTypeObject session_type;
 /* NULL with the exception that says that it is closed. */
 struct spw_cache *session_cache(struct session *session);
 /* A new reference. */
-struct record *session_record(struct session *session, PyObject *storage, PyObject *identity);
+struct record *session_record(struct session *session, struct seen *seen);
 void session_drain(struct session *session);
 /* After short tensors were saved or used it is time for a drain now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);

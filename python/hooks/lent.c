@@ -90,15 +90,53 @@ static void lease_end(struct dl_managed *managed)
 	free(lease);
 }
 
-static struct lease *lease_new(struct lent *lent, const struct spw_taken *taken, const struct dtype *dtype,
-			       const int64_t sizes[], Py_ssize_t dims)
+static void lease_end_of(void *lease)
 {
-	struct lease *lease = malloc(sizeof(*lease) + 2 * (size_t)dims * sizeof(sizes[0]));
+	lease_end(lease);
+}
+
+/* @values: sizes and strides that it has place for */
+static struct lease *lease_new(struct lent *lent, const struct spw_taken *taken, size_t values)
+{
+	struct lease *lease = malloc(sizeof(*lease) + values * sizeof(lease->sizes[0]));
 
 	if (!lease) {
 		PyErr_NoMemory();
+		library.give_back(atomic_load(&lent->cache), taken->lease);
+		lent_user_ended(lent);
 		return NULL;
 	}
+	lease->lent = lent;
+	atomic_fetch_add(&lent->references, 1);
+	lease->number = taken->lease;
+	return lease;
+}
+
+static PyObject *tensor_by_reader(struct lent *lent, const struct spw_taken *taken, const struct shape *shape,
+				  PyObject *counter)
+{
+	struct lease *lease = lease_new(lent, taken, 0);
+	struct memory memory = {.address = (void *)(uintptr_t)taken->bytes,
+				.len_bytes = shape->len_bytes,
+				.sizes = shape->sizes,
+				.strides = shape->sizes + shape->dims,
+				.dims = shape->dims,
+				.type = shape->dtype->number,
+				.end = lease_end_of,
+				.context = lease};
+
+	return lease ? reader.lent(&memory, counter) : NULL;
+}
+
+static PyObject *tensor_by_dlpack(struct lent *lent, const struct spw_taken *taken, const struct shape *shape)
+{
+	const struct dtype *dtype = shape->dtype;
+	Py_ssize_t dims = shape->dims;
+	struct lease *lease = lease_new(lent, taken, 2 * (size_t)dims);
+	PyObject *capsule, *tensor, *viewed;
+
+	if (!lease)
+		return NULL;
 	lease->managed = (struct dl_managed){
 		.tensor.data = (void *)(uintptr_t)taken->bytes,
 		.tensor.device.type = DLPACK_CPU,
@@ -109,24 +147,7 @@ static struct lease *lease_new(struct lent *lent, const struct spw_taken *taken,
 		.context = lease,
 		.deleter = lease_end,
 	};
-	lease->lent = lent;
-	atomic_fetch_add(&lent->references, 1);
-	lease->number = taken->lease;
-	memcpy(lease->sizes, sizes, 2 * (size_t)dims * sizeof(sizes[0]));
-	return lease;
-}
-
-PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct dtype *dtype,
-		      const int64_t sizes[], Py_ssize_t dims)
-{
-	struct lease *lease = lease_new(lent, taken, dtype, sizes, dims);
-	PyObject *capsule, *tensor, *viewed;
-
-	if (!lease) {
-		library.give_back(atomic_load(&lent->cache), taken->lease);
-		lent_user_ended(lent);
-		return NULL;
-	}
+	memcpy(lease->sizes, shape->sizes, 2 * (size_t)dims * sizeof(lease->sizes[0]));
 	capsule = PyCapsule_New(&lease->managed, DLPACK_NAME, NULL);
 	tensor = capsule ? PyObject_CallOneArg(torch.from_dlpack, capsule) : NULL;
 	/* What has become a tensor has another name. */
@@ -139,6 +160,20 @@ PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const st
 		tensor = viewed;
 	}
 	return tensor;
+}
+
+PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape, PyObject *counter)
+{
+	PyObject *tensor, *counted;
+
+	if (reader.lent && shape->dtype->number >= 0)
+		return tensor_by_reader(lent, taken, shape, counter);
+	tensor = tensor_by_dlpack(lent, taken, shape);
+	if (!tensor || !counter)
+		return tensor;
+	counted = tensor_counted_by(counter, tensor);
+	Py_DECREF(tensor);
+	return counted;
 }
 
 /* ---- As an object of Python ---- */

@@ -41,6 +41,14 @@ const struct dtype *dtype_of(PyObject *tensor)
 	return NULL;
 }
 
+const struct dtype *dtype_of_number(int number)
+{
+	for (unsigned i = 0; i < dtype_count; i++)
+		if (dtypes[i].number == number)
+			return &dtypes[i];
+	return NULL;
+}
+
 static PyObject *unpack(PyObject *module, PyObject *packed)
 {
 	(void)module;
@@ -93,8 +101,8 @@ static int connect_dtypes(PyObject *list)
 		struct dtype *dtype = &dtypes[i];
 		int is_complex, is_viewed;
 
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Obbbpp", &dtype->dtype, &dtype->itemsize, &dtype->code,
-				      &dtype->bits, &is_complex, &is_viewed))
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Obbbppi", &dtype->dtype, &dtype->itemsize,
+				      &dtype->code, &dtype->bits, &is_complex, &is_viewed, &dtype->number))
 			return -1;
 		Py_INCREF(dtype->dtype);
 		dtype->is_complex = is_complex;
@@ -115,8 +123,31 @@ static PyObject *connect(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+static PyObject *read_with(PyObject *module, PyObject *calls)
+{
+	const struct reader *given = NULL;
+
+	(void)module;
+	if (calls != Py_None) {
+		given = PyCapsule_GetPointer(calls, READER_CAPSULE);
+		if (!given)
+			return NULL;
+	}
+	reader = given ? *given : (struct reader){0};
+	Py_RETURN_NONE;
+}
+
+static PyObject *reads(PyObject *module, PyObject *unused)
+{
+	(void)module;
+	(void)unused;
+	return PyBool_FromLong(reader.read != NULL);
+}
+
 static PyMethodDef functions[] = {
 	{"connect", connect, METH_VARARGS, "Once, before anything else: what is called."},
+	{"read_with", read_with, METH_O, "The calls of a reader, which knows the numbers of the types; None: ask."},
+	{"reads", reads, METH_NOARGS, "Whether tensors are read, not asked."},
 	{"unpack", unpack, METH_O, "What was saved: the hook."},
 	{NULL, NULL, 0, NULL},
 };

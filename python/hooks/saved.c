@@ -44,32 +44,14 @@ PyTypeObject kept_type = {
 	.tp_methods = kept_methods,
 };
 
-/* Whether it is held as it is: _is_parameter() of torch.py says why. Return: 1; 0; -1 with an exception. */
-static int is_parameter(PyObject *tensor)
+static PyObject *kept_new(const struct seen *seen)
 {
-	int rc = to_bool(get(torch.is_leaf, tensor));
-	PyObject *base;
-
-	if (rc <= 0)
-		return rc;
-	rc = to_bool(get(torch.requires_grad, tensor));
-	if (rc == 0 && (PyObject *)Py_TYPE(tensor) != torch.tensor_type)
-		rc = PyObject_IsInstance(tensor, torch.parameter_type);
-	if (rc <= 0)
-		return rc;
-	base = get(torch.base, tensor);
-	Py_XDECREF(base);
-	return base ? base == Py_None : -1;
-}
-
-static PyObject *kept_new(PyObject *tensor)
-{
-	int as_it_is = is_parameter(tensor);
+	int as_it_is = seen_is_parameter(seen);
 	struct kept *kept = as_it_is < 0 ? NULL : PyObject_New(struct kept, &kept_type);
 
 	if (!kept)
 		return NULL;
-	kept->tensor = as_it_is ? new_ref(tensor) : PyObject_CallOneArg(torch.detach, tensor);
+	kept->tensor = as_it_is ? new_ref(seen->tensor) : seen_detached(seen);
 	if (!kept->tensor || version_number(kept->tensor, &kept->version))
 		Py_CLEAR(kept);
 	return (PyObject *)kept;
@@ -163,16 +145,6 @@ static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
 	return tuple;
 }
 
-static int fill_from(int64_t values[], PyObject *tuple, Py_ssize_t count)
-{
-	for (Py_ssize_t i = 0; i < count; i++) {
-		values[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
-		if (values[i] == -1 && PyErr_Occurred())
-			return -1;
-	}
-	return 0;
-}
-
 /* The part of the storage that its elements lie in. Return: false: it has none, or they do not fit. */
 static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
 {
@@ -196,70 +168,19 @@ static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_
 }
 
 /* With sizes and strides alone. */
-static struct saved *saved_new(PyObject *tensor)
+static struct saved *saved_new(struct seen *seen)
 {
-	PyObject *shape = get(torch.shape, tensor), *stride = NULL;
-	struct saved *saved = NULL;
-	Py_ssize_t dims;
+	Py_ssize_t dims = seen_dims(seen);
+	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, &saved_type, 2 * dims);
 
-	if (!shape)
-		return NULL;
-	stride = PyObject_CallOneArg(torch.stride, tensor);
-	if (!stride)
-		goto end;
-	dims = PyTuple_GET_SIZE(shape);
-	if (PyTuple_GET_SIZE(stride) != dims) {
-		PyErr_SetString(PyExc_ValueError, "a tensor has as many strides as sizes");
-		goto end;
-	}
-	saved = PyObject_NewVar(struct saved, &saved_type, 2 * dims);
-	if (!saved)
-		goto end;
-	if (fill_from(saved->sizes, shape, dims) || fill_from(saved->sizes + dims, stride, dims)) {
+	if (saved && seen_shape(seen, saved->sizes)) {
 		PyObject_Free(saved);
 		saved = NULL;
 	}
-end:
-	Py_DECREF(shape);
-	Py_XDECREF(stride);
 	return saved;
 }
 
 /* ---- Saving ---- */
-
-/* Return: 1 the object has it; 0; -1 with an exception. */
-static int has(PyObject *object, PyObject *name)
-{
-	PyObject *value = NULL;
-	int rc;
-
-#if PY_VERSION_HEX >= 0x030D0000
-	rc = PyObject_GetOptionalAttr(object, name, &value);
-#else
-	rc = _PyObject_LookupAttr(object, name, &value);
-#endif
-	Py_XDECREF(value);
-	return rc;
-}
-
-/* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
-static int tensor_passes_by(PyObject *tensor, const struct dtype **dtype)
-{
-	int rc;
-
-	if ((PyObject *)Py_TYPE(tensor) != torch.tensor_type)
-		return 1;
-	rc = to_bool(get(torch.is_cpu, tensor));
-	if (rc <= 0)
-		return rc < 0 ? -1 : 1;
-	*dtype = dtype_of(tensor);
-	if (!*dtype)
-		return PyErr_Occurred() ? -1 : 1; /* quantized */
-	rc = to_bool(get(torch.is_leaf, tensor));
-	if (rc > 0)
-		rc = to_bool(get(torch.requires_grad, tensor));
-	return rc ? rc : has(tensor, names.mark);
-}
 
 /* A nested tensor has no sizes, one of vmap or a sparse one has no storage: PyTorch says so. What else is wrong shows on keeping it. */
 static bool passes_by_after_all(void)
@@ -270,26 +191,12 @@ static bool passes_by_after_all(void)
 	return true;
 }
 
-/* The flags for conjugate and negative. */
-static int saved_flags(struct saved *saved, PyObject *tensor)
-{
-	int conj = 0, neg = to_bool(PyObject_CallOneArg(torch.is_neg, tensor));
-
-	if (neg >= 0 && saved->dtype->is_complex)
-		conj = to_bool(PyObject_CallOneArg(torch.is_conj, tensor));
-	if (neg < 0 || conj < 0)
-		return -1;
-	saved->conj = conj;
-	saved->neg = neg;
-	return 0;
-}
-
 /* Its memory without its graph, and without the flags. */
-static PyObject *plain_of(const struct saved *saved, PyObject *tensor)
+static PyObject *plain_of(const struct saved *saved, const struct seen *seen)
 {
 	if (saved->conj || saved->neg)
-		return PyObject_CallFunction(torch.plain, "Oii", tensor, saved->conj, saved->neg);
-	return PyObject_CallOneArg(torch.detach, tensor);
+		return PyObject_CallFunction(torch.plain, "Oii", seen->tensor, saved->conj, saved->neg);
+	return seen_detached(seen);
 }
 
 /* Whether a tensor that others are views of is a part of its storage only. Return: 1; 0; -1 with an exception. */
@@ -314,53 +221,43 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
  *
  * Return: 1; 0; -1 with an exception.
  */
-static int is_kept_as_it_is(const struct saved *saved, PyObject *tensor, uint64_t storage_len_bytes)
+static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen, uint64_t storage_len_bytes)
 {
-	PyObject *base;
-	int rc = 1;
-
 	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
 		return 0;
-	base = get(torch.base, tensor);
-	if (!base)
-		return -1;
-	if (base != Py_None)
-		rc = saved->len_bytes < storage_len_bytes ? is_part(base, storage_len_bytes) : 0;
-	Py_DECREF(base);
-	return rc;
+	if (seen->base == Py_None)
+		return 1;
+	return saved->len_bytes < storage_len_bytes ? is_part(seen->base, storage_len_bytes) : 0;
 }
 
 /* What the cache asks for: the storage as it is now. Return: 0; 1 the caller has to keep it; -1 with an exception. */
-static int offer_fill(struct spw_offer *offer, struct saved *saved, PyObject *tensor, PyObject *storage)
+static int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 {
-	uint64_t address, len_bytes;
-	int64_t offset;
+	struct place place;
 	int kept;
 
-	if (to_int64(PyObject_CallOneArg(torch.storage_offset, tensor), &offset) ||
-	    to_uint64(PyObject_CallOneArg(torch.nbytes, storage), &len_bytes) ||
-	    to_uint64(PyObject_CallOneArg(torch.data_ptr, storage), &address))
+	if (seen_place(seen, &place))
 		return -1;
-	if (!saved_measure(saved, offset, len_bytes))
+	if (!saved_measure(saved, place.offset, place.storage_len_bytes))
 		return 1;
-	kept = is_kept_as_it_is(saved, tensor, len_bytes);
+	kept = is_kept_as_it_is(saved, seen, place.storage_len_bytes);
 	if (kept)
 		return kept;
 	offer->storage_version = saved->version->epoch;
-	offer->storage_bytes = (const void *)(uintptr_t)address;
-	offer->storage_len_bytes = len_bytes;
+	offer->storage_bytes = (const void *)(uintptr_t)place.storage_address;
+	offer->storage_len_bytes = place.storage_len_bytes;
 	offer->offset_bytes = saved->offset_bytes;
 	offer->len_bytes = saved->len_bytes;
-	return 0;
+	return seen_flags(seen, &saved->conj, &saved->neg);
 }
 
 /*
  * The cache reads the memory: what holds it until then must not be the tensor, which holds the graph. Another thread may run
  * while this one detaches, and the cache be done.
  */
-static int offer_hold(struct session *session, struct saved *saved, PyObject *tensor, bool is_written)
+static int offer_hold(struct session *session, struct saved *saved, const struct seen *seen, bool is_written)
 {
-	PyObject *held = plain_of(saved, tensor);
+	PyObject *held = plain_of(saved, seen);
 
 	if (!held)
 		return -1;
@@ -377,7 +274,7 @@ static int offer_hold(struct session *session, struct saved *saved, PyObject *te
  *
  * Return: 0; 1 the cache does not take it; -1 with an exception.
  */
-static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, PyObject *tensor,
+static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, const struct seen *seen,
 		      struct record *record)
 {
 	struct spw_cache *cache;
@@ -389,7 +286,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
-	offer->owner = owner_add(session, tensor, saved->version, record,
+	offer->owner = owner_add(session, seen->tensor, saved->version, record,
 				 (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes);
 	if (offer->owner == 0)
 		return -1;
@@ -400,44 +297,40 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 		return result < 0;
 	}
 	saved->token = offer->owner;
-	return offer_hold(session, saved, tensor, result == SPW_OFFER_SPILL);
+	return offer_hold(session, saved, seen, result == SPW_OFFER_SPILL);
 }
 
 /* Its content and its shape; not known to the cache yet. */
-static struct saved *saved_of(struct session *session, PyObject *tensor, const struct dtype *dtype,
-			      struct record *record)
+static struct saved *saved_of(struct session *session, struct seen *seen, struct record *record)
 {
-	struct version *version = record_version(record, tensor, session->steps);
-	struct saved *saved = version ? saved_new(tensor) : NULL;
+	struct version *version = record_version(record, seen->tensor, session->steps);
+	struct saved *saved = version ? saved_new(seen) : NULL;
 
 	if (!saved)
 		return NULL;
 	saved->session = new_ref(session);
 	saved->version = version_hold(version);
-	saved->dtype = dtype;
+	saved->dtype = seen->dtype;
 	saved->id = saved->token = 0;
 	saved->borrowed = NULL;
 	return saved;
 }
 
 /* Return: a saved tensor; None if the caller has to keep it; NULL with an exception. */
-static PyObject *session_offer(struct session *session, PyObject *tensor, const struct dtype *dtype, PyObject *storage,
-			       PyObject *identity)
+static PyObject *session_offer(struct session *session, struct seen *seen)
 {
-	struct record *record = session_record(session, storage, identity);
-	struct saved *saved = record ? saved_of(session, tensor, dtype, record) : NULL;
+	struct record *record = session_record(session, seen);
+	struct saved *saved = record ? saved_of(session, seen, record) : NULL;
 	struct spw_offer offer = {.storage_key = record ? record->key : 0};
 	int rc = -1;
 
 	if (saved)
-		rc = offer_fill(&offer, saved, tensor, storage);
+		rc = offer_fill(&offer, saved, seen);
 	else if (passes_by_after_all())
 		rc = 1;
-	if (rc == 0)
-		rc = saved_flags(saved, tensor);
 	if (rc == 0) {
 		session_drain_at_times(session, saved->len_bytes);
-		rc = offer_make(session, saved, &offer, tensor, record);
+		rc = offer_make(session, saved, &offer, seen, record);
 	}
 	Py_XDECREF(record);
 	if (rc == 0)
@@ -447,45 +340,45 @@ static PyObject *session_offer(struct session *session, PyObject *tensor, const 
 }
 
 /*
- * A view of a parameter, or of another subclass, whose memory is not what was known when the model was entered: FSDP takes it
- * away and fills it again behind everybody's back. Return: 1; 0; -1 with an exception.
+ * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was known when the model
+ * was entered: FSDP takes it away and fills it again behind everybody's back. Return: 1; 0; -1 with an exception.
  */
-static int is_part_of_subclass(PyObject *tensor)
+static int is_excluded(const struct session *session, struct seen *seen)
 {
-	PyObject *base = get(torch.base, tensor);
-	int rc = base && base != Py_None && (PyObject *)Py_TYPE(base) != torch.tensor_type;
+	int rc = PySet_Contains(session->excluded, seen->identity);
 
-	Py_XDECREF(base);
-	return base ? rc : -1;
+	if (rc)
+		return rc;
+	if (seen_base(seen))
+		return -1;
+	return seen->base != Py_None && (PyObject *)Py_TYPE(seen->base) != torch.tensor_type;
+}
+
+static PyObject *save(struct session *session, struct seen *seen)
+{
+	PyObject *packed = NULL;
+	int passes = seen_passes_by(seen);
+
+	if (passes == 0) {
+		passes = seen_storage(seen) ? -1 : is_excluded(session, seen);
+		if (passes < 0 && !seen->identity && passes_by_after_all())
+			passes = 1;
+	}
+	if (passes == 0)
+		packed = session_offer(session, seen);
+	if (packed == Py_None) {
+		Py_CLEAR(packed);
+		passes = 1;
+	}
+	return passes > 0 ? kept_new(seen) : packed;
 }
 
 PyObject *session_save(PyObject *object, PyObject *tensor)
 {
-	struct session *session = (struct session *)object;
-	PyObject *storage, *identity = NULL, *packed = NULL;
-	const struct dtype *dtype;
-	int passes = tensor_passes_by(tensor, &dtype);
+	struct seen seen = {.tensor = tensor};
+	PyObject *packed = save((struct session *)object, &seen);
 
-	if (passes)
-		return passes < 0 ? NULL : kept_new(tensor);
-	storage = PyObject_CallOneArg(torch.storage, tensor);
-	if (!storage)
-		return passes_by_after_all() ? kept_new(tensor) : NULL;
-	identity = get(torch.cdata, storage);
-	if (identity)
-		passes = PySet_Contains(session->excluded, identity);
-	if (identity && passes == 0)
-		passes = is_part_of_subclass(tensor);
-	if (!identity || passes < 0)
-		goto end;
-	packed = passes ? new_ref(Py_None) : session_offer(session, tensor, dtype, storage, identity);
-	if (packed == Py_None) {
-		Py_DECREF(packed);
-		packed = kept_new(tensor);
-	}
-end:
-	Py_XDECREF(identity);
-	Py_DECREF(storage);
+	seen_end(&seen);
 	return packed;
 }
 
@@ -548,10 +441,10 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 /* The use that take began ends with the last tensor on the memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
-	PyObject *memory = lent_tensor(saved->session->lent, taken, saved->dtype, saved->sizes, saved_dims(saved));
-	PyObject *tensor = memory ? version_lend(saved->version, memory) : NULL, *flagged;
+	struct shape shape = {
+		.dtype = saved->dtype, .len_bytes = saved->len_bytes, .sizes = saved->sizes, .dims = saved_dims(saved)};
+	PyObject *tensor = lent_tensor(saved->session->lent, taken, &shape, version_lender(saved->version)), *flagged;
 
-	Py_XDECREF(memory);
 	if (!tensor || (!saved->conj && !saved->neg))
 		return tensor;
 	flagged = PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj, saved->neg);

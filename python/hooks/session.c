@@ -115,8 +115,7 @@ static void owner_mark(const struct owner *owner)
 	uint64_t address;
 	int64_t number;
 
-	if (version_number(owner->tensor, &number) ||
-	    to_uint64(PyObject_CallOneArg(torch.address, owner->tensor), &address)) {
+	if (tensor_state(owner->tensor, &number, &address)) {
 		PyErr_Clear();
 		owner->version->modified = true;
 		return;
@@ -192,17 +191,17 @@ static int session_prune(struct session *session)
 	return 0;
 }
 
-struct record *session_record(struct session *session, PyObject *storage, PyObject *identity)
+struct record *session_record(struct session *session, struct seen *seen)
 {
-	PyObject *found = PyDict_GetItemWithError(session->records, identity);
+	PyObject *found = PyDict_GetItemWithError(session->records, seen->identity);
 	struct record *record;
 
 	if (found)
 		return new_ref(found);
 	if (PyErr_Occurred() || (PyDict_GET_SIZE(session->records) >= session->prune_at && session_prune(session)))
 		return NULL;
-	record = record_new(storage, ++session->serial);
-	if (record && PyDict_SetItem(session->records, identity, (PyObject *)record))
+	record = record_new(seen, ++session->serial);
+	if (record && PyDict_SetItem(session->records, seen->identity, (PyObject *)record))
 		Py_CLEAR(record);
 	return record;
 }

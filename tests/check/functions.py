@@ -71,7 +71,7 @@ def main():
     for path in sys.argv[1:]:
         with open(path, encoding="utf-8") as file:
             source = file.read()
-        find = functions_of_c if path.endswith((".c", ".h")) else functions_of_python
+        find = functions_of_c if path.endswith((".c", ".h", ".cpp")) else functions_of_python
         lengths += [(last - first + 1, path, first, name) for name, first, last in find(source)]
     if not lengths:
         print("no function found")

@@ -22,12 +22,12 @@ import spillway  # noqa: E402
 
 
 # What is tested with the hooks in C and with those in Python, which do the same; all else with those in C, if they are built.
-BOTH_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls", "test_tensors")
+EVERY_KIND_OF_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls", "test_tensors")
 
 
 def pytest_generate_tests(metafunc):
-    if metafunc.module.__name__ in BOTH_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
-        metafunc.parametrize("hooks", ["c", "python"], indirect=True)
+    if metafunc.module.__name__ in EVERY_KIND_OF_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
+        metafunc.parametrize("hooks", ["direct", "c", "python"], indirect=True)
 
 
 @pytest.fixture(autouse=True)  # and so before what makes an offload context
@@ -41,6 +41,13 @@ def hooks(request, monkeypatch):
         monkeypatch.setattr(spillway.torch, "_hooks", None)
     elif spillway.torch._hooks is None:
         pytest.skip("the hooks in C are not built: no headers of this Python (python3-dev)")
+    elif spillway._native.reader is None:
+        if which == "direct":
+            pytest.skip("what reads tensors is not built: no headers of this PyTorch (libtorch-dev, pybind11-dev)")
+    elif which == "c":
+        module, calls = spillway.torch._hooks, spillway._native.reader.calls
+        module.read_with(None)
+        request.addfinalizer(lambda: module.read_with(calls))
 
 
 @pytest.fixture

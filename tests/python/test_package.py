@@ -68,6 +68,15 @@ def test_a_library_that_is_built_is_taken_along(installed, folder):
     assert done.stdout.strip() == str(site / "spillway/libspillway.so"), done.stderr
 
 
+def test_the_hooks_are_built_that_there_are_headers_for(installed, folder):
+    shutil.copytree(ROOT / "include", folder / "source/include")
+    site = install(folder)
+    built = {module.__name__.split(".")[1] for module in (spillway.torch._hooks, spillway._native.reader) if module is not None}
+    assert {path.name.split(".")[0] for path in (site / "spillway").glob("_*.so")} == built
+    done = run(site, SPILLWAY_LIBRARY=os.environ["SPILLWAY_LIBRARY"], SPILLWAY_HOOKS=spillway._native.in_use)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
 def test_the_library_is_found_by_pkg_config(installed, folder):
     libdir = folder / "lib"

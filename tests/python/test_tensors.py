@@ -70,8 +70,7 @@ def test_bits(off, dtype, kind, stored):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bits_by_the_hooks_in_python(store, monkeypatch, kind):
-    monkeypatch.setattr(spillway.torch, "_hooks", None)
+def test_bits_by_each_kind_of_hooks(store, kind):
     off = spillway.torch.offload(Nothing(), store, min_bytes=1)
     for dtype in (torch.float32, torch.bool):
         for stored in (True, False):
@@ -108,7 +107,9 @@ def test_lazy_views(off, make, stored):
 
 
 def test_the_hooks_meant_are_those_tested(off, request):
-    assert isinstance(off._session, spillway.torch._FastSession) == (request.node.callspec.params["hooks"] == "c")
+    hooks, torch_module = request.node.callspec.params["hooks"], spillway.torch
+    assert isinstance(off._session, torch_module._FastSession) == (hooks in ("direct", "c"))
+    assert hooks == "python" or torch_module._hooks.reads() == (hooks == "direct")
 
 
 def test_views_of_one_storage_are_stored_once(off):

@@ -138,15 +138,9 @@ copy_tree() {
     fi | tar -C "$folder/src" --no-same-owner -x -f -
 }
 
-# By the project's own list of packages, and Python's headers for the hooks in C, PyTorch's for what torch.compile makes.
+# By the project's own list of packages.
 install_packages() {
-    local extra=(python3-dev libtorch-dev)
     enter /src/scripts/deps.sh build test || die "$suite: packages are missing"
-    say APT "${extra[*]}"
-    enter apt-get install -q -y --no-install-recommends "${extra[@]}" >"$folder.log" 2>&1 </dev/null || {
-        tail -n 5 "$folder.log" >&2
-        die "$suite: apt-get could not install ${extra[*]}"
-    }
     enter apt-get clean
 }
 
