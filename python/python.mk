@@ -32,7 +32,12 @@ reader_flags = -O2 -fPIC -shared -Wall -Wextra -Wconversion -Werror -fvisibility
 	-isystem $(firstword $(reader_torch))/include -isystem $(firstword $(reader_torch))/include/torch/csrc/api/include \
 	-isystem $(hooks_headers) -DSPW_TORCH='"$(lastword $(reader_torch))"' -L$(firstword $(reader_torch))/lib
 
-$(BUILD)/_reader%: python/hooks/reader.cpp python/hooks/reader.h include/spillway/error.h $(BUILD)/flags
+# Changes when PyTorch does.
+$(BUILD)/torch: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CXX) $(reader_found)' | cmp -s - $@ || echo '$(CXX) $(reader_found)' > $@
+
+$(BUILD)/_reader%: python/hooks/reader.cpp python/hooks/reader.h include/spillway/error.h $(BUILD)/torch
 	$(call say,CXX,$@)
 	$(q)$(CXX) $(reader_flags) -o $@ $< -lc10 -ltorch_cpu -ltorch_python 2>$@.log && rm -f $@.log || { rm -f $@; \
 		echo "NOTE: the hooks will ask tensors attribute by attribute: PyTorch $(lastword $(reader_torch)) and $< do not fit ($@.log):"; \

@@ -109,7 +109,7 @@ static PyObject *reader_lent(const struct memory *memory, PyObject *counter)
 {
 	HANDLE_TH_ERRORS
 	c10::DataPtr address(memory->address, memory->context, memory->end, c10::Device(c10::DeviceType::CPU));
-	c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(memory->len_bytes),
+	c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(memory->len_bytes),
 			     std::move(address), nullptr, false);
 	auto type = c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(memory->type));
 	auto tensor = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
