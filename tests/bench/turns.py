@@ -29,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
+from spillway.bench import blas  # noqa: E402
 from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
 from spillway.bench.standstill import notes  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
@@ -211,11 +212,12 @@ def throttled_table(models, args):
                "| {median:.3f} ({least:.3f}-{most:.3f}) |".format(**slow["of_keep"]))
 
 
-def table_of(models, args):
+def table_of(models, args, kernels=""):
     lines = [
         "# Step times in turns", "",
         f"{args.steps} steps of each mode in turn, {args.layers} layers, hidden {args.hidden}"
-        + (", all under `spillway run`" if args.run else "") + f"; the first {UNTIMED} turns are left out. Medians, least and most.", "",
+        + (", all under `spillway run`" if args.run else "") + f"; the first {UNTIMED} turns are left out. Medians, least and most."
+        + (f" OpenBLAS's kernels for {kernels}." if kernels else ""), "",
         "| model | spillway of keep | spillway of recompute | recompute without what it computes twice | recompute of keep | losses, gradients |",
         "|---|---|---|---|---|---|",
     ]
@@ -249,19 +251,19 @@ def main():
         parser.error(f"--steps must be more than {UNTIMED}")
     if args.throttle is not None and args.throttle <= 0:
         parser.error("--throttle takes a share above 0")
-    models = []
+    models, kernels = [], blas.choose()
     os.makedirs(args.out, exist_ok=True)
     try:
         for model in args.models.split(","):
             models.append(measure(args, model))
             Path(args.out, "turns.json").write_text(json.dumps(models, indent=1) + "\n", encoding="utf-8")
-            Path(args.out, "turns.md").write_text(table_of(models, args), encoding="utf-8")
+            Path(args.out, "turns.md").write_text(table_of(models, args, kernels), encoding="utf-8")
     except RuntimeError as error:
         sys.exit(f"turns: {error}")
     except KeyboardInterrupt:
         return 130
     finally:
-        print(table_of(models, args))
+        print(table_of(models, args, kernels))
     return 0 if all(is_identical(model) for model in models) else 1
 
 

@@ -19,12 +19,19 @@ import spillway
 from conftest import BUILD, ROOT
 from spillway import _native
 from spillway.bench import __main__ as bench
-from spillway.bench import hooks, report, standstill, throttle
+from spillway.bench import blas, hooks, report, standstill, throttle
 from spillway.demo.ending import later
 
 COMMAND = BUILD / "spillway"
 TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1", "--threads", "1", "--drive-bytes",
         str(64 << 20)]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """The bench sets this for the processes that it starts; not for those of other tests."""
+    monkeypatch.delenv(blas.NAME, raising=False)
+
 
 # In place of an example: no PyTorch, numbers that tell what it was asked for.
 STAND_IN = """
@@ -536,6 +543,35 @@ def test_a_tiny_matrix_of_the_examples(folder):
     assert status == 0 and [run["mode"] for run in found["runs"]] == ["keep", "spillway"]
     assert found["runs"][0]["losses_hex"] == found["runs"][1]["losses_hex"]
     assert found["runs"][1]["cache"]["steps"] == 2
+
+
+AVX512 = "flags\t\t: fpu sse2 avx fma avx2 avx512f avx512cd avx512bw avx512dq avx512vl\nbugs\t\t:\n"
+
+
+@pytest.mark.parametrize("kernels, flags, instead", [
+    ("Prescott", AVX512, "SkylakeX"), ("Nehalem", AVX512, "SkylakeX"), ("Prescott", AVX512.replace("avx512bw ", ""), "Haswell"),
+    ("Prescott", "flags\t: sse2\n", None), ("Prescott", "", None), ("SkylakeX", AVX512, None), ("Zen", AVX512, None), (None, AVX512, None)])
+def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys, kernels, flags, instead):
+    assert blas.better(kernels, flags) == instead
+    monkeypatch.setattr(blas, "chosen", lambda: kernels)
+    monkeypatch.setattr(blas, "better", lambda *_: instead)
+    monkeypatch.setenv(blas.NAME, "Zen")
+    assert blas.choose() == ("Zen" if kernels else "")  # what the environment says is left
+    monkeypatch.delenv(blas.NAME)
+    assert blas.choose() == (instead or kernels or "")
+    assert os.environ.get(blas.NAME) == instead
+    assert (f"{blas.NAME}={instead} for all modes" in capsys.readouterr().err) == (instead is not None)
+
+
+def test_kernels_are_told():
+    """Of this process, if it has OpenBLAS."""
+    with open("/proc/self/maps") as file:
+        has_openblas = "/libopenblas" in file.read()
+    assert (blas.chosen() is not None) == has_openblas
+    if has_openblas:
+        done = subprocess.run([sys.executable, "-c", "import torch; from spillway.bench import blas; print(blas.chosen())"], text=True,
+                              capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python"), blas.NAME: "Nehalem"})
+        assert done.stdout == "Nehalem\n", done.stderr
 
 
 def test_time_in_hooks(drives, monkeypatch, capsys):

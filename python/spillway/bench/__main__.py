@@ -35,6 +35,7 @@ import torch
 import spillway
 
 from .. import _library
+from . import blas
 from ..demo.data import collect_text
 from ..demo.ending import exits_on, later
 from .report import GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
@@ -357,14 +358,14 @@ def document_of(args: argparse.Namespace) -> Dict[str, Any]:
     :raises RuntimeError: it was of something else
     """
     shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}"
-    fresh = {"torch": torch.__version__, "threads": args.threads, "shape": shape}
+    fresh = {"torch": torch.__version__, "threads": args.threads, "shape": shape, "blas": blas.choose()}
     path = args.out / RESULTS
     if not args.resume or not path.exists():
         return {**fresh, "rounds": args.rounds, "complete": False, "planned": 0, "runs": []}
     document = json.loads(path.read_text())
     for name, value in fresh.items():
-        if document[name] != value:
-            raise RuntimeError(f"{path} cannot be resumed: its {name} is {document[name]}, not {value}")
+        if document.get(name) != value:
+            raise RuntimeError(f"{path} cannot be resumed: its {name} is {document.get(name)}, not {value}")
     document["rounds"] = max(args.rounds, document["rounds"])
     return document
 

@@ -267,7 +267,8 @@ def markdown(document: Dict[str, Any], charts: List[Path]) -> str:
     """The report of what was done; ``document`` as it is in the JSON file."""
     runs = document["runs"]
     cells = summarize(runs)
-    lines = ["# spillway.bench", "", f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}, {document['rounds']} rounds"]
+    kernels = f", OpenBLAS's kernels for {document['blas']}" if document.get("blas") else ""
+    lines = ["# spillway.bench", "", f"PyTorch {document['torch']}{kernels}, {document['threads']} threads, {document['shape']}, {document['rounds']} rounds"]
     if not document["complete"]:
         lines.append(f"\n**Not complete: {len(runs)} of {document['planned']} runs were done.**")
     wrong, single = differing(runs), alone(runs)
