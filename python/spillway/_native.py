@@ -176,11 +176,11 @@ def _take_reader(wanted: str) -> None:
         module = _of_this_version(_found("_reader"))
         if module.TORCH != torch.__version__:
             raise ImportError(f"{module.__file__} was built for PyTorch {module.TORCH}, this is {torch.__version__}")
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             module.learn(torch.zeros(1, device="cpu", requires_grad=True))
             _check_reading(module)
         reader = module
-    except (ImportError, AttributeError, TypeError) as error:
+    except (ImportError, AttributeError, TypeError, RuntimeError) as error:  # in modes that tensors are made otherwise in, whatever PyTorch says
         if wanted == "direct":
             raise ImportError(f"tensors cannot be read: {error}") from error
         _log.info("the hooks on saved tensors ask a tensor attribute by attribute, which takes longer than reading it: %s", error)

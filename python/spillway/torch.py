@@ -69,7 +69,8 @@ _SPILLED = ("cpu", "cuda")  # devices whose tensors spill
 _STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 
-_NOTHING = torch.empty(0)
+with torch.inference_mode(False):  # whatever this is imported in
+    _NOTHING = torch.empty(0)
 
 
 def _counted_by(counter: Tensor, memory: Tensor) -> Tensor:
@@ -82,8 +83,9 @@ def _counted_by(counter: Tensor, memory: Tensor) -> Tensor:
 def _autograd_counts() -> bool:
     """Whether autograd counts changes of what a hook hands out with those of what was saved, whatever was handed out: so up to
     PyTorch 2.4 (its issue 128611)."""
-    other = torch.zeros(1).add_(1)
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other):
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other)
+    with torch.inference_mode(False), torch.enable_grad(), hooks:
+        other = torch.zeros(1).add_(1)
         node = torch.zeros(1, requires_grad=True).sin().grad_fn
         return bool(node._saved_self._version != other._version)  # type: ignore[union-attr]
 

@@ -59,6 +59,13 @@ def test_where_there_are_headers_tensors_are_read():
     assert which(os.environ["SPILLWAY_LIBRARY"], SPILLWAY_HOOKS="").stdout == "direct\n"
 
 
+def test_it_may_be_imported_in_inference():
+    program = "import torch\nwith torch.inference_mode():\n    import spillway.torch\nprint(spillway._native.in_use, spillway.torch._COUNTED)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    assert done.stdout.split() == [spillway._native.in_use, str(spillway.torch._COUNTED)], done.stderr
+
+
 def test_a_word_that_is_none():
     done = which(os.environ["SPILLWAY_LIBRARY"], SPILLWAY_HOOKS="fortran")
     assert done.returncode != 0 and "SPILLWAY_HOOKS=fortran" in done.stderr
