@@ -6,6 +6,7 @@ ifeq ($(origin CC),default)
 CC       := gcc
 endif
 CFLAGS   ?= -O2 -g
+LDFLAGS  ?=
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 DESTDIR  ?=
@@ -21,6 +22,13 @@ sanitize  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -
 # What a sanitizer puts in makes gcc warn of code that nobody wrote: shown, but no error.
 warnings  := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes $(if $(SANITIZE),,-Werror)
 cflags    := -std=gnu17 -D_GNU_SOURCE -Iinclude -I. -fPIC -fvisibility=hidden $(warnings) -MMD -MP $(sanitize)
+# Checks that cost next to nothing, in all that is compiled; those of libc's calls need the optimizer, and would hide calls from a
+# sanitizer. Other levels of it are for CFLAGS to choose.
+optimized := $(filter-out -O0,$(lastword $(filter -O%,$(CFLAGS))))
+fortify   := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+harden    := -fstack-protector-strong $(if $(or $(SANITIZE),$(FUZZER),$(findstring _FORTIFY_SOURCE,$(CFLAGS))),,$(if $(optimized),$(fortify)))
+# And in all that is linked: what the loader has filled in can no longer be changed.
+ldflags   := -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
 # What the cache calls goes by way of tools/replay_drive.c, which may stand in for drives and time.
@@ -50,14 +58,14 @@ all: $(BUILD)/libspillway.so $(BUILD)/libspillway.a $(BUILD)/spillway ## build t
 # Other flags or another compiler: compile again.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(cflags) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(cflags) $(CFLAGS)' > $@
+	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(ldflags)' | cmp -s - $@ || echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(ldflags)' > $@
 .PHONY: FORCE
 FORCE:
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(q)$(CC) $(cflags) $(CFLAGS) -c $< -o $@
+	$(q)$(CC) $(cflags) $(harden) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/libspillway.a: $(lib_obj)
 	$(call say,AR,$@)
@@ -65,7 +73,7 @@ $(BUILD)/libspillway.a: $(lib_obj)
 
 $(BUILD)/libspillway.so.$(SOMAJOR): $(lib_obj) spillway.map
 	$(call say,LD,$@)
-	$(q)$(CC) -shared $(sanitize) $(CFLAGS) -Wl,-soname,libspillway.so.$(SOMAJOR) \
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) -Wl,-soname,libspillway.so.$(SOMAJOR) \
 		-Wl,--version-script=spillway.map $(if $(SANITIZE),,-Wl$(comma)-z$(comma)defs) -o $@ $(lib_obj) $(lib_libs)
 
 $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
@@ -73,7 +81,7 @@ $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
 
 $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(wrapped_in_tool:%=-Wl$(comma)--wrap=%) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(wrapped_in_tool:%=-Wl$(comma)--wrap=%) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util alloc */`, the objects of those folders only: so
@@ -86,13 +94,16 @@ link_lines := $(if $(test_src),$(shell awk '/^\/\* link: .* \*\/$$/ { for (i = 3
 linked      = $(patsubst $(1):%,%,$(filter $(1):%,$(link_lines)))
 # And with `/* wrap: malloc pread */` the library's calls of those functions lead to the test's __wrap_malloc() and so on.
 wrap_lines := $(if $(test_src),$(shell awk '/^\/\* wrap: .* \*\/$$/ { for (i = 3; i < NF; i++) print FILENAME ":" $$i }' $(test_src)))
-wrapped     = $(patsubst $(1):%,-Wl$(comma)--wrap=%,$(filter $(1):%,$(wrap_lines)))
+wrapped     = $(foreach name,$(patsubst $(1):%,%,$(filter $(1):%,$(wrap_lines))),-Wl$(comma)--wrap=$(name) $(checked_$(name)))
+# Where its calls are checked, libc's headers call these by another name; what follows the arguments that both have does not matter.
+checked_open     := -Wl,--wrap=__open_2,--defsym=__wrap___open_2=__wrap_open
+checked_realpath := -Wl,--wrap=__realpath_chk,--defsym=__wrap___realpath_chk=__wrap_realpath
 link_what   = $(if $(call linked,$(1)),$(foreach folder,$(call linked,$(1)),$(filter $(BUILD)/$(folder)/% $(BUILD)/$(folder).o,$(lib_obj) $(tool_obj))),$(BUILD)/libspillway.a)
 
 define test_rule
 $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(call link_what,$(1))
 	$$(call say,LD,$$@)
-	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $(call wrapped,$(1)) -o $$@ $$^ $$(test_libs)
+	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $$(ldflags) $(call wrapped,$(1)) -o $$@ $$^ $$(test_libs)
 endef
 $(foreach src,$(test_src),$(eval $(call test_rule,$(src))))
 
@@ -100,7 +111,7 @@ $(foreach src,$(test_src),$(eval $(call test_rule,$(src))))
 define fuzz_rule
 $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(if $(FUZZER),,$(BUILD)/tests/fuzz/regress.o) $(call link_what,$(1))
 	$$(call say,LD,$$@)
-	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $(if $(FUZZER),-fsanitize=fuzzer) -o $$@ $$^ $$(lib_libs) $$(tool_libs)
+	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $$(ldflags) $(if $(FUZZER),-fsanitize=fuzzer) -o $$@ $$^ $$(lib_libs) $$(tool_libs)
 endef
 $(foreach src,$(fuzz_src),$(eval $(call fuzz_rule,$(src))))
 # How near a word is to all that are known: most of the time of two targets went into the fuzzer's notes on that.
@@ -116,7 +127,7 @@ build-tests: all $(test_bin) $(fuzz_bin)
 
 # Packages first, then the build, then the run: in this order also under make -j.
 run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-tests && \
-            CC='$(CC)' CFLAGS='$(CFLAGS)' SANITIZE='$(SANITIZE)' tests/run --build $(BUILD)
+            CC='$(CC)' CFLAGS='$(CFLAGS)' LDFLAGS='$(LDFLAGS)' SANITIZE='$(SANITIZE)' tests/run --build $(BUILD)
 
 .PHONY: test test-unit test-integration test-python test-asan test-tsan test-valgrind
 test: ## install what is missing, build, run every test
@@ -192,7 +203,7 @@ bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 
 $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
 
 .PHONY: bench-store
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=
@@ -254,6 +265,8 @@ pydir_query := import site; print(*[d for d in site.getsitepackages() if d.start
 pydirs_found = $(sort $(foreach python,$(or $(PYTHON),python3) /usr/bin/python3,$(shell $(python) -Ic '$(pydir_query)' 2>/dev/null)))
 pydirs       = $(eval pydirs := $$(or $$(pydirs_found),$(PREFIX)/lib/python3/dist-packages))$(pydirs)
 mandir  := $(PREFIX)/share/man
+# Built anew if it is older than the library that is in it.
+fio_made := $(wildcard $(BUILD)/libspillway_fio.so)
 solib   := libspillway.so.$(VERSION)
 
 $(BUILD)/spillway.pc: spillway.pc.in include/spillway/error.h FORCE
@@ -261,12 +274,13 @@ $(BUILD)/spillway.pc: spillway.pc.in include/spillway/error.h FORCE
 	$(q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
 .PHONY: install
-install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), staged below DESTDIR
+install: all $(BUILD)/spillway.pc $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/spillway
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
 	install -m 755 $(BUILD)/libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/$(solib)
 	install -m 755 $(BUILD)/libspillway_malloc.so $(DESTDIR)$(LIBDIR)/
+	$(if $(fio_made),install -D -m 755 $(fio_made) $(DESTDIR)$(LIBDIR)/fio/libspillway_fio.so)
 	ln -sf $(solib) $(DESTDIR)$(LIBDIR)/libspillway.so.$(SOMAJOR)
 	ln -sf libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libspillway.so
 	install -m 644 $(BUILD)/spillway.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
@@ -283,10 +297,10 @@ install: all $(BUILD)/spillway.pc ## install under PREFIX (default /usr/local), 
 .PHONY: uninstall
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a libspillway_malloc.so $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a libspillway_malloc.so $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
 	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
-	@rmdir $(DESTDIR)$(PREFIX)/include/spillway 2>/dev/null || true
+	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio 2>/dev/null || true
 
 .PHONY: clean
 clean: ## remove everything built
@@ -297,7 +311,7 @@ clean: ## remove everything built
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{ printf "  %-19s %s\n", $$1, $$2 }'
 	@echo
-	@echo '  CC=clang  CFLAGS="-O0 -g"  SANITIZE=address,undefined  BUILD=folder  V=1 (show commands)'
+	@echo '  CC=clang  CFLAGS="-O0 -g"  LDFLAGS=...  SANITIZE=address,undefined  BUILD=folder  V=1 (show commands)'
 	@echo '  PREFIX=/usr LIBDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
 	@echo '  Tests: SPW_SEED=number (repeat a random test); tests/run --help (one test, one configuration)'
 

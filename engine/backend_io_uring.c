@@ -3,7 +3,8 @@
  * engine/backend_io_uring.c - parts over one io_uring: interrupts, polling (IOPOLL) or a submitting kernel thread (SQPOLL)
  *
  * The ring is made disabled by whoever opens the queue, who also registers files and memory; the thread that first uses the queue
- * enables it and is its owner from then on. Every feature is asked for and dropped alone when the kernel refuses it. One system call
+ * enables it and is its owner from then on. Every feature but registered files (URING-1) is asked for and dropped alone when the kernel
+ * refuses it. One system call
  * submits, waits and runs the completions that the kernel has deferred (DEFER_TASKRUN); liburing's helpers may take two, so the
  * system call is made here.
  */
@@ -19,6 +20,7 @@
 #include "engine/arena.h"
 #include "engine/backend.h"
 #include "engine/uring.h"
+#include "util/fork.h"
 #include "util/util.h"
 
 /* More slots than this are submitted in several goes. */
@@ -138,15 +140,30 @@ static int set_up(struct spw_queue *q, struct spw_uring *u)
 	return 0;
 }
 
-static void register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
+/*
+ * URING-1: the files that I/O goes to, and behind them, never named by an entry, those that lock and claim the drives. The kernel
+ * keeps registered files until the last request of the ring has ended. So when a process is killed, nobody else gets a drive
+ * before the dead process' last write has landed.
+ */
+static int register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
 {
-	int ret = io_uring_register_files(&u->ring, fds, q->device_count);
+	int all[3 * SPW_QUEUE_DEVICES_MAX], ret;
+	unsigned count = q->device_count;
 
-	u->fixed_files = ret == 0;
+	memcpy(all, fds, count * sizeof(*fds));
+	for (unsigned i = 0; i < q->device_count; i++) {
+		const struct spw_device *device = q->devices[i].device;
+
+		if (device->fd >= 0 && device->fd != fds[i])
+			all[count++] = device->fd;
+		if (device->claim_fd >= 0)
+			all[count++] = device->claim_fd;
+	}
+	ret = io_uring_register_files(&u->ring, all, count);
 	if (ret)
-		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: files cannot be registered: %s", spw_strerror(ret));
-	else
-		spw_queue_describe(q, " files");
+		return spw_error(ret, "io_uring refused: files cannot be registered: %s", spw_strerror(ret));
+	spw_queue_describe(q, " files");
+	return 0;
 }
 
 static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
@@ -187,17 +204,37 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 	spw_queue_describe(q, " memory");
 }
 
+/* A child of fork(2) shall neither submit to this ring by accident nor keep it, and the drives with it. */
+static int set_up_alone(struct spw_queue *q, struct spw_uring *u)
+{
+	int ret;
+
+	spw_fork_hold();
+	ret = set_up(q, u);
+	if (ret == 0) {
+		(void)io_uring_ring_dontfork(&u->ring);
+		ret = spw_fork_add(u->ring.ring_fd);
+		if (ret)
+			io_uring_queue_exit(&u->ring);
+	}
+	spw_fork_release();
+	return ret;
+}
+
 int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], uint64_t pieces_max)
 {
-	int ret = set_up(q, u);
+	int ret = set_up_alone(q, u);
 
 	if (ret)
 		return ret;
-	/* A child of fork(2) shall not submit to this ring by accident. */
-	(void)io_uring_ring_dontfork(&u->ring);
 	u->enter_fd = u->ring.ring_fd;
 	spw_queue_describe(q, "; registered");
-	register_files(q, u, fds);
+	ret = register_files(q, u, fds);
+	if (ret) {
+		spw_fork_remove(u->ring.ring_fd);
+		io_uring_queue_exit(&u->ring);
+		return ret;
+	}
 	register_memory(q, u, pieces_max);
 	return 0;
 }
@@ -221,7 +258,7 @@ static int uring_open(struct spw_queue *q)
 	}
 	u->entries = u->ring.sq.sqes;
 	u->entries_mask = *u->ring.sq.kring_mask;
-	if (u->fixed_files && q->piece_shift == SPW_PIECE_SHIFT)
+	if (q->piece_shift == SPW_PIECE_SHIFT)
 		q->prepare = uring_prepare;
 	q->state = u;
 	return 0;
@@ -259,11 +296,11 @@ void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 		 * The kernel takes a ring down after its descriptor is closed, some time later. Until then it would hold the devices open,
 		 * with their locks and exclusive claims, and whoever opens them next would find them in use.
 		 */
-		if (u->fixed_files)
-			(void)io_uring_unregister_files(&u->ring);
+		(void)io_uring_unregister_files(&u->ring);
 		if (q->pieces > 0)
 			(void)io_uring_unregister_buffers(&u->ring);
 	}
+	spw_fork_remove(u->ring.ring_fd);
 	io_uring_queue_exit(&u->ring);
 }
 
@@ -338,7 +375,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_uring *u = q->state;
 	bool is_read = part->op == SPW_READ;
-	int fd = u->fixed_files ? part->device : q->devices[part->device].fd;
+	int fd = part->device;
 	uint64_t tag = (uintptr_t)part;
 	struct io_uring_sqe *sqe;
 
@@ -361,7 +398,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 		prepare_entry(sqe, is_read ? IORING_OP_READ : IORING_OP_WRITE, fd, part->buf, part->len_bytes,
 			      part->offset_bytes, tag);
 	}
-	sqe->flags = u->fixed_files ? IOSQE_FIXED_FILE : 0;
+	sqe->flags = IOSQE_FIXED_FILE;
 	return 0;
 }
 

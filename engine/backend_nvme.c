@@ -262,7 +262,6 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 {
 	struct nvme *n = q->state;
 	const struct nvme_device *d = &n->devices[part->device];
-	int fd = n->uring.fixed_files ? part->device : n->fds[part->device];
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;
 
@@ -276,8 +275,8 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	sqe = io_uring_get_sqe(&n->uring.ring);
 	if (!sqe)
 		return -EAGAIN;
-	cmd = spw_nvme_entry(sqe, fd, NVME_URING_CMD_IO, (uintptr_t)part);
-	sqe->flags = n->uring.fixed_files ? IOSQE_FIXED_FILE : 0;
+	cmd = spw_nvme_entry(sqe, part->device, NVME_URING_CMD_IO, (uintptr_t)part);
+	sqe->flags = IOSQE_FIXED_FILE;
 	if (likely(part->op <= SPW_WRITE))
 		fill_transfer(q, d, part, sqe, cmd);
 	else if (part->op == SPW_FLUSH)
@@ -308,9 +307,8 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	sqe = unlikely(d->read_only) ? NULL : io_uring_get_sqe(&n->uring.ring);
 	if (unlikely(!sqe))
 		return spw_queue_prepare_any(q, io);
-	cmd = spw_nvme_entry(sqe, n->uring.fixed_files ? (int)io->device : n->fds[io->device], NVME_URING_CMD_IO,
-			     (uintptr_t)part);
-	sqe->flags = n->uring.fixed_files ? IOSQE_FIXED_FILE : 0;
+	cmd = spw_nvme_entry(sqe, (int)io->device, NVME_URING_CMD_IO, (uintptr_t)part);
+	sqe->flags = IOSQE_FIXED_FILE;
 	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes, d->placement);
 	cmd->addr = (uintptr_t)io->buf;
 	cmd->data_len = io->len_bytes;

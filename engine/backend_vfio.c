@@ -417,7 +417,7 @@ static inline void write_transfer(union spw_vfio_command *entry, const struct vf
 }
 
 /* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
-static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
+SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct vfio *v = q->front_state;
 	struct spw_queue_device *dev;

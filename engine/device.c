@@ -43,20 +43,29 @@ static int above_standard(int fd)
 	return higher;
 }
 
+static bool is_drive(const struct stat *st)
+{
+	return S_ISBLK(st->st_mode) || S_ISREG(st->st_mode);
+}
+
 /* @path is what the user named and the messages say, @node what is opened. */
 static int open_fd(const char *path, const char *node, const struct spw_device_opts *opts, int *fd)
 {
 	int flags = O_DIRECT | O_CLOEXEC | O_NOCTTY | (opts->read_only ? O_RDONLY : O_RDWR);
 	struct stat st;
 
+	/* Other kinds are not opened at all: that alone may wait, or move a tape. */
 	if (stat(node, &st))
 		return spw_error_errno(-errno, "%s cannot be opened", path);
-	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
+	if (!is_drive(&st))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
-	/* Without O_CREAT, O_EXCL has a meaning for block devices alone. */
-	if (opts->exclusive && S_ISBLK(st.st_mode))
+	/* Without O_CREAT it has a meaning for block devices alone, whatever the name led to a moment ago. */
+	if (opts->exclusive)
 		flags |= O_EXCL;
 	*fd = above_standard(open(node, flags));
+	if (*fd >= 0 && (fstat(*fd, &st) || !is_drive(&st)))
+		return spw_error(-ESTALE,
+				 "%s: became something else while it was opened; look what it is, and try again", path);
 	if (*fd >= 0)
 		return 0;
 	if (errno == EINVAL && S_ISREG(st.st_mode))
@@ -124,7 +133,7 @@ int spw_device_open(const char *path, const struct spw_device_opts *user_opts, s
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return spw_error(-ENOMEM, "%s: no memory for the device", path);
-	d->fd = -1;
+	d->fd = d->claim_fd = -1;
 	d->read_only = opts.read_only;
 	d->log = opts.log;
 	d->path = strdup(path);
@@ -330,6 +339,30 @@ int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint
 	if (ret == -EBADF)
 		return spw_error(-EBADF, "%s: a lock needs a device opened read-write", device->path);
 	return ret ? spw_error_errno(ret, "%s cannot be locked", device->path) : 0;
+}
+
+int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	int ret = set_lock(device, F_RDLCK, offset_bytes, len_bytes);
+
+	if (ret == -EAGAIN || ret == -EACCES)
+		return spw_error(-EBUSY, "%s: byte %llu is locked by another process", device->path,
+				 (unsigned long long)offset_bytes);
+	return ret ? spw_error_errno(ret, "%s cannot be locked", device->path) : 0;
+}
+
+int spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+
+	if (fcntl(device->fd, F_OFD_GETLK, &lock))
+		return spw_error_errno(-errno, "%s: cannot be asked for locks", device->path);
+	return lock.l_type != F_UNLCK;
 }
 
 int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)

@@ -10,6 +10,11 @@ struct spw_vfio_namespace;
 struct spw_device {
 	char *path;
 	int fd; /* -1 of what is behind vfio */
+	/*
+	 * An exclusive open file description of the block device that whoever opened the device has besides, and closes; -1: none. Rings
+	 * keep it for as long as they may write.
+	 */
+	int claim_fd;
 	bool read_only;
 	struct spw_vfio_namespace *vfio; /* NULL: fd is what to use */
 	struct spw_geometry geometry;
@@ -19,6 +24,12 @@ struct spw_device {
 /* "/dev/loop3: offset 17 is not a multiple of the logical block of 512 bytes", as -EINVAL; 0 when all is well. */
 int spw_device_check_transfer(const struct spw_device *device, const void *buf, uint64_t len_bytes,
 			      uint64_t offset_bytes);
+
+/* As spw_device_lock(), but a lock that others may have, too, and that keeps away exclusive ones. Not of what is behind vfio. */
+int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+
+/* Is any byte of the range locked by somebody else, shared or not? Not of what is behind vfio. Return: 1; 0; a negative errno. */
+int spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* Deallocate a range; blocks. Return: 0; -EOPNOTSUPP; a negative errno. */
 int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);

@@ -24,8 +24,7 @@ struct spw_uring {
 	/* Complete what has ended. NULL: the result of a completion is that of its part. */
 	void (*take)(struct spw_queue *queue, struct spw_uring *uring);
 	bool enabled;
-	pthread_t owner; /* once enabled */
-	bool fixed_files;
+	pthread_t owner;      /* once enabled */
 	unsigned enter_flags; /* IORING_ENTER_REGISTERED_RING or 0 */
 	int enter_fd;
 	unsigned wakes_armed; /* polls of the eventfd under way: as many as completions were ever waited for at once */

@@ -18,6 +18,12 @@
  *              whatever namespace or partition it wants, until all devices of the controller are closed here or the
  *              process has ended. There are no mounts and no holders: a controller behind vfio-pci has no block
  *              device.
+ *   Killed     The controller is a dead process's own until its writes have landed or never will: the kernel switches
+ *              bus mastering off, resets the function, takes away the mappings, and only then lets somebody else open
+ *              it. Opening it here waits until it has stopped before it may reach memory (docs/VFIO.md, What ends
+ *              when).
+ *   Paths      A namespace that the kernel reaches by another controller of the drive is not looked for here:
+ *              spw_safety_in_use() of the store does.
  *   Here       Devices opened twice, or for several namespaces, share one controller (counted; opened by the first,
  *              shut down by the last). Byte-range locks and `exclusive` work between them as OFD locks and O_EXCL
  *              do between descriptors; they are kept in this process.

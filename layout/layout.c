@@ -23,6 +23,10 @@
  *              partition holds at least one chunk.
  *   LAYOUT-13  The partitions lie between the reserved areas: data_offset_bytes >= 1 MiB, and data_offset_bytes +
  *              partition_count x partition_bytes <= device_bytes - 1 MiB. No sum overflows on the way.
+ *
+ * And of the place of a copy that is not intact, beside one that is
+ *   LAYOUT-14  Each byte is zero or as the intact copy has it, but for copy_index, flags, sequence and checksum, which may be anything:
+ *              so a write of that copy, or of zeros over it, looks that was cut off. Any other byte was written by somebody else.
  */
 #include "layout/layout.h"
 
@@ -371,6 +375,29 @@ int spw_layout_choose(const struct spw_superblock copies[2], const int results[2
 	if (results[1] == 0)
 		return 1;
 	return weight_of(results[1]) > weight_of(results[0]) ? results[1] : results[0];
+}
+
+/* LAYOUT-14 */
+static bool may_differ(size_t at)
+{
+	return (at >= offsetof(struct disk_superblock, copy_index) &&
+		at < offsetof(struct disk_superblock, features_incompatible)) ||
+	       at >= offsetof(struct disk_superblock, checksum);
+}
+
+static_assert(offsetof(struct disk_superblock, features_incompatible) ==
+		      offsetof(struct disk_superblock, copy_index) + 4 + 4 + 8,
+	      "copy_index, flags and sequence");
+
+size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy, const uint8_t block[SPW_SUPERBLOCK_BYTES])
+{
+	uint8_t ours[SPW_SUPERBLOCK_BYTES];
+	size_t at = 0;
+
+	spw_layout_encode(sb, copy, ours);
+	while (at < sizeof(ours) && (block[at] == 0 || block[at] == ours[at] || may_differ(at)))
+		at++;
+	return at;
 }
 
 const char *spw_layout_uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES])

@@ -10,6 +10,7 @@
 #define SPW_LAYOUT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SPW_SUPERBLOCK_BYTES   4096u
@@ -94,6 +95,15 @@ int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, 
  * says most: -EPROTONOSUPPORT, else -EUCLEAN, else that of a copy that could not be read, else -EMEDIUMTYPE.
  */
 int spw_layout_choose(const struct spw_superblock copies[2], const int results[2]);
+
+/**
+ * spw_layout_foreign - look for bytes that no format or wipe of this drive has left where a copy was (LAYOUT-14)
+ * @sb:     the other copy, which is intact
+ * @copy:   the one that should be in @block, and is not intact
+ *
+ * Return: the offset in @block of the first such byte; SPW_SUPERBLOCK_BYTES: there is none.
+ */
+size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy, const uint8_t block[SPW_SUPERBLOCK_BYTES]);
 
 /* "0f8fad5b-d9cb-469f-a165-70867728950e". Return: text. */
 const char *spw_layout_uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES]);

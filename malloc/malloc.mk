@@ -10,6 +10,6 @@ $(malloc_obj): CFLAGS += -fno-builtin-malloc -fno-builtin-calloc -fno-builtin-re
 # Without a sanitizer: it replaces malloc() itself.
 $(BUILD)/libspillway_malloc.so: $(malloc_obj)
 	$(call say,LD,$@)
-	$(q)$(CC) -shared $(sanitize) $(CFLAGS) -Wl,-z,nodelete -o $@ $^ -ldl -lpthread
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) -Wl,-z,nodelete -o $@ $^ -ldl -lpthread
 
 -include $(malloc_obj:.o=.d)

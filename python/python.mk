@@ -24,18 +24,20 @@ reader_torch  = $(subst =, ,$(firstword $(patsubst $*=%,%,$(filter $*=%,$(reader
 
 $(BUILD)/_hooks%: $(hooks_src) python/hooks/hooks.h python/hooks/reader.h include/spillway/cache.h $(BUILD)/flags
 	$(call say,LD,$@)
-	$(q)$(CC) $(filter-out -MMD -MP,$(cflags)) $(filter-out --coverage -fprofile-update=atomic,$(CFLAGS)) -isystem $(hooks_headers) -shared \
+	$(q)$(CC) $(filter-out -MMD -MP,$(cflags)) $(harden) $(filter-out --coverage -fprofile-update=atomic,$(CFLAGS)) $(ldflags) \
+		-isystem $(hooks_headers) -shared \
 		-o $@ $(hooks_src)
 
 # One that does not fit is done without: spillway is used as before, and says so when it is imported.
-reader_flags = -O2 -fPIC -shared -Wall -Wextra -Wconversion -Werror -fvisibility=hidden -Wl,--as-needed -Iinclude \
+reader_flags = -O2 -fstack-protector-strong $(fortify) -fPIC -shared -Wall -Wextra -Wconversion -Werror -fvisibility=hidden \
+	-Wl,--as-needed $(ldflags) -Iinclude \
 	-isystem $(firstword $(reader_torch))/include -isystem $(firstword $(reader_torch))/include/torch/csrc/api/include \
 	-isystem $(hooks_headers) -DSPW_TORCH='"$(lastword $(reader_torch))"' -L$(firstword $(reader_torch))/lib
 
-# Changes when PyTorch does.
+# Changes when PyTorch or a flag does.
 $(BUILD)/torch: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CXX) $(reader_found)' | cmp -s - $@ || echo '$(CXX) $(reader_found)' > $@
+	@echo '$(CXX) $(reader_found) $(fortify) $(ldflags)' | cmp -s - $@ || echo '$(CXX) $(reader_found) $(fortify) $(ldflags)' > $@
 
 $(BUILD)/_reader%: python/hooks/reader.cpp python/hooks/reader.h include/spillway/error.h $(BUILD)/torch
 	$(call say,CXX,$@)

@@ -16,6 +16,9 @@ import torch_headers  # noqa: E402
 BUILD = Path(os.environ.get("SPW_BUILD", HERE.parent / "build"))
 LIBRARY = BUILD / "libspillway.so"
 HEADERS = HERE.parent / "include"
+# As the Makefile builds them.
+HARDEN = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+LINK = ["-Wl,-z,relro", "-Wl,-z,now"]
 
 
 class BuildWithLibrary(build_py):
@@ -37,8 +40,8 @@ def hooks() -> "list[Extension]":
     if not (HEADERS / "spillway/cache.h").exists() or not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         return []
     sources = sorted(str(path.relative_to(HERE)) for path in (HERE / "hooks").glob("*.c"))
-    return [Extension("spillway._hooks", sources, include_dirs=[str(HEADERS)], extra_compile_args=["-std=gnu17", "-O2"],
-                      depends=["hooks/hooks.h", "hooks/reader.h"], optional=True)]
+    return [Extension("spillway._hooks", sources, include_dirs=[str(HEADERS)], extra_compile_args=["-std=gnu17", "-O2", *HARDEN],
+                      extra_link_args=LINK, depends=["hooks/hooks.h", "hooks/reader.h"], optional=True)]
 
 
 def reader() -> "list[Extension]":
@@ -47,9 +50,9 @@ def reader() -> "list[Extension]":
     if torch is None or not hooks():
         return []
     return [Extension("spillway._reader", ["hooks/reader.cpp"], include_dirs=[str(HEADERS), *torch.include()], language="c++",
-                      define_macros=[("SPW_TORCH", f'"{torch.version}"')], extra_compile_args=["-O2", "-fvisibility=hidden"],
+                      define_macros=[("SPW_TORCH", f'"{torch.version}"')], extra_compile_args=["-O2", "-fvisibility=hidden", *HARDEN],
                       library_dirs=[torch.libraries()], libraries=["c10", "torch_cpu", "torch_python"],
-                      extra_link_args=["-Wl,--as-needed"], depends=["hooks/reader.h"], optional=True)]
+                      extra_link_args=["-Wl,--as-needed", *LINK], depends=["hooks/reader.h"], optional=True)]
 
 
 setup(cmdclass={"build_py": BuildWithLibrary}, distclass=MaybeBinary, ext_modules=hooks() + reader())

@@ -77,8 +77,8 @@ make_drives() {
     done
 }
 
-# Nothing is overwritten that nobody has agreed to lose; `spillway format` still refuses what carries a file system or
-# is in use.
+# Nothing is overwritten that nobody has agreed to lose, data of nobody knows whom included; `spillway format` still refuses
+# what carries a file system or is in use.
 use_devices() {
     local answer
     read -ra drives <<<"$DEMO_DEVICES"
@@ -127,7 +127,7 @@ if [ -n "${DEMO_DEVICES:-}" ]; then
 else
     make_drives
 fi
-"$build/spillway" format --devices "$(joined)"
+"$build/spillway" format ${DEMO_DEVICES:+--erase} --devices "$(joined)"
 formatted=1
 
 for ((round = 1; round <= rounds; round++)); do

@@ -15,14 +15,18 @@
 #include <spillway/format.h>
 
 #include "layout/layout.h"
+#include "store/residue.h"
 
 /* ---- The drives of a store ---- */
+
+struct spw_share;
 
 /* Ordered by drive index: superblocks[i].drive_index is i. */
 struct spw_assembly {
 	unsigned count;
 	struct spw_device **devices;
 	struct spw_superblock *superblocks; /* the copies chosen */
+	struct spw_share *share;            /* the claim on the block devices among them; NULL: none */
 };
 
 /**
@@ -42,14 +46,25 @@ void spw_assembly_close(struct spw_assembly *assembly);
 /**
  * spw_assembly_lock - become the owner of a partition: lock its first byte on every drive
  *
- * Reads the superblocks again afterwards: a format that came between assembling and locking is noticed. The locks end
- * when the assembly is closed or the process ends.
+ * The locks end when the assembly is closed, or, of a process that dies, with its last write. Children of fork(2) do not keep them.
  *
- * Return: 0; -EINVAL no such partition; -EBUSY another process owns it, or is formatting, or has a store open on a
- * part of one of the drives, or on the whole of which it is a part; -EUCLEAN the drives were formatted meanwhile; or
- * an error of reading them.
+ * Return: 0; -EINVAL no such partition; -EBUSY another process owns it, or is formatting.
  */
 int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
+
+/* Has a living process one of the drives open for writing, as far as this user may look? */
+bool spw_assembly_opened(const struct spw_assembly *assembly);
+
+/**
+ * spw_assembly_claim - claim the drives for the store, with its partition locked, and look once more whether they are still free and
+ * still what was assembled
+ *
+ * Nothing may be written before. What came between assembling and this, a format, a mount, is noticed; then the lock is given back, too.
+ *
+ * Return: 0; -EBUSY somebody else has a drive, a part of it or the whole of which it is a part; -EUCLEAN the drives were formatted
+ * meanwhile; or an error of reading them.
+ */
+int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const struct spw_log *log);
 
 /* ---- The superblocks of one drive ---- */
 
@@ -74,6 +89,11 @@ struct spw_superblocks {
 	} places[SPW_PLACES];
 	int chosen;           /* the place to believe, or a negative errno as of spw_layout_choose() */
 	unsigned copies_good; /* intact copies that agree with the one chosen, itself included */
+	/*
+	 * What somebody else has written where the other copy was (LAYOUT-14), in words; "": nothing. A place that cannot be read is the
+	 * drive's fault: what is written over it can be read again.
+	 */
+	char foreign[80];
 };
 
 /* Return: superblocks->chosen; or -ENOMEM. Says nothing in spw_last_error() about what it found. */
@@ -114,9 +134,10 @@ struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t of
 
 struct spw_contents {
 	struct spw_superblocks superblocks;
-	bool store;     /* a spillway store, whole or damaged */
-	bool foreign;   /* anything else that libblkid or the kernel knows */
-	char text[160]; /* "ext4 file system \"root\"", "nothing known" */
+	bool store;                 /* a spillway store, whole or damaged */
+	bool foreign;               /* anything else that libblkid or the kernel knows */
+	struct spw_residue residue; /* looked for where there is neither */
+	char text[160];             /* "ext4 file system \"root\"", "unknown data", "nothing known" */
 };
 
 /*
@@ -129,5 +150,8 @@ int spw_contents_read(const struct spw_device *device, struct spw_contents *cont
  * "/dev/loop3: carries an ext4 file system "root"; use --force to overwrite it, or name another device", as -EEXIST.
  */
 int spw_carries_error(const char *path, const struct spw_contents *contents);
+
+/* Of a drive below SPW_DRIVE_BYTES_MIN, as -ENOSPC. */
+int spw_too_small_error(const char *path, uint64_t size_bytes);
 
 #endif

@@ -9,7 +9,8 @@
  *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a format that did
  *               not finish never leaves a store of mixed generations.
  *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also when both copies are
- *               intact: somebody has made something else of it since.
+ *               intact: somebody has made something else of it since. So is one where a copy was that somebody else has written
+ *               over (LAYOUT-14).
  *   ASSEMBLE-4  All drives of a store agree on everything that is not a drive's own.
  */
 #include "store/assemble.h"
@@ -20,9 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/vfio.h"
 #include "store/parallel.h"
 #include "store/safety.h"
+#include "store/share.h"
+#include "store/sysfs.h"
+#include "util/fork.h"
 #include "util/util.h"
 
 static_assert(SPW_DRIVES_MAX == SPW_LAYOUT_DRIVES_MAX, "drives");
@@ -66,29 +71,42 @@ struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t of
 	};
 }
 
-static int read_place(const struct spw_device *device, struct spw_superblocks *superblocks, enum spw_place place,
-		      uint64_t offset_bytes)
+/* The 4096 bytes at a place, whatever they are. Return: 0; -ENOMEM; @result is that of reading. */
+static int read_bytes(const struct spw_device *device, uint64_t offset_bytes, uint8_t bytes[SPW_SUPERBLOCK_BYTES],
+		      int *result)
 {
-	struct spw_place_content *content = &superblocks->places[place];
 	struct spw_span span = spw_superblock_span(device, offset_bytes);
-	unsigned copy = place == SPW_PLACE_FIRST ? 0 : 1;
 	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
 
 	if (!buf)
 		return -ENOMEM;
+	*result = spw_device_pread(device, buf, span.len_bytes, span.offset_bytes);
+	if (*result == 0)
+		memcpy(bytes, buf + span.inside_bytes, SPW_SUPERBLOCK_BYTES);
+	free(buf);
+	return 0;
+}
+
+static int read_place(const struct spw_device *device, struct spw_superblocks *superblocks, enum spw_place place,
+		      uint64_t offset_bytes)
+{
+	struct spw_place_content *content = &superblocks->places[place];
+	unsigned copy = place == SPW_PLACE_FIRST ? 0 : 1;
+	uint8_t bytes[SPW_SUPERBLOCK_BYTES];
+
 	content->exists = true;
 	content->offset_bytes = offset_bytes;
 	content->why = "it cannot be read";
-	content->result = spw_device_pread(device, buf, span.len_bytes, span.offset_bytes);
+	if (read_bytes(device, offset_bytes, bytes, &content->result) != 0)
+		return -ENOMEM;
 	if (content->result == 0)
-		content->result = spw_layout_decode(buf + span.inside_bytes, copy, &content->superblock, &content->why);
+		content->result = spw_layout_decode(bytes, copy, &content->superblock, &content->why);
 	/* An intact copy that lies where its own device size does not put it is a remnant of another format. */
 	if (content->result == 0 && copy == 1 &&
 	    spw_layout_copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
 		content->result = -EUCLEAN;
 		content->why = "it belongs to another place";
 	}
-	free(buf);
 	return 0;
 }
 
@@ -122,6 +140,42 @@ static void choose(struct spw_superblocks *superblocks)
 			superblocks->copies_good++;
 }
 
+/* What was found when the places were read. NULL: the place does not lie inside the device. */
+static const struct spw_place_content *content_at(const struct spw_superblocks *superblocks, uint64_t offset_bytes)
+{
+	for (unsigned i = 0; i < SPW_PLACES; i++)
+		if (superblocks->places[i].exists && superblocks->places[i].offset_bytes == offset_bytes)
+			return &superblocks->places[i];
+	return NULL;
+}
+
+/* With one copy intact: is the place of the other one still ours? Read again, which is rare. Return: 0; -ENOMEM. */
+static int look_for_foreign(const struct spw_device *device, struct spw_superblocks *superblocks)
+{
+	const struct spw_superblock *sb = &superblocks->places[superblocks->chosen].superblock;
+	unsigned other = superblocks->chosen == SPW_PLACE_FIRST ? 1 : 0;
+	uint64_t offset_bytes = spw_layout_copy_offset(sb->device_bytes, other);
+	const struct spw_place_content *content = content_at(superblocks, offset_bytes);
+	uint8_t bytes[SPW_SUPERBLOCK_BYTES + 3] = {0};
+	size_t at = SPW_SUPERBLOCK_BYTES;
+	int result;
+
+	/* Of another format of ours, before or after. */
+	if (!content || content->result == 0)
+		return 0;
+	if (read_bytes(device, offset_bytes, bytes, &result) != 0)
+		return -ENOMEM;
+	if (result == 0)
+		at = spw_layout_foreign(sb, other, bytes);
+	if (at < SPW_SUPERBLOCK_BYTES)
+		(void)snprintf(superblocks->foreign, sizeof(superblocks->foreign),
+			       "%s at byte %llu (%02x %02x %02x %02x)",
+			       content->result == -EPROTONOSUPPORT ? "a newer superblock" : "unknown data",
+			       (unsigned long long)(offset_bytes + at), bytes[at], bytes[at + 1], bytes[at + 2],
+			       bytes[at + 3]);
+	return 0;
+}
+
 int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks)
 {
 	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
@@ -147,6 +201,8 @@ int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks
 	if (rc != 0)
 		return rc;
 	choose(superblocks);
+	if (superblocks->chosen >= 0 && superblocks->copies_good < 2 && look_for_foreign(device, superblocks) != 0)
+		return -ENOMEM;
 	return superblocks->chosen;
 }
 
@@ -223,7 +279,7 @@ static int verify_against_device(const struct candidate *candidate)
 	if (candidate->contents.foreign) /* ASSEMBLE-3 */
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: something else has been made of this drive of a store (it holds: %s); name the "
-				 "right drive, or format the store again with --force",
+				 "right drive, or, if nobody needs that, format the store again with --force",
 				 candidate->path, candidate->contents.text);
 	return 0;
 }
@@ -254,7 +310,7 @@ static void look_into(void *context, unsigned index)
 }
 
 /* By what was read, and by who else uses the drive. */
-static int judge(struct candidate *candidate, bool read_only, const struct spw_log *log)
+static int judge(struct candidate *candidate, bool read_only, const struct spw_loops *loops, const struct spw_log *log)
 {
 	struct spw_contents *contents = &candidate->contents;
 	int rc;
@@ -273,7 +329,7 @@ static int judge(struct candidate *candidate, bool read_only, const struct spw_l
 				 "not write; use that version",
 				 candidate->path);
 	if (!read_only)
-		rc = spw_safety_in_use(candidate->path);
+		rc = spw_safety_in_use(candidate->path, loops);
 	if (rc == 0 && !read_only)
 		rc = spw_safety_writable(candidate->path);
 	if (rc == 0)
@@ -388,8 +444,11 @@ static void close_devices(struct spw_device *const devices[], unsigned count)
 {
 	struct spw_vfio_hold *hold = spw_vfio_hold_open(devices, count);
 
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
+		if (devices[i] && devices[i]->fd >= 0)
+			spw_fork_remove(devices[i]->fd);
 		spw_device_close(devices[i]);
+	}
 	spw_vfio_let_go(hold);
 }
 
@@ -410,6 +469,7 @@ static void examine_each(struct candidate *candidates, const char *const paths[]
 			 const struct spw_log *log)
 {
 	struct spw_vfio_hold *hold = spw_vfio_hold(paths, count, log);
+	struct spw_loops *loops = NULL;
 
 	for (unsigned i = 0; i < count; i++) {
 		struct candidate *candidate = &candidates[i];
@@ -419,9 +479,13 @@ static void examine_each(struct candidate *candidates, const char *const paths[]
 	}
 	spw_safety_prepare();
 	spw_parallel(count, look_into, candidates, log);
+	/* Once for all drives. What goes wrong is said where each is asked about. */
+	if (!read_only)
+		(void)spw_loops_read(&loops);
 	for (unsigned i = 0; i < count; i++)
 		if (candidates[i].fault == 0)
-			note_fault(&candidates[i], judge(&candidates[i], read_only, log));
+			note_fault(&candidates[i], judge(&candidates[i], read_only, loops, log));
+	spw_loops_free(loops);
 	spw_vfio_let_go(hold);
 }
 
@@ -454,6 +518,12 @@ static int examine_all(const char *const paths[], unsigned count, bool read_only
 
 /* ---- Assemble ---- */
 
+/* What a child of fork(2) inherits, it would keep locked after its parent was killed. */
+static int keep_from_children(const struct spw_device *device)
+{
+	return device->fd < 0 ? 0 : spw_fork_add(device->fd);
+}
+
 int spw_assemble(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
 		 struct spw_assembly *out)
 {
@@ -480,6 +550,10 @@ int spw_assemble(const char *const paths[], unsigned count, bool read_only, cons
 		candidates[i].device = NULL;
 	}
 	out->count = count;
+	for (unsigned i = 0; i < count && rc == 0; i++)
+		rc = keep_from_children(out->devices[i]);
+	if (rc != 0)
+		spw_assembly_close(out);
 out:
 	close_candidates(candidates, count);
 	return rc;
@@ -487,11 +561,43 @@ out:
 
 void spw_assembly_close(struct spw_assembly *assembly)
 {
+	spw_share_close(assembly->share);
 	if (assembly->devices)
 		close_devices(assembly->devices, assembly->count);
 	free(assembly->devices);
 	free(assembly->superblocks);
 	memset(assembly, 0, sizeof(*assembly));
+}
+
+bool spw_assembly_opened(const struct spw_assembly *assembly)
+{
+	char words[64];
+
+	for (unsigned i = 0; i < assembly->count; i++)
+		if (spw_safety_opener(spw_device_path(assembly->devices[i]), assembly->devices[i]->fd, words,
+				      sizeof(words)))
+			return true;
+	return false;
+}
+
+/*
+ * QEMU locks bytes of a machine's drives, or of the files that they are: byte 100 + n for each n that the machine may do, and 200 + n for
+ * each that it lets nobody else do; and looks for the other's. 1 is to write.
+ */
+#define QEMU_DOES       100u
+#define QEMU_SHARES_NOT 200u
+#define QEMU_WRITE      1u
+
+/* No virtual machine may have the drive, from now on. */
+static int keep_from_machines(const struct spw_device *device)
+{
+	int rc = device->fd < 0 ? 0 : spw_device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
+
+	if (rc == 0 && device->fd >= 0)
+		rc = spw_device_locked(device, QEMU_DOES, QEMU_SHARES_NOT - QEMU_DOES);
+	return rc <= 0 ? rc
+		       : spw_error(-EBUSY, "%s: a virtual machine has it open (see fuser %s); end that first",
+				   spw_device_path(device), spw_device_path(device));
 }
 
 static void unlock_partition(const struct spw_assembly *assembly, unsigned partition, unsigned drives)
@@ -500,6 +606,7 @@ static void unlock_partition(const struct spw_assembly *assembly, unsigned parti
 		uint64_t offset = spw_layout_partition_offset(&assembly->superblocks[drives], partition);
 
 		(void)spw_device_unlock(assembly->devices[drives], offset, 1);
+		(void)spw_device_unlock(assembly->devices[drives], QEMU_SHARES_NOT + QEMU_WRITE, 1);
 	}
 }
 
@@ -516,6 +623,10 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 	if (place < 0)
 		return spw_error(place, "%s: its superblock was removed or cannot be read any more; check the store",
 				 path);
+	if (superblocks.foreign[0])
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: somebody has written over its superblock just now: %s; check the store", path,
+				 superblocks.foreign);
 	now = &superblocks.places[place].superblock;
 	if (now->sequence != before->sequence ||
 	    memcmp(now->store_uuid, before->store_uuid, sizeof(now->store_uuid)) != 0)
@@ -544,13 +655,35 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 			return rc;
 		}
 	}
-	/* With its own locks taken: a format that asks the same way meets them, or is met here. */
+	return 0;
+}
+
+int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const struct spw_log *log)
+{
+	struct spw_share_store store = {.partition = partition,
+					.partition_count = assembly->superblocks[0].partition_count};
+	struct spw_loops *loops = NULL;
+	int rc;
+
+	(void)spw_layout_uuid_text(assembly->superblocks[0].store_uuid, store.uuid);
+	rc = spw_share_open(assembly->devices, assembly->count, &store, log, &assembly->share);
+	if (rc == 0)
+		rc = spw_loops_read(&loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
-		rc = spw_safety_relatives_locked(spw_device_path(assembly->devices[i]));
+		rc = keep_from_machines(assembly->devices[i]);
+	/* With locks and claims of its own: whoever asks the same way meets them, or is met here. */
+	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
+		rc = spw_safety_relatives_locked(spw_device_path(assembly->devices[i]), loops);
+	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
+		rc = spw_safety_in_use(spw_device_path(assembly->devices[i]), loops);
+	spw_loops_free(loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = verify_unchanged(assembly, i);
-	if (rc != 0)
+	if (rc != 0) {
+		spw_share_close(assembly->share);
+		assembly->share = NULL;
 		unlock_partition(assembly, partition, assembly->count);
+	}
 	return rc;
 }
 

@@ -4,8 +4,8 @@
  *
  * The order of a format. Every step is done on all drives, and made durable, before the next begins.
  *
- *   FORMAT-1  All drives are examined and locked. Up to here nothing is written; any refusal leaves every byte as it
- *             was.
+ *   FORMAT-1  All drives are locked and examined: what is known to be on them, and the MiB at each end. Up to here
+ *             nothing is written; any refusal leaves every byte as it was.
  *   FORMAT-2  Copy 1 is written, not complete, with a sequence number above that of every intact copy on any of the
  *             drives.
  *   FORMAT-3  Copy 0 likewise. Now no drive can be believed to be anything but an unfinished format.
@@ -50,6 +50,7 @@ struct target {
 	struct spw_contents contents; /* as found */
 	struct spw_superblock superblock;
 	bool had_partitions;
+	struct spw_residue_samples samples;
 	int result; /* of reading what it holds, and its words */
 	char words[512];
 };
@@ -249,14 +250,30 @@ static int clear_all(const struct format_run *run)
 	return rc;
 }
 
+static void warn_of_data(const struct format_run *run, const struct target *target)
+{
+	const struct spw_residue_samples *samples = &target->samples;
+
+	if (samples->not_zero > 0)
+		spw_log(run->log, SPW_LOG_WARNING,
+			"%s: there is data between its ends, at %u of %u places looked at, first at byte %llu; "
+			"the store will write over it",
+			target->path, samples->not_zero, samples->taken, (unsigned long long)samples->offset_bytes);
+	if (samples->unreadable > 0)
+		spw_log(run->log, SPW_LOG_WARNING,
+			"%s: of %u places between its ends %u cannot be read; check the drive", target->path,
+			samples->taken, samples->unreadable);
+}
+
 static void warn_of_losses(const struct format_run *run)
 {
 	for (unsigned i = 0; i < run->count; i++) {
 		const struct spw_contents *contents = &run->targets[i].contents;
 
-		if (contents->store || contents->foreign)
+		if (contents->store || contents->foreign || contents->residue.found)
 			spw_log(run->log, SPW_LOG_WARNING, "%s: overwriting what it carries: %s", run->targets[i].path,
 				contents->text);
+		warn_of_data(run, &run->targets[i]);
 	}
 }
 
@@ -283,37 +300,10 @@ static int write_store(const struct format_run *run)
 
 /* ---- Examining ---- */
 
-/*
- * Become the only user of a drive: no mount, no holder, no other exclusive opener, no store open on any partition. A
- * store's processes lock single bytes, so a lock on all bytes meets every one of them, whatever the superblocks say;
- * also those whose partition lay where the device has no bytes any more.
- */
-static int seize(struct target *target, const struct spw_log *log)
+static int claim_for_format(struct target *target, const struct spw_log *log)
 {
-	int rc = spw_safety_in_use(target->path);
-
-	if (rc == 0)
-		rc = spw_safety_open(target->path, false, true, log, &target->device);
-	/* The kernel lets a protected device be opened for writing, and fails the first write. */
-	if (rc == 0)
-		rc = spw_safety_writable(target->path);
-	if (rc != 0)
-		return rc;
-	rc = spw_device_lock(target->device, 0, SPW_LOCK_ALL_BYTES);
-	if (rc == -EBUSY)
-		(void)spw_error(rc, "%s: a process has the store on it open; end that process first (see fuser %s)",
-				target->path, target->path);
-	if (rc == 0)
-		rc = spw_safety_relatives_locked(target->path);
-	/* Once more of what is open now: until then the name may have been another's. */
-	return rc == 0 ? spw_safety_in_use(target->path) : rc;
-}
-
-static int seize_for_format(struct target *target, const struct spw_log *log)
-{
-	char size[32], least[32];
 	uint64_t size_bytes;
-	int rc = seize(target, log);
+	int rc = spw_claim(target->path, log, &target->device);
 
 	if (rc == 0)
 		rc = spw_safety_conventional(target->path);
@@ -321,9 +311,7 @@ static int seize_for_format(struct target *target, const struct spw_log *log)
 		return rc;
 	size_bytes = spw_device_geometry(target->device)->size_bytes;
 	if (size_bytes < SPW_DRIVE_BYTES_MIN)
-		return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", target->path,
-				 spw_size_format(size_bytes, size, sizeof(size)),
-				 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));
+		return spw_too_small_error(target->path, size_bytes);
 	return 0;
 }
 
@@ -332,6 +320,9 @@ static void read_target(void *context, unsigned index)
 	struct target *target = (struct target *)context + index;
 
 	target->result = spw_contents_read(target->device, &target->contents);
+	/* What is known explains what lies between the ends, too. */
+	if (target->result == 0 && !target->contents.store && !target->contents.foreign)
+		target->result = spw_residue_sample(target->device, &target->samples);
 	if (target->result != 0)
 		(void)snprintf(target->words, sizeof(target->words), "%s", spw_last_error());
 }
@@ -354,6 +345,9 @@ static int examine_for_format(struct target *target, const struct spw_format_opt
 	target->had_partitions = spw_safety_partitions(target->path, names, sizeof(names)) > 0;
 	if (!opts->force && (target->contents.store || target->contents.foreign))
 		return spw_carries_error(target->path, &target->contents);
+	/* A question of its own: whoever always forces must not have answered it. */
+	if (!opts->erase && target->contents.residue.found)
+		return spw_residue_error(target->path, &target->contents.residue);
 	return 0;
 }
 
@@ -526,7 +520,7 @@ static int format_targets(struct format_run *run, const struct spw_format_opts *
 	int rc = 0;
 
 	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = seize_for_format(&run->targets[i], run->log);
+		rc = claim_for_format(&run->targets[i], run->log);
 	if (rc == 0)
 		rc = read_targets(run);
 	for (unsigned i = 0; rc == 0 && i < run->count; i++)
@@ -599,10 +593,11 @@ static int examine_for_wipe(struct target *target)
 		return spw_error(-EMEDIUMTYPE, "%s: holds no spillway store (it holds: %s); nothing to wipe",
 				 target->path, contents->text);
 	if (contents->foreign)
-		return spw_error(-EEXIST,
-				 "%s: something else has been made of this drive of a store (it holds: %s); to clear "
-				 "all of it, use wipefs",
-				 target->path, contents->text);
+		return spw_error(
+			-EEXIST,
+			"%s: something else has been made of this drive of a store (it holds: %s); if nobody needs "
+			"that, format it with --force, then wipe it",
+			target->path, contents->text);
 	target->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
 	return 0;
 }
@@ -657,7 +652,7 @@ int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *lo
 	int rc = open_targets(&run, paths, count);
 
 	for (unsigned i = 0; rc == 0 && i < run.count; i++)
-		rc = seize(&run.targets[i], log);
+		rc = spw_claim(run.targets[i].path, log, &run.targets[i].device);
 	if (rc == 0)
 		rc = read_targets(&run);
 	for (unsigned i = 0; rc == 0 && i < run.count; i++)

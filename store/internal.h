@@ -217,6 +217,7 @@ struct store_drive {
 	struct rate read_rate, write_rate;
 	struct spw_histogram read_latency, write_latency; /* since they were last published */
 	_Atomic bool retired;
+	_Atomic bool file_system_full; /* it is a file, and that is why */
 	/* counters */
 	_Atomic uint64_t bytes_written, bytes_read, writes, reads;
 	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts;
@@ -289,6 +290,7 @@ struct spw_store {
 	uint64_t next_deadline_check_ns;
 	uint64_t looked_ns, watched_ns; /* see spw_watch_begin() */
 	struct spw_status_page *page;   /* NULL: could not be made */
+	int page_fd;                    /* -1: the same */
 	uint64_t next_publish_ns, published_ended;
 	struct spw_io *flush_ios;                     /* one per drive */
 	struct spw_request *flushing;                 /* the flush under way */
@@ -328,6 +330,9 @@ bool spw_request_begin(struct spw_request *request);
 /* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
 int spw_store_owned(const struct spw_store *store);
 
+/* store/partition.c: become the owner of the partition, until spw_publish_close() and spw_assembly_close() */
+int spw_partition_take(struct spw_store *store);
+
 /* store/worker.c */
 int spw_store_settle(struct spw_store *store);
 void spw_store_push(struct spw_store *store, struct message *message);
@@ -358,6 +363,8 @@ bool spw_overlap_waits(const struct spw_store *store);
 void spw_overlap_step(struct spw_store *store);
 
 /* store/publish.c: the shared page */
+/* Before the partition is locked: whoever finds it locked sees whether its owner lives. Return: as spw_page_take(). */
+int spw_publish_take(struct spw_store *store);
 int spw_publish_open(struct spw_store *store);
 void spw_publish_close(struct spw_store *store);
 void spw_publish(struct spw_store *store, bool now);
@@ -377,6 +384,13 @@ void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 
 /* store/write.c */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);
+
+/*
+ * What helps where drives take nothing: if one is a file without room below it, to make some, else @advice. Return: that, or
+ * @buf. Any thread.
+ */
+#define SPW_ADVICE_BYTES 256
+const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_sum(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);

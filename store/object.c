@@ -64,6 +64,14 @@ static bool space_reserve(struct spw_store *store, uint64_t blocks)
 	return true;
 }
 
+static SPW_COLD int no_space_error(const struct spw_store *store, uint64_t len)
+{
+	char advice[SPW_ADVICE_BYTES];
+
+	return spw_error(-ENOSPC, "the store's partition has no %llu bytes left: %s", (unsigned long long)len,
+			 spw_write_advice(store, "free objects, or use more drives", advice));
+}
+
 int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)
 {
 	/* Without rounding up, which might overflow. */
@@ -71,9 +79,7 @@ int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)
 	uint32_t slot;
 
 	if (!space_reserve(store, blocks))
-		return spw_error(-ENOSPC,
-				 "the store's partition has no %llu bytes left: free objects, or use more drives",
-				 (unsigned long long)len);
+		return no_space_error(store, len);
 	slot = spw_slots_take(&store->object_slots);
 	if (slot == SPW_SLOT_NONE) {
 		atomic_fetch_add(&store->blocks_available, (int64_t)blocks);

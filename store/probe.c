@@ -48,6 +48,10 @@ static void describe_store(struct spw_contents *contents)
 			       sb->drive_index + 1, sb->drive_count);
 		add_text(contents, text);
 	}
+	if (superblocks->foreign[0]) {
+		contents->foreign = true;
+		add_text(contents, superblocks->foreign);
+	}
 }
 
 static int describe_foreign(const char *path, struct spw_contents *contents)
@@ -91,10 +95,13 @@ int spw_contents_read(const struct spw_device *device, struct spw_contents *cont
 		return rc;
 	describe_store(contents);
 	rc = describe_foreign(path, contents);
+	memset(&contents->residue, 0, sizeof(contents->residue));
+	if (rc == 0 && !contents->store && !contents->foreign)
+		rc = spw_residue_read(device, &contents->residue);
 	if (rc == 0)
 		rc = spw_safety_still(device);
 	if (rc == 0 && contents->text[0] == '\0')
-		add_text(contents, "nothing known");
+		add_text(contents, contents->residue.found ? "unknown data" : "nothing known");
 	return rc;
 }
 
@@ -106,15 +113,39 @@ int spw_carries_error(const char *path, const struct spw_contents *contents)
 			 article, contents->text);
 }
 
+int spw_too_small_error(const char *path, uint64_t size_bytes)
+{
+	char size[32], least[32];
+
+	/* Rounded, both would look the same. */
+	if (size_bytes > SPW_DRIVE_BYTES_MIN / 100 * 99)
+		return spw_error(-ENOSPC, "%s: is too small: %llu bytes; a drive needs at least 16 MiB (%u bytes)",
+				 path, (unsigned long long)size_bytes, SPW_DRIVE_BYTES_MIN);
+	return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
+			 spw_size_format(size_bytes, size, sizeof(size)),
+			 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));
+}
+
 /* ---- One device ---- */
 
-/* Return: 0, or why format would refuse it, in spw_last_error(). In the order in which format asks. */
+/* Who has it exclusively without a mount or a lock can be found only by trying, for a moment. */
+static int find_claim(const char *path)
+{
+	struct spw_device *device;
+	int rc = spw_safety_open(path, true, true, NULL, &device);
+
+	spw_device_close(device);
+	return rc;
+}
+
+/* Return: 0, or why format would refuse it, in spw_last_error(). What does not change by itself comes first. */
 static int find_obstacle(const char *path, const struct spw_device *device, const struct spw_contents *contents)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
-	char size[32], least[32];
-	int rc = spw_safety_in_use(path);
+	int rc = spw_safety_in_use(path, NULL);
 
+	if (rc == 0)
+		rc = spw_safety_changeable(path);
 	if (rc == 0 && geometry->kind != SPW_DEVICE_VFIO && access(path, W_OK) != 0)
 		rc = spw_error_errno(
 			-errno,
@@ -122,23 +153,25 @@ static int find_obstacle(const char *path, const struct spw_device *device, cons
 			path);
 	if (rc == 0)
 		rc = spw_safety_writable(path);
+	if (rc == 0)
+		rc = spw_safety_conventional(path);
 	if (rc != 0)
 		return rc;
 	rc = spw_safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
 	if (rc > 0)
 		return spw_error(-EBUSY,
-				 "%s: a process has the store on it open; end that process first (see fuser %s)", path,
-				 path);
+				 "%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
+				 path, path);
 	if (rc == 0)
-		rc = spw_safety_relatives_locked(path);
+		rc = spw_safety_relatives_locked(path, NULL);
 	if (rc == 0)
-		rc = spw_safety_conventional(path);
+		rc = find_claim(path);
 	if (rc == 0 && geometry->size_bytes < SPW_DRIVE_BYTES_MIN)
-		return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
-				 spw_size_format(geometry->size_bytes, size, sizeof(size)),
-				 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));
+		return spw_too_small_error(path, geometry->size_bytes);
 	if (rc == 0 && (contents->store || contents->foreign))
 		return spw_carries_error(path, contents);
+	if (rc == 0 && contents->residue.found)
+		return spw_residue_error(path, &contents->residue);
 	return rc;
 }
 
@@ -155,6 +188,7 @@ static void examine(const char *path, struct spw_probe_info *info)
 	if (rc == 0) {
 		(void)snprintf(info->holds, sizeof(info->holds), "%s", contents.text);
 		info->has_store = contents.store;
+		info->unknown_data = contents.residue.found;
 		rc = find_obstacle(path, device, &contents);
 	}
 	info->error = rc;
@@ -173,6 +207,11 @@ int spw_probe(const char *path, struct spw_probe_info *info)
 	/* 0: as this library knows it */
 	spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
 	return 0;
+}
+
+int spw_drives_distinct(const char *const paths[], unsigned count)
+{
+	return spw_safety_distinct(paths, count);
 }
 
 /* ---- All devices ---- */

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* store/publish.c - this process's page: who has the partition open, and its counters, for everyone who may look */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "store/internal.h"
@@ -13,76 +11,54 @@
 
 #define REFRESH_INTERVAL_NS INT64_C(500000000)
 
-static void publish_name(const struct spw_store *store, char name[SPW_PAGE_NAME_BYTES])
+static void publish_uuid(const struct spw_store *store, char uuid[SPW_UUID_TEXT_BYTES])
+{
+	(void)spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, uuid);
+}
+
+int spw_publish_take(struct spw_store *store)
 {
 	char uuid[SPW_UUID_TEXT_BYTES];
 
-	spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, uuid);
-	spw_page_name(uuid, store->partition, name);
+	SPW_ASSERT(store->page_fd < 0);
+	publish_uuid(store, uuid);
+	return spw_page_take(uuid, store->partition, &store->page_fd);
 }
 
-/*
- * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would end the process
- * by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
- */
-static int reserve(int fd, off_t len)
+static int map_page(struct spw_store *store)
 {
-	if (ftruncate(fd, len))
+	void *memory = mmap(NULL, sizeof(*store->page), PROT_READ | PROT_WRITE, MAP_SHARED, store->page_fd, 0);
+
+	if (memory == MAP_FAILED)
 		return -errno;
-	while (fallocate(fd, 0, 0, len)) {
-		if (errno == EOPNOTSUPP) /* a file system that has no limit */
-			return 0;
-		if (errno != EINTR)
-			return -errno;
+	/* A mapping keeps the page's lock as its descriptor does (PAGE-1). */
+	if (madvise(memory, sizeof(*store->page), MADV_DONTFORK)) {
+		int rc = -errno;
+
+		(void)munmap(memory, sizeof(*store->page));
+		return rc;
 	}
+	store->page = memory;
 	return 0;
 }
 
-static int make_page(struct spw_store *store, const char *name)
-{
-	void *memory;
-	int fd, rc;
-
-	/*
-	 * A killed process may have left one. Nobody else's: this process holds the partition's lock. Another user's
-	 * stays.
-	 */
-	if (shm_unlink(name) && errno != ENOENT)
-		return -errno;
-	fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-	if (fd < 0)
-		return -errno;
-	rc = reserve(fd, sizeof(*store->page));
-	memory = rc ? MAP_FAILED : mmap(NULL, sizeof(*store->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (rc == 0 && memory == MAP_FAILED)
-		rc = -errno;
-	(void)close(fd);
-	if (rc)
-		(void)shm_unlink(name);
-	else
-		store->page = memory;
-	return rc;
-}
-
-/* A store works without its page: what goes wrong here is only logged. */
+/* A store works without its page: what goes wrong here is only logged, as is what went wrong when it was made. */
 int spw_publish_open(struct spw_store *store)
 {
-	char name[SPW_PAGE_NAME_BYTES];
 	struct spw_status *status;
 	FILE *comm;
 	int rc;
 
 	spw_status_sweep();
-	publish_name(store, name);
-	rc = make_page(store, name);
-	if (rc) {
-		spw_log(&store->opts.log, SPW_LOG_WARNING, "cannot publish the store's state in /dev/shm%s: %s", name,
+	rc = store->page_fd < 0 ? 0 : map_page(store);
+	if (rc)
+		spw_log(&store->opts.log, SPW_LOG_WARNING, "the store's state cannot be published: %s",
 			spw_strerror(rc));
+	if (!store->page)
 		return 0;
-	}
 	status = &store->page->status;
 	status->size = sizeof(*status);
-	spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, status->store_uuid);
+	publish_uuid(store, status->store_uuid);
 	status->partition = store->partition;
 	status->pid = getpid();
 	status->drives = store->drive_count;
@@ -92,7 +68,6 @@ int spw_publish_open(struct spw_store *store)
 	if (comm)
 		(void)fclose(comm);
 	(void)snprintf(status->description, sizeof(status->description), "%s", spw_store_description(store));
-	store->page->owner_start = spw_process_start(status->pid);
 	store->page->version = SPW_PAGE_VERSION;
 	store->page->size = sizeof(*store->page);
 	spw_publish(store, true);
@@ -103,14 +78,16 @@ int spw_publish_open(struct spw_store *store)
 
 void spw_publish_close(struct spw_store *store)
 {
-	char name[SPW_PAGE_NAME_BYTES];
+	char uuid[SPW_UUID_TEXT_BYTES];
 
-	if (!store->page)
-		return;
-	publish_name(store, name);
-	(void)shm_unlink(name);
-	(void)munmap(store->page, sizeof(*store->page));
+	if (store->page)
+		(void)munmap(store->page, sizeof(*store->page));
 	store->page = NULL;
+	if (store->page_fd >= 0) {
+		publish_uuid(store, uuid);
+		spw_page_drop(uuid, store->partition, store->page_fd);
+	}
+	store->page_fd = -1;
 }
 
 static void take_revives(struct spw_store *store)

@@ -14,6 +14,8 @@
 
 #include <spillway/engine.h>
 
+struct spw_loops;
+
 #define SPW_SIGNATURES_MAX 16
 
 /*
@@ -52,16 +54,23 @@ void spw_safety_prepare(void);
  */
 int spw_safety_still(const struct spw_device *device);
 
+/* Open the node by which others know @path, to look only. Return: a descriptor; a negative errno, without words. */
+int spw_safety_open_node(const char *path);
+
 /* Names of the partitions that the kernel has for a whole device: "loop0p1, loop0p2". Return: how many. */
 unsigned spw_safety_partitions(const char *path, char *names, size_t len);
 
 /*
- * Return: 0; -EBUSY it (or a partition on it) is mounted, swapped on, held by another block device, or what a loop
- * device shows; or it is a loop device, and what it shows is used in one of these ways, or shown by another one too.
+ * Return: 0; -EBUSY it, or a relative of it (store/relatives.h), is mounted, swapped on, held by another block device, or shown by a
+ * loop device that is not one of them. Of a drive behind vfio: the kernel reaches the same namespace by another controller.
+ * @loops: as spw_loops_read() gave; NULL: read here
  */
-int spw_safety_in_use(const char *path);
+int spw_safety_in_use(const char *path, const struct spw_loops *loops);
 
-/* Return: 0; -ENOTUNIQ two paths are the same device or file. A path that cannot be examined is no fault here. */
+/*
+ * Return: 0; -ENOTUNIQ two names are the same device or file, or lead to the same drive by two paths. What cannot be
+ * examined is no fault here.
+ */
 int spw_safety_distinct(const char *const paths[], unsigned count);
 
 /* Is any byte of the range locked by anybody but us? Needs no right to write. Return: 1, 0 or a negative errno. */
@@ -71,11 +80,17 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 #define SPW_LOCK_ALL_BYTES INT64_MAX
 
 /*
- * A partition and its whole drive have the same blocks, and locks on one node are not seen on the other. To be asked
- * with locks of one's own on the node of @path: of two who do so, one at least meets the other.
- * Return: 0; -EBUSY a process has a store on a partition of it open, or on the drive that it is a partition of.
+ * Locks on one node or file are not seen on another that has the same blocks. To be asked with locks of one's own on the node of
+ * @path: of two who do so, one at least meets the other.
+ * Return: 0; -EBUSY a process has a store on a relative of it open.
  */
-int spw_safety_relatives_locked(const char *path);
+int spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
+
+/* spw_opener_find() for the drive and its relatives. @but_fd: a descriptor of the drive itself that does not count; -1: none */
+bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
+
+/* Return: 0; -EPERM the file is immutable or append-only (chattr(1)): nobody may write it, whatever his rights. */
+int spw_safety_changeable(const char *path);
 
 /* Return: 0; -EROFS the block device is write-protected. */
 int spw_safety_writable(const char *path);

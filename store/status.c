@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/status.c - reading the shared pages of partitions that other processes have open */
+/* store/status.c - the shared pages of open partitions: whose they are, and reading those of other processes */
 #include "store/status.h"
 
 #include <dirent.h>
@@ -12,47 +12,217 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "util/fork.h"
 #include "util/util.h"
 
-#define SWEEP_AGE_NS UINT64_C(10000000000) /* an opener waits no longer for a killed process' rings */
-#define READS_MAX    1000                  /* of a page that changes under our eyes each time */
+#define READS_MAX 1000 /* of a page that changes under our eyes each time */
+#define TAKES_MAX 100  /* of a name that somebody else takes and leaves each time */
+#define FOLDER    "/dev/shm"
+
+#define PAGE_PATH_BYTES (sizeof(FOLDER) + SPW_PAGE_NAME_BYTES)
 
 void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES])
 {
 	(void)snprintf(name, SPW_PAGE_NAME_BYTES, "/spillway-%.36s-%u", store_uuid, partition);
 }
 
-uint64_t spw_process_start(int32_t pid)
-{
-	char path[32], text[512];
-	unsigned long long start = 0;
-	const char *after_name;
-	size_t len;
-	FILE *file;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	file = fopen(path, "re");
-	if (!file)
-		return 0;
-	len = fread(text, 1, sizeof(text) - 1, file);
-	(void)fclose(file);
-	text[len] = '\0';
-	/*
-	 * The name, in parentheses, may itself contain anything. The start time is the 20th field behind it (proc(5),
-	 * field 22).
-	 */
-	after_name = strrchr(text, ')');
-	for (int field = 0; after_name && field < 20; field++)
-		after_name = strchr(after_name + 1, ' ');
-	if (after_name)
-		start = strtoull(after_name, NULL, 10);
-	return start;
-}
-
 static int no_page_error(const char *name)
 {
 	return spw_error(-EUCLEAN, "/dev/shm%s is no status page of this version of spillway", name);
 }
+
+static void page_path(const char *store_uuid, uint32_t partition, char path[PAGE_PATH_BYTES])
+{
+	char name[SPW_PAGE_NAME_BYTES];
+
+	spw_page_name(store_uuid, partition, name);
+	(void)snprintf(path, PAGE_PATH_BYTES, FOLDER "%s", name);
+}
+
+/* ---- Whose a page is ---- */
+
+static int lock_page(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
+}
+
+/* Return: 1 somebody alive has the page; 0 nobody has; a negative errno: that cannot be told. */
+static int owner_of(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	if (fcntl(fd, F_OFD_GETLK, &lock))
+		return -errno;
+	return lock.l_type != F_UNLCK;
+}
+
+static bool is_named(int fd, const char *path)
+{
+	struct stat opened, named;
+
+	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+	       opened.st_ino == named.st_ino;
+}
+
+/*
+ * Remove what has the name of a page and is owned by nobody (PAGE-1). Under the page's own lock, so that of several who try one
+ * does, and none removes what another has just made.
+ * Return: 0 the name is free, as far as we know; -EBUSY it is owned; -EACCES it is another user's, who could keep us from our
+ * drives if his word counted; another negative errno: it cannot be removed.
+ */
+static int remove_unowned(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct stat st;
+	int rc;
+
+	if (fd < 0 && errno == ENOENT)
+		return 0;
+	/* A link or a folder is no page. One that may not be opened is another user's. */
+	if (fd < 0)
+		return errno == ELOOP || errno == EISDIR ? (unlink(path) ? -errno : 0) : -errno;
+	rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? lock_page(fd) : 0;
+	if (rc == -EAGAIN)
+		rc = st.st_uid == geteuid() || st.st_uid == 0 ? -EBUSY : -EACCES;
+	if (rc == 0 && is_named(fd, path) && unlink(path))
+		rc = -errno;
+	(void)close(fd);
+	return rc;
+}
+
+/*
+ * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would end the process
+ * by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
+ */
+static int reserve(int fd)
+{
+	off_t len = (off_t)sizeof(struct spw_status_page);
+
+	if (ftruncate(fd, len))
+		return -errno;
+	while (fallocate(fd, 0, 0, len)) {
+		if (errno == EOPNOTSUPP) /* a file system that has no limit */
+			return 0;
+		if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
+}
+
+/* PAGE-2. @fd: set to the page, without a name. */
+static int make_page(int *fd)
+{
+	int rc;
+
+	*fd = open(FOLDER, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (*fd < 0)
+		return -errno;
+	rc = reserve(*fd);
+	if (rc == 0)
+		rc = lock_page(*fd);
+	if (rc == 0)
+		rc = spw_fork_add(*fd);
+	if (rc)
+		(void)close(*fd);
+	return rc;
+}
+
+static int busy_error(const char *store_uuid, uint32_t partition)
+{
+	struct spw_status *status = malloc(sizeof(*status));
+	int rc = -EBUSY;
+
+	if (status && spw_status_read(store_uuid, partition, status, sizeof(*status)) == 0)
+		(void)spw_error(rc,
+				"partition %u of the store is open in process %d (%s); use another partition, or end "
+				"that process",
+				partition, status->pid, status->command);
+	else
+		(void)spw_error(rc,
+				"partition %u of the store is open in another process; use another partition, or end "
+				"that process",
+				partition);
+	free(status);
+	return rc;
+}
+
+/* Of several who want the same name, the first gets it; the others find it owned. */
+static int name_page(const char *path, int fd)
+{
+	char link[32];
+	int rc = 0;
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	for (unsigned i = 0; i < TAKES_MAX; i++) {
+		if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+			return 0;
+		if (errno != EEXIST)
+			return -errno;
+		rc = remove_unowned(path);
+		if (rc)
+			return rc;
+	}
+	return -EEXIST;
+}
+
+int spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
+{
+	char path[PAGE_PATH_BYTES];
+	int rc;
+
+	spw_fork_hold();
+	rc = make_page(fd);
+	spw_fork_release();
+	page_path(store_uuid, partition, path);
+	if (rc == 0) {
+		rc = name_page(path, *fd);
+		if (rc)
+			spw_fork_close(*fd);
+	}
+	if (rc)
+		*fd = -1;
+	if (rc == -EBUSY)
+		return busy_error(store_uuid, partition);
+	return rc ? spw_error_errno(rc, "%s cannot be made", path) : 0;
+}
+
+static bool is_owned(const char *store_uuid, uint32_t partition)
+{
+	char path[PAGE_PATH_BYTES];
+	int fd, owner;
+
+	page_path(store_uuid, partition, path);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return false;
+	owner = owner_of(fd);
+	(void)close(fd);
+	return owner > 0;
+}
+
+bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (i != but && is_owned(store_uuid, i))
+			return true;
+	return false;
+}
+
+void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
+{
+	char path[PAGE_PATH_BYTES];
+
+	if (fd < 0)
+		return;
+	page_path(store_uuid, partition, path);
+	if (is_named(fd, path))
+		(void)unlink(path);
+	spw_fork_close(fd);
+}
+
+/* ---- Reading a page ---- */
 
 /*
  * Open the page of a partition. Anybody may put anything there: nothing of it is waited for, and only its size is
@@ -110,8 +280,9 @@ static int read_page(int fd, struct spw_status_page *copy)
 /*
  * Copy the page of a partition: by reading, not by mapping it, for its owner could cut the file off at any moment,
  * and who then looks at the mapping ends by SIGBUS. Nothing in it has been checked but its size, magic and version.
+ * @owner: set as owner_of() says
  */
-static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy)
+static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy, int *owner)
 {
 	char name[SPW_PAGE_NAME_BYTES];
 	int fd, rc = open_page(store_uuid, partition, O_RDONLY, &fd);
@@ -119,9 +290,13 @@ static int copy_page(const char *store_uuid, uint32_t partition, struct spw_stat
 	if (rc)
 		return rc;
 	rc = read_page(fd, copy);
+	if (rc == 0 && owner)
+		*owner = owner_of(fd);
 	(void)close(fd);
 	if (rc == -EAGAIN)
 		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest", partition);
+	if (rc == 0 && copy->magic == 0)
+		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition, store_uuid);
 	spw_page_name(store_uuid, partition, name);
 	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION || copy->size != sizeof(*copy))
 		return no_page_error(name);
@@ -137,12 +312,11 @@ static void clean(char *text, size_t size)
 
 #define CLEAN(text) clean(text, sizeof(text))
 
-static int check_copy(struct spw_status_page *copy, const char *store_uuid, uint32_t partition)
+static int check_copy(struct spw_status_page *copy, int owner, const char *store_uuid, uint32_t partition)
 {
 	struct spw_status *status = &copy->status;
-	uint64_t start = spw_process_start(status->pid);
 
-	if (start == 0 || start != copy->owner_start)
+	if (owner == 0)
 		return spw_error(-ESRCH, "partition %u of store %s is not open: process %d left its page behind",
 				 partition, store_uuid, status->pid);
 	CLEAN(status->store_uuid);
@@ -161,13 +335,13 @@ int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_statu
 {
 	struct spw_status_page *copy = malloc(sizeof(*copy));
 	uint64_t now_ns;
-	int rc;
+	int rc, owner = 0;
 
 	if (!copy)
 		return spw_error(-ENOMEM, "out of memory");
-	rc = copy_page(store_uuid, partition, copy);
+	rc = copy_page(store_uuid, partition, copy, &owner);
 	if (rc == 0)
-		rc = check_copy(copy, store_uuid, partition);
+		rc = check_copy(copy, owner, store_uuid, partition);
 	if (rc == 0) {
 		now_ns = spw_clock_ns();
 		copy->status.age_ns = now_ns > copy->refreshed_ns ? now_ns - copy->refreshed_ns : 0;
@@ -217,27 +391,21 @@ static bool next_name(DIR *dir, struct spw_status_name *name)
 	return false;
 }
 
-/*
- * Remove the pages that killed processes of this user left behind, once they are of no use as evidence any more. Who
- * opens a store does it, and who lists them: nothing else would remove the page of a store that is not opened again.
- */
+/* Who opens a store does it, and who lists them: nothing else would remove the page of a store that is not opened again. */
 void spw_status_sweep(void)
 {
 	struct spw_status_page *page = malloc(sizeof(*page));
-	DIR *dir = page ? opendir("/dev/shm") : NULL;
+	DIR *dir = page ? opendir(FOLDER) : NULL;
 	struct spw_status_name name;
+	int owner;
 
 	while (dir && next_name(dir, &name)) {
-		char path[SPW_PAGE_NAME_BYTES];
-		uint64_t start;
+		char path[PAGE_PATH_BYTES];
 
-		if (copy_page(name.store_uuid, name.partition, page))
+		if (copy_page(name.store_uuid, name.partition, page, &owner) || owner != 0)
 			continue;
-		start = spw_process_start(page->status.pid);
-		if ((start != 0 && start == page->owner_start) || page->refreshed_ns + SWEEP_AGE_NS > spw_clock_ns())
-			continue;
-		spw_page_name(name.store_uuid, name.partition, path);
-		(void)shm_unlink(path);
+		page_path(name.store_uuid, name.partition, path);
+		(void)remove_unowned(path);
 	}
 	if (dir)
 		(void)closedir(dir);

@@ -10,8 +10,6 @@
 
 #include "store/internal.h"
 
-#define TEARDOWN_NS_MAX \
-	5000000000u /* a killed process' rings are gone after milliseconds, with I/O in flight a bit later */
 /* One on its way, and one that has arrived and waits for its checksum while the next is on its way. */
 #define TRANSFERS_PER_SLOT 2
 /* Smaller pieces cost less to sum at once, with their bytes still in the cache, than to come back to. */
@@ -47,73 +45,6 @@ static int check_opts(const struct spw_store_opts *opts)
 }
 
 /* ---- Opening, part by part ---- */
-
-static int lock_partition(struct spw_store *store, uint32_t partition)
-{
-	store->partition = partition;
-	return spw_assembly_lock(&store->assembly, partition);
-}
-
-/*
- * The partition is taken: by whom? The lock says that somebody holds it, the shared page who. When that process is
- * gone, the kernel is still taking down its rings, which hold the drives open, and the lock with them. Nothing tells
- * when it is done.
- */
-static int lock_taken_partition(struct spw_store *store, uint64_t deadline_ns)
-{
-	const struct timespec interval = {.tv_nsec = 10000000};
-	struct spw_status *holder = malloc(sizeof(*holder));
-	char uuid[SPW_UUID_TEXT_BYTES], words[256];
-	int rc = -EBUSY, found = -ENOMEM;
-
-	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, uuid);
-	if (holder)
-		found = spw_status_read(uuid, store->partition, holder, sizeof(*holder));
-	if (found == -ESRCH)
-		spw_log(&store->opts.log, SPW_LOG_INFO,
-			"partition %u: its last process is gone, the kernel has not released the drives yet; waiting",
-			store->partition);
-	while (found == -ESRCH && rc == -EBUSY && spw_clock_ns() < deadline_ns) {
-		(void)nanosleep(&interval, NULL);
-		rc = lock_partition(store, store->partition);
-	}
-	if (rc == -EBUSY && found == 0)
-		(void)spw_error(rc, "%s; process %d (%s) has it open", words, holder->pid, holder->command);
-	else if (rc == -EBUSY)
-		(void)spw_error(rc, "%s", words);
-	free(holder);
-	return rc;
-}
-
-static int take_partition(struct spw_store *store)
-{
-	uint32_t wanted = store->opts.partition, count = store->assembly.superblocks[0].partition_count;
-	uint64_t deadline_ns = spw_clock_ns() + TEARDOWN_NS_MAX;
-	int rc = -EBUSY;
-
-	if (wanted != SPW_PARTITION_ANY && wanted >= count)
-		return spw_error(-EINVAL,
-				 "partition %u does not exist: the store has %u, numbered from 0; format it with more",
-				 wanted, count);
-	if (wanted != SPW_PARTITION_ANY) {
-		rc = lock_partition(store, wanted);
-		return rc == -EBUSY ? lock_taken_partition(store, deadline_ns) : rc;
-	}
-	for (uint32_t i = 0; i < count && rc == -EBUSY; i++)
-		rc = lock_partition(store, i);
-	/* None is free: one whose process is gone will be. */
-	for (uint32_t i = 0; i < count && rc == -EBUSY; i++) {
-		store->partition = i;
-		rc = lock_taken_partition(store, deadline_ns);
-	}
-	if (rc == -EBUSY)
-		return spw_error(rc,
-				 "all %u partitions of the store are open in other processes: close one, or format "
-				 "with more --partitions",
-				 count);
-	return rc;
-}
 
 /*
  * A child of fork(2) has no I/O thread, and the queue, the locks and the DMA memory stay its parent's. It shall
@@ -315,8 +246,8 @@ static int open_queue(struct spw_store *store)
 int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts, struct spw_store **out)
 {
 	int (*const parts[])(struct spw_store *) = {
-		take_partition, open_mark,      open_drives, open_pieces,      open_slots,      spw_store_settle,
-		open_memory,    open_transfers, open_queue,  spw_publish_open, spw_store_start,
+		spw_partition_take, open_mark,      open_drives, open_pieces,      open_slots,      spw_store_settle,
+		open_memory,        open_transfers, open_queue,  spw_publish_open, spw_store_start,
 	};
 	struct spw_store *store;
 	int rc;
@@ -326,6 +257,7 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 	if (!store)
 		return spw_error(-ENOMEM, "out of memory");
 	atomic_init(&store->eventfd, -1);
+	store->page_fd = -1;
 	spw_store_opts_init(&store->opts, sizeof(store->opts));
 	if (opts)
 		spw_opts_merge(&store->opts, sizeof(store->opts), opts, opts->size);

@@ -147,6 +147,7 @@ void spw_drive_revive(struct spw_store *store, uint32_t index)
 
 	SPW_ASSERT(drive->retired);
 	drive->retired = false;
+	atomic_store_explicit(&drive->file_system_full, false, memory_order_relaxed);
 	store->drives_retired--;
 	/* It is not owed what the others got meanwhile. */
 	for (uint32_t i = 0; i < store->drive_count; i++)

@@ -3,8 +3,8 @@
  * store/vfio_bind.c - take an NVMe controller from the kernel's driver for vfio-pci, and give it back
  *
  *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on, opened
- *           exclusively, all bytes locked. The claims are held until the kernel's driver has let go, so that nobody
- *           can mount in between.
+ *           exclusively, all bytes locked, and no store open on a partition of it. The claims are held until the
+ *           kernel's driver has let go, so that nobody can mount in between. Force changes nothing of that.
  *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as far as the kernel
  *           does it.
  *   BIND-3  A controller that a process drives is not unbound: the kernel would wait for that process without a limit.
@@ -34,17 +34,8 @@ struct claims {
 static int claim(struct claims *claims, const char *node, struct spw_device **device)
 {
 	struct spw_contents contents;
-	int rc = spw_safety_in_use(node);
+	int rc = spw_claim(node, claims->log, device);
 
-	if (rc == 0)
-		rc = spw_safety_open(node, false, true, claims->log, device);
-	if (rc == 0) {
-		rc = spw_device_lock(*device, 0, spw_device_geometry(*device)->size_bytes);
-		if (rc == -EBUSY)
-			(void)spw_error(rc,
-					"%s: a process has the store on it open; end that process first (see fuser %s)",
-					node, node);
-	}
 	if (rc == 0)
 		rc = spw_contents_read(*device, &contents);
 	if (rc != 0 || !contents.foreign)
@@ -212,6 +203,8 @@ int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address, 
 		spw_opts_merge(&opts, sizeof(opts), user, user->size);
 	claims.force = opts.force;
 	rc = spw_vfio_identify(system, address, &controller);
+	if (rc == 0 && opts.alone)
+		rc = spw_vfio_verify_alone(system, &controller);
 	if (rc || strcmp(controller.driver, spw_vfio_driver) == 0)
 		return rc;
 	rc = spw_vfio_find_obstacles(system, &controller);

@@ -102,21 +102,24 @@ static bool is_by_iommufd(const struct spw_vfio_probe_info *controller)
 
 /* ---- What stands in the way ---- */
 
-/* What others in the same IOMMU group could do to us, and we to them. A bridge does nothing by itself. */
-static void find_neighbours(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
+/*
+ * The devices in the IOMMU group besides the controller. A bridge does nothing by itself, and vfio takes none. @bound:
+ * also those that vfio-pci has, which nobody else uses. Return: 0, and @names, "" if there is none; a negative errno.
+ */
+static int list_neighbours(const struct spw_vfio_system *system, const struct spw_vfio_probe_info *controller,
+			   bool bound, char *names, size_t len)
 {
-	char folder[PATH_MAX], path[PATH_MAX], line[32], driver[32], names[128] = "";
+	char folder[PATH_MAX], path[PATH_MAX], line[32], driver[32];
 	struct dirent *entry;
 	size_t used = 0;
 	DIR *dir;
 
+	names[0] = '\0';
 	spw_vfio_folder(system, controller->address, "iommu_group/devices", folder);
 	dir = opendir(folder);
-	if (!dir) {
-		add(controller, -EOPNOTSUPP, true, "%s: its IOMMU group %d cannot be read", controller->address,
-		    controller->iommu_group);
-		return;
-	}
+	if (!dir)
+		return spw_error_errno(-errno, "%s: its IOMMU group %d cannot be read", controller->address,
+				       controller->iommu_group);
 	while ((entry = readdir(dir)) != NULL) {
 		if (entry->d_name[0] == '.' || strcmp(entry->d_name, controller->address) == 0)
 			continue;
@@ -124,20 +127,47 @@ static void find_neighbours(const struct spw_vfio_system *system, struct spw_vfi
 		if (spw_vfio_read_line(path, line, sizeof(line)) && strtoul(line, NULL, 16) >> 8 == CLASS_BRIDGE)
 			continue;
 		spw_vfio_read_driver(system, entry->d_name, driver, sizeof(driver));
-		if (strcmp(driver, spw_vfio_driver) == 0)
+		if (!bound && strcmp(driver, spw_vfio_driver) == 0)
 			continue;
-		if (used < sizeof(names))
-			used += (size_t)snprintf(names + used, sizeof(names) - used, used > 0 ? ", %s" : "%s",
-						 entry->d_name);
+		if (used < len)
+			used += (size_t)snprintf(names + used, len - used, used > 0 ? ", %s" : "%s", entry->d_name);
 	}
 	(void)closedir(dir);
-	if (names[0])
-		add(controller, -EOPNOTSUPP, true,
+	return 0;
+}
+
+/* What others in the same IOMMU group could do to us, and we to them. */
+static void find_neighbours(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
+{
+	char names[128];
+	int rc = list_neighbours(system, controller, false, names, sizeof(names));
+
+	if (rc)
+		add(controller, rc, true, "%s", spw_last_error());
+	else if (names[0])
+		add(controller, -EBUSY, true,
 		    "%s: shares IOMMU group %d with %s, which could be reached with it; use a slot with a group of its "
 		    "own "
 		    "(one behind a port with ACS), or give those to vfio-pci by other means first (driverctl "
 		    "set-override), if nobody needs them",
 		    controller->address, controller->iommu_group, names);
+}
+
+int spw_vfio_verify_alone(const struct spw_vfio_system *system, const struct spw_vfio_probe_info *controller)
+{
+	char names[128] = "";
+	int rc = 0;
+
+	/* Without a group there is none to share, which is another obstacle. */
+	if (controller->iommu_group >= 0)
+		rc = list_neighbours(system, controller, true, names, sizeof(names));
+	if (rc || names[0] == '\0')
+		return rc;
+	return spw_error(
+		-EBUSY,
+		"%s: shares IOMMU group %d with %s, which whoever is given the group gets too; use a slot with a "
+		"group of its own (one behind a port with ACS), or drive it as root",
+		controller->address, controller->iommu_group, names);
 }
 
 static void find_isolation(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
@@ -211,11 +241,20 @@ static void find_driver(const struct spw_vfio_system *system, struct spw_vfio_pr
 		    controller->address, holder);
 }
 
+static void find_paths(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
+{
+	int rc = spw_vfio_verify_only_path(system, controller->address);
+
+	if (rc)
+		add(controller, rc, true, "%s", spw_last_error());
+}
+
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
 {
 	find_way(system, controller);
 	find_driver(system, controller);
 	find_isolation(system, controller);
+	find_paths(system, controller);
 	find_module(system, controller);
 	find_memlock(system, controller);
 	for (uint32_t i = 0; i < controller->obstacles; i++)
@@ -243,7 +282,7 @@ static int look_at_namespace(const char *node)
 {
 	struct spw_device *device = NULL;
 	struct spw_contents contents;
-	int rc = spw_safety_in_use(node);
+	int rc = spw_safety_in_use(node, NULL);
 
 	if (rc == 0)
 		rc = spw_safety_open(node, true, false, NULL, &device);
@@ -253,12 +292,14 @@ static int look_at_namespace(const char *node)
 		rc = spw_error(-EEXIST, "%s: carries %s; binding with --force leaves that as it is, but out of reach",
 			       node, contents.text);
 	if (rc == 0) {
-		rc = spw_safety_locked(node, 0, spw_device_geometry(device)->size_bytes);
+		rc = spw_safety_locked(node, 0, SPW_LOCK_ALL_BYTES);
 		if (rc > 0)
 			rc = spw_error(-EBUSY,
-				       "%s: a process has the store on it open; end that process first (see fuser %s)",
+				       "%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
 				       node, node);
 	}
+	if (rc == 0)
+		rc = spw_safety_relatives_locked(node, NULL);
 	spw_device_close(device);
 	return rc;
 }

@@ -127,9 +127,8 @@ void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *addr
 
 /* ---- Namespaces ---- */
 
-/* Calls @visit with the path of each entry of a folder; a folder that is not there has none. */
-static int each_entry(const char *folder, int (*visit)(void *context, const char *folder, const char *name),
-		      void *context)
+int spw_vfio_each_entry(const char *folder, int (*visit)(void *context, const char *folder, const char *name),
+			void *context)
 {
 	struct dirent *entry;
 	DIR *dir = opendir(folder);
@@ -151,8 +150,7 @@ struct walk {
 	void *context;
 };
 
-/* "nvme0n1", and of a drive with several controllers "nvme0c1n1" for nvme0n1. Return: false for anything else. */
-static bool block_name(const char *entry, char *name, size_t len)
+bool spw_vfio_block_name(const char *entry, char *name, size_t len)
 {
 	unsigned instance, path, number;
 	int end = 0;
@@ -189,7 +187,7 @@ static int visit_namespace(void *context, const char *folder, const char *entry)
 	int rc;
 
 	(void)folder;
-	if (!block_name(entry, name, sizeof(name)))
+	if (!spw_vfio_block_name(entry, name, sizeof(name)))
 		return 0;
 	if (snprintf(node, sizeof(node), "%s/%s", walk->system->dev, name) >= (int)sizeof(node))
 		return spw_error(-ENAMETOOLONG, "%s: its path is too long", name);
@@ -205,7 +203,7 @@ static int visit_controller(void *context, const char *folder, const char *entry
 		return 0;
 	if (snprintf(path, sizeof(path), "%s/%s", folder, entry) >= (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: its path is too long", entry);
-	return each_entry(path, visit_namespace, context);
+	return spw_vfio_each_entry(path, visit_namespace, context);
 }
 
 int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *address,
@@ -215,7 +213,7 @@ int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *ad
 	char folder[PATH_MAX];
 
 	spw_vfio_folder(system, address, "nvme", folder);
-	return each_entry(folder, visit_controller, &walk);
+	return spw_vfio_each_entry(folder, visit_controller, &walk);
 }
 
 /* ---- Identity ---- */
@@ -280,7 +278,7 @@ static void read_device_node(const struct spw_vfio_system *system, const char *a
 
 	spw_vfio_folder(system, address, "vfio-dev", path);
 	node[0] = '\0';
-	if (each_entry(path, take_vfio_name, name) == 1 &&
+	if (spw_vfio_each_entry(path, take_vfio_name, name) == 1 &&
 	    snprintf(node, len, "%s/vfio/devices/%s", system->dev, name) >= (int)len)
 		node[0] = '\0';
 }
@@ -309,7 +307,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		controller->iommu_group = (int32_t)strtol(group, NULL, 10);
 	read_device_node(system, controller->address, controller->device_node, sizeof(controller->device_node));
 	spw_vfio_folder(system, controller->address, "nvme", path);
-	(void)each_entry(path, read_names, controller);
+	(void)spw_vfio_each_entry(path, read_names, controller);
 	(void)spw_vfio_each_namespace(system, controller->address, add_block_device, controller);
 	return 0;
 }

@@ -36,6 +36,19 @@ void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *addr
 /* First line of a file. Return: false and "" when it cannot be read. */
 bool spw_vfio_read_line(const char *path, char *line, size_t len);
 
+/*
+ * Call @visit for each entry of a folder, until it returns something else than 0; a folder that is not there has none.
+ * Return: that; 0; or a negative errno: the folder cannot be read.
+ */
+int spw_vfio_each_entry(const char *folder, int (*visit)(void *context, const char *folder, const char *name),
+			void *context);
+
+/*
+ * The block device of what sysfs has below a controller: "nvme0n1", and of a drive with several controllers
+ * "nvme0c1n1" for nvme0n1. Return: false for anything else.
+ */
+bool spw_vfio_block_name(const char *entry, char *name, size_t len);
+
 /* What sysfs says of a controller, without its obstacles. Return: as spw_vfio_examine(). */
 int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		      struct spw_vfio_probe_info *controller);
@@ -52,6 +65,24 @@ int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *ad
  * Return: 0; the first obstacle, in words; all of them are in @controller.
  */
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller);
+
+/*
+ * Has the controller its IOMMU group to itself, but for bridges? Return: 0; -EBUSY there are other devices in it, by
+ * whatever driver or by none, in words; or another negative errno: nobody can tell.
+ */
+int spw_vfio_verify_alone(const struct spw_vfio_system *system, const struct spw_vfio_probe_info *controller);
+
+/*
+ * Does the kernel reach a namespace of the controller by another controller too? Return: 0; -EBUSY it does, in words;
+ * or another negative errno: nobody can tell.
+ */
+int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *address);
+
+/*
+ * Does the kernel reach the namespace @path, which is driven from here, by another controller? Opens it, if it is not
+ * open here. Return: as above.
+ */
+int spw_vfio_in_use(const char *path);
 
 /* Has the kernel, if it drives the controller, looked for its namespaces? Return: 0; -EAGAIN not yet, in words. */
 int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller);

@@ -6,6 +6,7 @@
  * its put, which goes back to the head of the list; the drive is retired.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "store/internal.h"
@@ -307,15 +308,33 @@ static void load(struct transfer *transfer, struct piece *piece)
 
 static void write_done(struct spw_io *io);
 
+const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES])
+{
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		if (!atomic_load_explicit(&store->drives[i].file_system_full, memory_order_relaxed))
+			continue;
+		(void)snprintf(buf, SPW_ADVICE_BYTES,
+			       "the file system under %s is full: make room there, then have it tried again (spillway "
+			       "revive)",
+			       spw_device_path(store->drives[i].device));
+		return buf;
+	}
+	return advice;
+}
+
 static void fail_no_space(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
-	bool any = space_left(store);
+	char advice[SPW_ADVICE_BYTES];
 
-	spw_request_fail(request, any ? -ENOBUFS : -ENOSPC,
-			 any ? "no chunk descriptor is left for %llu bytes: store fewer or larger objects"
-			     : "no drive in service has room for %llu bytes: free objects, or add drives",
-			 (unsigned long long)request->len_bytes);
+	if (space_left(store))
+		spw_request_fail(request, -ENOBUFS,
+				 "no chunk descriptor is left for %llu bytes: store fewer or larger objects",
+				 (unsigned long long)request->len_bytes);
+	else
+		spw_request_fail(request, -ENOSPC, "no drive in service has room for %llu bytes: %s",
+				 (unsigned long long)request->len_bytes,
+				 spw_write_advice(store, "free objects, or add drives", advice));
 	end_if_done(request);
 }
 
@@ -404,9 +423,12 @@ void spw_write_fail_all(struct spw_store *store)
 {
 	while (store->writes_first) {
 		struct spw_request *request = store->writes_first;
+		char advice[SPW_ADVICE_BYTES];
 
 		(void)spw_request_begin(request);
-		spw_request_fail(request, -EIO, "every drive of the store has been retired after write errors");
+		spw_request_fail(
+			request, -EIO, "every drive of the store has been retired after write errors; %s",
+			spw_write_advice(store, "check them, then have them tried again (spillway revive)", advice));
 		end_if_done(request);
 	}
 }
@@ -422,6 +444,16 @@ void spw_drive_retire(struct spw_store *store, uint32_t index, const char *why)
 	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
 	spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %u of %u drives left",
 		spw_device_path(drive->device), why, store->drive_count - store->drives_retired, store->drive_count);
+}
+
+static void retire_after(struct spw_store *store, uint32_t index, int error)
+{
+	struct store_drive *drive = &store->drives[index];
+	bool full = error == -ENOSPC && drive->geometry.kind == SPW_DEVICE_FILE;
+
+	if (full)
+		atomic_store_explicit(&drive->file_system_full, true, memory_order_relaxed);
+	spw_drive_retire(store, index, full ? "the file system under it is full" : spw_strerror(error));
 }
 
 /* The piece needs a place again; its put goes first. */
@@ -503,7 +535,7 @@ static void write_done(struct spw_io *io)
 		struct piece *piece = &store->pieces[index];
 
 		count_add(&store->drives[piece->drive].write_errors, 1);
-		spw_drive_retire(store, piece->drive, spw_strerror(io->res));
+		retire_after(store, piece->drive, io->res);
 		spw_piece_unplace(store, piece);
 		if (!request->first_error)
 			place_again(request, index);

@@ -617,7 +617,7 @@ int spw_adapt_plan(struct spw_cache *cache)
 	if (rc == 0)
 		rc = force_spills(adapt, &step, &drives);
 	if (rc == 0)
-		rc = plan_read_times(&step, &drives, adapt->result.memory_bytes, adapt->choices, &reads);
+		rc = spw_planner_read_times(&step, &drives, adapt->result.memory_bytes, adapt->choices, &reads);
 	adapt->use_count = reads.count;
 	adapt->lead_ns = lead_of(&step);
 	return rc;

@@ -135,7 +135,7 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	if (!rc)
 		rc = check_opts(caller, &opts);
 	if (!rc)
-		rc = plan_work_open(&work, step, drives);
+		rc = spw_planner_work_open(&work, step, drives);
 	if (rc)
 		goto out;
 	bytes = calloc(3, (size_t)work.count + 1);
@@ -145,11 +145,11 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	}
 	found.spill = bytes;
 	if (opts.mode == SPW_PLAN_FASTEST)
-		plan_choose_fastest(&work, step, drives, &found, bytes + work.count + 1);
+		spw_planner_choose_fastest(&work, step, drives, &found, bytes + work.count + 1);
 	else if (opts.mode == SPW_PLAN_BUDGET)
-		plan_choose_budget(&work, (double)opts.memory_bytes, &found, bytes + work.count + 1);
+		spw_planner_choose_budget(&work, (double)opts.memory_bytes, &found, bytes + work.count + 1);
 	else
-		plan_choose_positional(&work, step, drives, NULL, &found, bytes + work.count + 1);
+		spw_planner_choose_positional(&work, step, drives, NULL, &found, bytes + work.count + 1);
 	fill_result(&filled, &work, step, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
 	filled.memory_bytes =
@@ -159,7 +159,7 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
 out:
 	free(bytes);
-	plan_work_close(&work);
+	spw_planner_work_close(&work);
 	return rc;
 }
 
@@ -175,7 +175,7 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	int rc = check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = plan_work_open(&work, step, drives);
+		rc = spw_planner_work_open(&work, step, drives);
 	if (rc)
 		goto out;
 	spill = calloc(1, (size_t)work.count + 1);
@@ -185,7 +185,7 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	}
 	for (uint32_t i = 0; i < work.count; i++)
 		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	plan_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL, &outcome);
+	spw_planner_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL, &outcome);
 	fill_result(&filled, &work, step, &outcome, spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;
@@ -193,6 +193,6 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	set_result(result, &filled);
 out:
 	free(spill);
-	plan_work_close(&work);
+	spw_planner_work_close(&work);
 	return rc;
 }

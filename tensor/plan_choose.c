@@ -105,7 +105,7 @@ static bool consider(struct search *search, double memory)
 	struct plan_outcome outcome;
 	bool feasible;
 
-	plan_simulate(search->work, search->trial, memory, &bounds, NULL, &outcome);
+	spw_planner_simulate(search->work, search->trial, memory, &bounds, NULL, &outcome);
 	if (outcome.given_up)
 		return false;
 	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever : !stalls(&outcome);
@@ -122,7 +122,7 @@ static bool consider_trial(struct search *search, const struct plan_rates *rates
 {
 	if (search->goal == GOAL_BUDGET)
 		return consider(search, search->memory);
-	plan_forecast_choose(search->work, rates, PLAN_READS_IN_TIME, search->trial);
+	spw_planner_forecast_choose(search->work, rates, PLAN_READS_IN_TIME, search->trial);
 	return consider(search, search->work->forecast.peak);
 }
 
@@ -155,7 +155,7 @@ static void order_by_benefit(struct plan_work *work, double limit)
 	}
 	for (uint32_t k = 0; k < work->count; k++)
 		work->keys[k] = (uint64_t)critical_ns[work->order[k]];
-	plan_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
 }
 
 static void order_by_size(struct plan_work *work)
@@ -164,7 +164,7 @@ static void order_by_size(struct plan_work *work)
 		work->order[i] = i;
 		work->keys[i] = UINT64_MAX - (uint64_t)work->bytes[i];
 	}
-	plan_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
 }
 
 /* ---- The memory over time as a tree: the highest point of a range, and adding to all points of one ---- */
@@ -396,7 +396,7 @@ static void drop_all_needless(struct search *search, const struct plan_rates *ra
 	unsigned rounds = search->work->count > MANY_TENSORS ? 1 : 8;
 
 	while (rounds-- > 0 && drop_needless(search->work, search->trial, limit))
-		plan_forecast_choose(search->work, rates, reads, search->trial);
+		spw_planner_forecast_choose(search->work, rates, reads, search->trial);
 }
 
 /* Return: whether the simulation said what the forecast did. */
@@ -410,7 +410,7 @@ static bool greedy(struct search *search, uint32_t start_number, bool by_size)
 	double limit;
 
 	start_from(search, &start);
-	plan_forecast_choose(work, &rates, reads, search->trial);
+	spw_planner_forecast_choose(work, &rates, reads, search->trial);
 	limit = work->forecast.peak;
 	if (search->goal == GOAL_BUDGET && limit < search->memory)
 		limit = search->memory;
@@ -554,7 +554,7 @@ static void try_positional(struct search *search, const struct spw_plan_step *st
 	struct plan_bounds bounds = bounds_of(search);
 	struct plan_found rival = {.spill = spill};
 
-	plan_choose_positional(search->work, step, drives, &bounds, &rival, search->trial);
+	spw_planner_choose_positional(search->work, step, drives, &bounds, &rival, search->trial);
 	if (rival.outcome.given_up || stalls(&rival.outcome) || !is_better(search, &rival.outcome, true))
 		return;
 	search->best->feasible = true;
@@ -563,8 +563,8 @@ static void try_positional(struct search *search, const struct spw_plan_step *st
 	memcpy(search->best->spill, rival.spill, search->work->count);
 }
 
-void plan_choose_fastest(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			 struct plan_found *found, uint8_t *scratch)
+void spw_planner_choose_fastest(struct plan_work *work, const struct spw_plan_step *step,
+				const struct spw_plan_drives *drives, struct plan_found *found, uint8_t *scratch)
 {
 	struct search search = {.goal = GOAL_FASTEST};
 
@@ -585,7 +585,7 @@ static void nearest_budget(const struct search *search, uint8_t *spill)
 	struct search again = *search;
 
 	memcpy(spill, found->spill, search->work->count);
-	plan_simulate(search->work, spill, nearest.memory, NULL, NULL, &nearest.outcome);
+	spw_planner_simulate(search->work, spill, nearest.memory, NULL, NULL, &nearest.outcome);
 	if (nearest.outcome.peak > nearest.memory || nearest.outcome.forever)
 		return;
 	again.memory = nearest.memory;
@@ -597,7 +597,7 @@ static void nearest_budget(const struct search *search, uint8_t *spill)
 	found->memory = nearest.memory;
 }
 
-void plan_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch)
+void spw_planner_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch)
 {
 	struct search search = {.goal = GOAL_BUDGET, .memory = memory};
 
@@ -647,9 +647,9 @@ static uint32_t positional_cut(const struct plan_work *work, const struct spw_pl
 	return UINT32_MAX;
 }
 
-void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-			    const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
-			    struct plan_found *found, uint8_t *scratch)
+void spw_planner_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
+				   const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
+				   struct plan_found *found, uint8_t *scratch)
 {
 	struct plan_outcome unlimited;
 	uint32_t cut;
@@ -658,22 +658,22 @@ void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *
 		work->order[i] = i;
 		work->keys[i] = step->tensors[i].scope;
 	}
-	plan_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
 	cut = positional_cut(work, step, (double)drives->write_bytes_per_second);
 	for (uint32_t i = 0; i < work->count; i++)
 		found->spill[i] = work->eligible[i] && step->tensors[i].scope < cut;
 	/* The rule says nothing of memory: it gets the least that lets its reads be in time, else all it wants. */
 	memcpy(scratch, found->spill, work->count);
-	plan_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, scratch);
+	spw_planner_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, scratch);
 	found->memory = work->forecast.peak;
 	found->feasible = true;
 	found->outcome.given_up = bounds && work->count > MANY_TENSORS && found->memory > bounds->peak;
 	if (found->outcome.given_up)
 		return;
-	plan_simulate(work, found->spill, found->memory, bounds, NULL, &found->outcome);
+	spw_planner_simulate(work, found->spill, found->memory, bounds, NULL, &found->outcome);
 	if (!stalls(&found->outcome) && !found->outcome.given_up)
 		return;
-	plan_simulate(work, found->spill, work->keep_all_peak, bounds, NULL, &unlimited);
+	spw_planner_simulate(work, found->spill, work->keep_all_peak, bounds, NULL, &unlimited);
 	if (unlimited.given_up)
 		return;
 	if (found->outcome.given_up || unlimited.stall_ns < found->outcome.stall_ns) {

@@ -100,27 +100,28 @@ struct plan_bounds {
 
 /* ---- plan_work.c ---- */
 
-int plan_work_open(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives);
-void plan_work_close(struct plan_work *work);
+int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
+			  const struct spw_plan_drives *drives);
+void spw_planner_work_close(struct plan_work *work);
 
 /* Stable, ascending. @keys[i] belongs to @order[i]; the other two arrays are scratch. */
-void plan_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count);
+void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count);
 
 /* ---- plan_forecast.c ---- */
 
 /* Who is marked in @spill but does not leave memory is unmarked. */
-void plan_forecast_choose(struct plan_work *work, const struct plan_rates *rates, enum plan_reads reads,
-			  uint8_t *spill);
+void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates, enum plan_reads reads,
+				 uint8_t *spill);
 
 /*
  * What the simulation reads ahead by: the memory over time if everything in @spill is written that there is time to
  * begin with, and nothing is read; so from its use on, what is out of memory counts only by its release, as negative.
  */
-void plan_forecast_needs(struct plan_work *work, const uint8_t *spill);
+void spw_planner_forecast_needs(struct plan_work *work, const uint8_t *spill);
 
 /* ---- plan_simulate.c ---- */
 
-size_t plan_simulation_bytes(uint32_t count);
+size_t spw_planner_simulation_bytes(uint32_t count);
 
 struct plan_profile {
 	struct spw_plan_point *points;
@@ -128,8 +129,8 @@ struct plan_profile {
 };
 
 /* Overwrites the forecast. @bounds and @profile may be NULL. */
-void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
-		   struct plan_profile *profile, struct plan_outcome *outcome);
+void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
+			  struct plan_profile *profile, struct plan_outcome *outcome);
 
 /* ---- plan_reads.c ---- */
 
@@ -140,8 +141,8 @@ struct plan_schedule {
 };
 
 /* The caller's arrays are of as many elements as the step has tensors. */
-int plan_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives, uint64_t memory_bytes,
-		    const enum spw_plan_choice choices[], struct plan_schedule *schedule);
+int spw_planner_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			   uint64_t memory_bytes, const enum spw_plan_choice choices[], struct plan_schedule *schedule);
 
 /* ---- plan_choose.c ---- */
 
@@ -154,12 +155,12 @@ struct plan_found {
 
 /* @found->spill and @scratch: count bytes each, @found's is set. */
 /* @scratch: for fastest and budget twice as long as the choices. */
-void plan_choose_fastest(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			 struct plan_found *found, uint8_t *scratch);
-void plan_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch);
+void spw_planner_choose_fastest(struct plan_work *work, const struct spw_plan_step *step,
+				const struct spw_plan_drives *drives, struct plan_found *found, uint8_t *scratch);
+void spw_planner_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch);
 /* With @bounds, unless NULL, what is found may have been given up. */
-void plan_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-			    const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
-			    struct plan_found *found, uint8_t *scratch);
+void spw_planner_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
+				   const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
+				   struct plan_found *found, uint8_t *scratch);
 
 #endif

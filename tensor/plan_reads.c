@@ -76,13 +76,13 @@ static void find_times(struct plan_work *work, const uint8_t *spill, double memo
 	}
 }
 
-int plan_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives, uint64_t memory_bytes,
-		    const enum spw_plan_choice choices[], struct plan_schedule *schedule)
+int spw_planner_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			   uint64_t memory_bytes, const enum spw_plan_choice choices[], struct plan_schedule *schedule)
 {
 	struct plan_work work = {0};
 	uint32_t *stack = NULL;
 	uint8_t *spill = NULL;
-	int rc = plan_work_open(&work, step, drives);
+	int rc = spw_planner_work_open(&work, step, drives);
 
 	if (rc)
 		goto out;
@@ -94,11 +94,11 @@ int plan_read_times(const struct spw_plan_step *step, const struct spw_plan_driv
 	}
 	for (uint32_t i = 0; i < work.count; i++)
 		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	plan_forecast_needs(&work, spill);
+	spw_planner_forecast_needs(&work, spill);
 	find_times(&work, spill, (double)memory_bytes, stack, schedule);
 out:
 	free(stack);
 	free(spill);
-	plan_work_close(&work);
+	spw_planner_work_close(&work);
 	return rc;
 }

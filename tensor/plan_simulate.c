@@ -77,7 +77,7 @@ struct simulation {
 	uint32_t point_now, point_next;
 };
 
-size_t plan_simulation_bytes(uint32_t count)
+size_t spw_planner_simulation_bytes(uint32_t count)
 {
 	size_t n = (size_t)count + 1;
 
@@ -426,15 +426,15 @@ static bool gives_up(const struct simulation *sim, const struct plan_bounds *bou
 			  sim->behind_ns >= bounds->stall_ns);
 }
 
-void plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
-		   struct plan_profile *profile, struct plan_outcome *outcome)
+void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
+			  struct plan_profile *profile, struct plan_outcome *outcome)
 {
 	struct simulation sim = {
 		.work = work, .spill = spill, .outcome = outcome, .profile = profile, .memory = memory};
 
 	memset(outcome, 0, sizeof(*outcome));
 	set_up(&sim);
-	plan_forecast_needs(work, spill);
+	spw_planner_forecast_needs(work, spill);
 	/* When compute has ended, so has the step; a write still in flight is of a tensor that nobody wants. */
 	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {
 		begin_write(&sim);

@@ -127,7 +127,7 @@ static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t 
 	}
 }
 
-void plan_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count)
+void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count)
 {
 	struct range range;
 	bool other = false;
@@ -159,7 +159,7 @@ static void sort_tensors(struct plan_work *work, const struct spw_plan_step *ste
 		memcpy(&work->keys[i], (const char *)&step->tensors[i] + offset, sizeof(work->keys[i]));
 		order[i] = i;
 	}
-	plan_sort(work->keys, order, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work->keys, order, work->keys_other, work->order_other, work->count);
 }
 
 static void sort_by_gap(struct plan_work *work)
@@ -168,7 +168,7 @@ static void sort_by_gap(struct plan_work *work)
 		work->by_gap[i] = i;
 		work->keys[i] = (uint64_t)(work->wanted_ns[i] - work->pack_ns[i]);
 	}
-	plan_sort(work->keys, work->by_gap, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work->keys, work->by_gap, work->keys_other, work->order_other, work->count);
 }
 
 /* ---- Events ---- */
@@ -247,7 +247,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&work->keys_other, count * sizeof(uint64_t)},
 		{&work->tree, points * sizeof(double)},
 		{&work->tree_added, points * sizeof(double)},
-		{&work->simulation, plan_simulation_bytes(work->count)},
+		{&work->simulation, spw_planner_simulation_bytes(work->count)},
 		{&forecast->point_ns, points * sizeof(double)},
 		{&forecast->point_bytes, points * sizeof(double)},
 		{&forecast->out, count},
@@ -307,7 +307,8 @@ static void set_tensors(struct plan_work *work, const struct spw_plan_step *step
 	}
 }
 
-int plan_work_open(struct plan_work *work, const struct spw_plan_step *step, const struct spw_plan_drives *drives)
+int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
+			  const struct spw_plan_drives *drives)
 {
 	int rc = check_step(step);
 
@@ -331,7 +332,7 @@ int plan_work_open(struct plan_work *work, const struct spw_plan_step *step, con
 	return 0;
 }
 
-void plan_work_close(struct plan_work *work)
+void spw_planner_work_close(struct plan_work *work)
 {
 	free(work->memory);
 	work->memory = NULL;

@@ -12,9 +12,9 @@
 #define TRACE_HINTS   (SPW_TRACE_HINT_PIN + 1)
 #define TRACE_RESULTS (SPW_TRACE_RESULT_DEDUP + 1)
 
-extern const char *const trace_kind_names[TRACE_KINDS];
-extern const char *const trace_hint_names[TRACE_HINTS];
-extern const char *const trace_result_names[TRACE_RESULTS];
-extern const char *const trace_stage_names[2]; /* by backward */
+extern const char *const spw_kind_names[TRACE_KINDS];
+extern const char *const spw_hint_names[TRACE_HINTS];
+extern const char *const spw_result_names[TRACE_RESULTS];
+extern const char *const spw_stage_names[2]; /* by backward */
 
 #endif

@@ -145,12 +145,12 @@ static int get_stage(const struct reader *reader, struct spw_trace_event *event)
 	int rc = get_number(reader, "micro_batch", UINT32_MAX, &micro_batch);
 
 	if (rc == 0)
-		rc = get_word(reader, "stage", trace_stage_names, 2, &stage);
+		rc = get_word(reader, "stage", spw_stage_names, 2, &stage);
 	event->has_next = has(reader, "next_stage") || has(reader, "next_micro_batch");
 	if (rc == 0 && event->has_next)
 		rc = get_number(reader, "next_micro_batch", UINT32_MAX, &next_micro_batch);
 	if (rc == 0 && event->has_next)
-		rc = get_word(reader, "next_stage", trace_stage_names, 2, &next_stage);
+		rc = get_word(reader, "next_stage", spw_stage_names, 2, &next_stage);
 	event->micro_batch = (uint32_t)micro_batch;
 	event->next_micro_batch = (uint32_t)next_micro_batch;
 	event->backward = stage == 1;
@@ -243,9 +243,9 @@ static int get_offer(struct reader *reader, struct spw_trace_event *event)
 	if (rc == 0)
 		rc = get_part(reader, event, event->storage_len_bytes);
 	if (rc == 0 && has(reader, "hint"))
-		rc = get_word(reader, "hint", trace_hint_names, TRACE_HINTS, &hint);
+		rc = get_word(reader, "hint", spw_hint_names, TRACE_HINTS, &hint);
 	if (rc == 0)
-		rc = get_word(reader, "result", trace_result_names, TRACE_RESULTS, &result);
+		rc = get_word(reader, "result", spw_result_names, TRACE_RESULTS, &result);
 	if (rc)
 		return rc;
 	event->hint = hint;
@@ -279,7 +279,7 @@ static int get_take(const struct reader *reader, struct spw_trace_event *event)
 static int get_event(struct reader *reader, struct spw_trace_event *event, uint64_t not_before_ns)
 {
 	unsigned kind;
-	int rc = get_word(reader, "event", trace_kind_names, TRACE_KINDS, &kind);
+	int rc = get_word(reader, "event", spw_kind_names, TRACE_KINDS, &kind);
 
 	if (rc == 0)
 		rc = get_number(reader, "ns", INT64_MAX, &event->ns);

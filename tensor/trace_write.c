@@ -229,11 +229,11 @@ static void put_word(struct block *block, const char *name, const char *word)
 static void put_stage(struct block *block, const struct spw_trace_event *event)
 {
 	put_number(block, "micro_batch", event->micro_batch);
-	put_word(block, "stage", trace_stage_names[event->backward]);
+	put_word(block, "stage", spw_stage_names[event->backward]);
 	if (!event->has_next)
 		return;
 	put_number(block, "next_micro_batch", event->next_micro_batch);
-	put_word(block, "next_stage", trace_stage_names[event->next_backward]);
+	put_word(block, "next_stage", spw_stage_names[event->next_backward]);
 }
 
 /* The event's ids, as numbers. */
@@ -244,7 +244,7 @@ struct numbers {
 static void put_event(struct block *block, const struct spw_trace_event *event, const struct numbers *numbers)
 {
 	put(block, "{\"event\":\"");
-	put(block, trace_kind_names[event->kind]);
+	put(block, spw_kind_names[event->kind]);
 	put(block, "\"");
 	put_number(block, "ns", event->ns);
 	if (event->kind == SPW_TRACE_STAGE)
@@ -264,8 +264,8 @@ static void put_event(struct block *block, const struct spw_trace_event *event, 
 	}
 	if (event->kind == SPW_TRACE_OFFER) {
 		if (event->hint != SPW_TRACE_HINT_NONE)
-			put_word(block, "hint", trace_hint_names[event->hint]);
-		put_word(block, "result", trace_result_names[event->result]);
+			put_word(block, "hint", spw_hint_names[event->hint]);
+		put_word(block, "result", spw_result_names[event->result]);
 	}
 	if (event->kind == SPW_TRACE_TAKE)
 		put_number(block, "wait_ns", event->wait_ns);

@@ -192,3 +192,24 @@ make_loop() {
     made_loop=$(losetup -f --show --direct-io=on -b "${3:-512}" "$backing")
     on_exit losetup -d "$made_loop"
 }
+
+# start_writer DEVICE COMMAND ARGS: in the background, as $writer, until it has written to the block device. Its output: $TEST_TMP/writer.log.
+start_writer() {
+    local device=$1 before
+    before=$(sectors_written "$device")
+    shift
+    "$@" >"$TEST_TMP/writer.log" 2>&1 </dev/null &
+    writer=$!
+    on_exit kill_quietly $writer
+    until [ "$(sectors_written "$device")" -ne "$before" ]; do
+        kill -0 $writer 2>/dev/null || { fail "it has ended: $(cat "$TEST_TMP/writer.log")" && return 0; }
+    done
+}
+
+sectors_written() {
+    awk '{ print $7 }' "/sys/class/block/$(basename "$1")/stat"
+}
+
+kill_quietly() {
+    kill -9 "$1" 2>/dev/null
+}

@@ -67,6 +67,7 @@ enum bench_verify {
 /* One job as its section describes it; numjobs workers run it. Copied to inherit. */
 struct bench_job {
 	char name[BENCH_NAME_BYTES];
+	char section[BENCH_NAME_BYTES]; /* by which --section chooses it: in a job file, name= changes the name alone */
 	char filename[BENCH_FILENAME_BYTES]; /* colon separated; a backslash makes a colon part of a name */
 	uint32_t rw;                         /* enum bench_rw */
 	int64_t skip_bytes;                  /* sequential: added to the position after each transfer, "rw=read:-2m" */
@@ -103,6 +104,8 @@ void bench_job_init(struct bench_job *job);
  */
 int bench_option_set(struct bench_job *job, const char *name, const char *value);
 
+bool bench_option_exists(const char *name);
+
 /* A flag needs no value, so the next argument of the command line is not its value. */
 bool bench_option_is_flag(const char *name);
 
@@ -134,10 +137,15 @@ void bench_plan_free(struct bench_plan *plan);
 /**
  * bench_jobfile_read - add the jobs of a file in fio's format
  * @global: what every job starts from; [global] sections add to it
+ * @tell:   given the words of every fault but the last, with file and line
  *
- * Return: 0; -EINVAL and the words, with file and line; or what opening the file gives.
+ * Reads on after a fault, up to 100 of them; then @plan holds the jobs that have none. Of what does not go together in one job the
+ * first is a fault, and nothing if one of its options is faulty by itself.
+ *
+ * Return: 0; -EINVAL or -ERANGE, with the last fault in spw_last_error(); or what opening and reading the file gives.
  */
-int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_plan *plan);
+int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_plan *plan,
+		       void (*tell)(const char *fault));
 
 /* ---- Offsets ---------------------------------------------------------------------------------------------------------------- */
 
@@ -272,10 +280,13 @@ void bench_gate_end(struct bench_gate *gate);  /* a worker has ended */
 unsigned bench_gate_watch(struct bench_gate *gate, unsigned count, uint64_t until_ns);
 
 /* Everything of one command line. */
+struct bench_devices;
+
 struct bench_run {
 	struct bench_plan plan;
 	struct bench_worker *workers;
 	unsigned workers_count;
+	struct bench_devices *devices; /* kept open from run to run by the caller, who closes them; NULL: this run has its own */
 	bool allow_destructive;
 	bool verbose;
 	bool quiet; /* no progress line */
@@ -285,7 +296,10 @@ struct bench_run {
 	uint64_t process_user_ns, process_system_ns; /* of all threads, kernel workers included */
 };
 
-/* Return: 0 also when jobs failed (their stats say so); -EBUSY, -EEXIST refused for safety; else a negative errno. */
+/*
+ * Return: 0 also when jobs failed (their stats say so); -EBUSY, -EEXIST, -ESPIPE refused for safety; -ENOTUNIQ a job names a drive
+ * twice; else a negative errno.
+ */
 int bench_run(struct bench_run *run);
 void bench_run_free(struct bench_run *run);
 

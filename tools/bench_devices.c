@@ -132,7 +132,8 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	if (info.error == -ESPIPE && !allow_destructive)
 		return spw_error(-ESPIPE, "%s; to measure zones of it that take any order, add --allow-destructive",
 				 info.reason);
-	if (strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
+	/* What nobody knows may well be what was measured with before. */
+	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
 		return spw_error(-EEXIST,
 				 "%s: carries %s, which writing would destroy; if that is meant, add "
 				 "--allow-destructive",
@@ -140,34 +141,21 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	return 0;
 }
 
-/*
- * As those do who have a store on it open, and who format it: whoever comes second is refused. Until now it was anybody's, and may
- * have become a store's.
- */
-static int claim(struct bench_device *device, bool allow_destructive)
-{
-	int result = spw_device_lock(device->device, 0, INT64_MAX);
-
-	if (result == -EBUSY)
-		return spw_error(result,
-				 "%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
-				 device->path, device->path);
-	/* Nobody else can reach what this process drives. */
-	return result != 0 || device->is_vfio ? result : check_writable(device, allow_destructive, true);
-}
-
+/* What is written is held for as long, and looked at once more: until now it was anybody's, and may have become a store's. */
 static int open_device(struct bench_device *device, bool allow_destructive, const struct spw_log *log)
 {
 	struct spw_device_opts opts;
 	int result;
 
+	if (device->writes) {
+		result = spw_claim(device->path, log, &device->device);
+		/* Nobody else can reach what this process drives. */
+		return result != 0 || device->is_vfio ? result : check_writable(device, allow_destructive, true);
+	}
 	spw_device_opts_init(&opts, sizeof(opts));
-	opts.read_only = !device->writes;
-	/* Held for as long as it is written, so that nobody can mount it meanwhile. Means nothing for a file. */
-	opts.exclusive = device->writes;
+	opts.read_only = true;
 	opts.log = *log;
-	result = spw_device_open(device->path, &opts, &device->device);
-	return result == 0 && device->writes ? claim(device, allow_destructive) : result;
+	return spw_device_open(device->path, &opts, &device->device);
 }
 
 int bench_devices_open(struct bench_devices *devices, bool allow_destructive, const struct spw_log *log)
@@ -175,10 +163,11 @@ int bench_devices_open(struct bench_devices *devices, bool allow_destructive, co
 	int result = 0;
 
 	for (unsigned i = 0; i < devices->count && result == 0; i++)
-		if (devices->list[i]->writes)
+		if (devices->list[i]->writes && !devices->list[i]->device)
 			result = check_writable(devices->list[i], allow_destructive, false);
 	for (unsigned i = 0; i < devices->count && result == 0; i++)
-		result = open_device(devices->list[i], allow_destructive, log);
+		if (!devices->list[i]->device)
+			result = open_device(devices->list[i], allow_destructive, log);
 	return result;
 }
 

@@ -19,6 +19,8 @@
 
 #define LINE_BYTES_MAX 8192
 
+#define FAULTS_MAX 100
+
 struct reader {
 	const char *path;
 	unsigned line;
@@ -29,13 +31,36 @@ struct reader {
 		NO_SECTION,
 		IN_GLOBAL,
 		IN_JOB,
+		IN_NO_JOB, /* after brackets that name none: options are looked at, and go nowhere */
 	} section;
 	unsigned section_line;
+	bool global_spoilt, spoilt; /* an option lacks its value: what the job is like cannot be told */
+	void (*tell)(const char *fault);
+	unsigned faults;
+	int result;      /* of the last one */
+	char words[512]; /* its */
 };
 
-static int complain(const struct reader *reader, int error)
+/* Of a fault the words are in spw_last_error(). Return: 0: what follows it can be read; or @error. */
+static int complain(struct reader *reader, int error)
 {
-	return spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
+	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
+	if (reader->faults++ > 0)
+		reader->tell(reader->words);
+	if (reader->faults == FAULTS_MAX)
+		(void)spw_error(-EINVAL, "%s: more than %u faults: is this a job file?", reader->path, FAULTS_MAX);
+	(void)snprintf(reader->words, sizeof(reader->words), "%s", spw_last_error());
+	reader->result = error;
+	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
+}
+
+/* What the option should have been is not known, and so neither what is wrong with its job otherwise. */
+static void spoil(struct reader *reader)
+{
+	if (reader->section == IN_GLOBAL)
+		reader->global_spoilt = true;
+	else
+		reader->spoilt = true;
 }
 
 int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
@@ -108,7 +133,7 @@ static int end_section(struct reader *reader)
 	unsigned line = reader->line;
 	int result = 0;
 
-	if (reader->section == IN_JOB) {
+	if (reader->section == IN_JOB && !reader->spoilt) {
 		reader->line = reader->section_line;
 		result = bench_job_check(&reader->job);
 		if (result == 0)
@@ -128,6 +153,7 @@ static int begin_section(struct reader *reader, char *line)
 
 	if (result != 0)
 		return result;
+	reader->section = IN_NO_JOB;
 	if (line[len - 1] != ']' || len < 3)
 		return complain(reader, spw_error(-EINVAL, "'%s' is not a section; write [name]", line));
 	line[len - 1] = '\0';
@@ -140,6 +166,8 @@ static int begin_section(struct reader *reader, char *line)
 	}
 	reader->section = IN_JOB;
 	reader->job = *reader->global;
+	reader->spoilt = reader->global_spoilt;
+	(void)snprintf(reader->job.section, sizeof(reader->job.section), "%s", line + 1);
 	(void)snprintf(reader->job.name, sizeof(reader->job.name), "%s", line + 1);
 	return 0;
 }
@@ -148,6 +176,7 @@ static int set_option(struct reader *reader, char *line)
 {
 	struct bench_job *job = reader->section == IN_GLOBAL ? reader->global : &reader->job;
 	char *value = strchr(line, '=');
+	const char *name;
 	int result;
 
 	if (reader->section == NO_SECTION)
@@ -156,7 +185,10 @@ static int set_option(struct reader *reader, char *line)
 		*value = '\0';
 		value = trim(value + 1);
 	}
-	result = bench_option_set(job, trim(line), value);
+	name = trim(line);
+	result = bench_option_set(job, name, value);
+	if (result != 0 && bench_option_exists(name))
+		spoil(reader);
 	return result == 0 ? 0 : complain(reader, result);
 }
 
@@ -171,7 +203,10 @@ static int read_line(struct reader *reader, char *line)
 	if (line[0] == '[')
 		return begin_section(reader, line);
 	result = expand(line, expanded, sizeof(expanded));
-	return result == 0 ? set_option(reader, expanded) : complain(reader, result);
+	if (result == 0)
+		return set_option(reader, expanded);
+	spoil(reader);
+	return complain(reader, result);
 }
 
 static int read_lines(struct reader *reader, FILE *file)
@@ -183,21 +218,25 @@ static int read_lines(struct reader *reader, FILE *file)
 
 	while (result == 0 && (len = getline(&line, &capacity, file)) >= 0) {
 		reader->line++;
-		if (strlen(line) != (size_t)len)
-			result =
-				complain(reader, spw_error(-EINVAL, "the line holds a zero byte: is this a job file?"));
-		else
+		if (strlen(line) != (size_t)len) {
+			result = spw_error(-EINVAL, "the line holds a zero byte: is this a job file?");
+			(void)complain(reader, result);
+		} else {
 			result = read_line(reader, line);
+		}
 	}
-	if (result == 0 && ferror(file))
-		result = spw_error_errno(-errno, "%s: cannot read", reader->path);
 	free(line);
-	return result == 0 ? end_section(reader) : result;
+	if (result == 0 && ferror(file))
+		return spw_error_errno(-errno, "%s: cannot read", reader->path);
+	if (result == 0)
+		(void)end_section(reader);
+	return reader->faults > 0 ? spw_error(reader->result, "%s", reader->words) : 0;
 }
 
-int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_plan *plan)
+int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_plan *plan,
+		       void (*tell)(const char *fault))
 {
-	struct reader reader = {.path = path, .global = global, .plan = plan};
+	struct reader reader = {.path = path, .global = global, .plan = plan, .tell = tell};
 	unsigned before = plan->count;
 	FILE *file = fopen(path, "re");
 	int result;

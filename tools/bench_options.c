@@ -59,6 +59,8 @@ static const struct choice stripe_choices[] = {{"pull", SPW_STRIPE_PULL}, {"stat
 #define TEXT(field)  FIELD(field), 0, sizeof(((struct bench_job *)0)->field)
 
 static const struct option options[] = {
+	{"name", NULL, KIND_TEXT, TEXT(name), NULL, "NAME",
+	 "begin a job; options before the first are for all jobs. In a job file: what reports call it"},
 	{"filename", NULL, KIND_TEXT, TEXT(filename), NULL, "A:B", "devices or existing files, colon separated"},
 	{"rw", "readwrite", KIND_RW, FIELD(rw), 0, 0, rw_choices, "KIND",
 	 "read write randread randwrite rw randrw; read:-2m skips after each"},
@@ -163,6 +165,11 @@ static const struct option *find_option(const char *name)
 		if (same_name(name, options[i].name) || same_name(name, options[i].alias))
 			return &options[i];
 	return NULL;
+}
+
+bool bench_option_exists(const char *name)
+{
+	return find_option(name) != NULL;
 }
 
 bool bench_option_is_flag(const char *name)

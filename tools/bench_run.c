@@ -55,6 +55,9 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 		if (count < 0)
 			return spw_error(count, "job %s: %s", job->name, spw_last_error());
 		worker->devices_count = (unsigned)count;
+		count = spw_drives_distinct((const char *const *)worker->paths, worker->devices_count);
+		if (count < 0)
+			return spw_error(count, "job %s: %s", job->name, spw_last_error());
 	}
 	return 0;
 }
@@ -216,7 +219,7 @@ static int run_waves(struct bench_run *run)
 
 int bench_run(struct bench_run *run)
 {
-	struct bench_devices devices = {.count = 0};
+	struct bench_devices own = {.count = 0}, *devices = run->devices ? run->devices : &own;
 	struct spw_log log = tool_log(run->verbose);
 	struct timespec wall;
 	struct sigaction before;
@@ -224,11 +227,11 @@ int bench_run(struct bench_run *run)
 	int result = make_workers(run);
 
 	if (result == 0)
-		result = collect_devices(run, &devices);
+		result = collect_devices(run, devices);
 	if (result == 0)
-		result = bench_devices_open(&devices, run->allow_destructive, &log);
+		result = bench_devices_open(devices, run->allow_destructive, &log);
 	if (result == 0)
-		result = check_regions(run, &devices);
+		result = check_regions(run, devices);
 	if (result != 0)
 		goto out;
 	(void)clock_gettime(CLOCK_REALTIME, &wall);
@@ -243,7 +246,7 @@ int bench_run(struct bench_run *run)
 	run->elapsed_ns = spw_clock_ns() - begin_ns;
 	run->interrupted = atomic_load(&stop) && result == 0;
 out:
-	bench_devices_close(&devices);
+	bench_devices_close(&own);
 	return result;
 }
 

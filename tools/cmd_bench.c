@@ -64,6 +64,7 @@ static int begin_job(struct command_line *line, const char *name)
 	line->job = line->global;
 	line->in_job = true;
 	(void)snprintf(line->job.name, sizeof(line->job.name), "%s", name);
+	(void)snprintf(line->job.section, sizeof(line->job.section), "%s", name);
 	return 0;
 }
 
@@ -186,12 +187,17 @@ static int choose_sections(struct command_line *line)
 	unsigned kept = 0;
 
 	for (unsigned i = 0; i < plan->count; i++)
-		if (is_wanted(line, plan->jobs[i].name))
+		if (is_wanted(line, plan->jobs[i].section))
 			plan->jobs[kept++] = plan->jobs[i];
 	if (kept == 0 && line->sections_count > 0)
 		return spw_error(-EINVAL, "--section=%s: there is no such section", line->sections[0]);
 	plan->count = kept;
 	return 0;
+}
+
+static void print_fault(const char *fault)
+{
+	(void)fprintf(stderr, "spillway bench: %s\n", fault);
 }
 
 /* Jobs of the command line, then those of job files; with neither, the options alone are one job. */
@@ -200,7 +206,7 @@ static int make_plan(struct command_line *line)
 	int result = 0;
 
 	for (unsigned i = 0; i < line->jobfiles_count && result == 0; i++)
-		result = bench_jobfile_read(line->jobfiles[i], &line->global, &line->run.plan);
+		result = bench_jobfile_read(line->jobfiles[i], &line->global, &line->run.plan, print_fault);
 	if (result == 0)
 		result = choose_sections(line);
 	if (result != 0 || line->run.plan.count > 0)
@@ -235,8 +241,21 @@ static int report(const struct command_line *line)
 	return result;
 }
 
+static bool any_has_run(const struct command_line *line)
+{
+	for (unsigned i = 0; i < line->run.workers_count; i++) {
+		const struct bench_direction_stats *done = line->run.workers[i].stats.direction;
+
+		if (done[BENCH_DIR_READ].ios + done[BENCH_DIR_WRITE].ios > 0)
+			return true;
+	}
+	return false;
+}
+
+/* A store that another process has is a refusal; what happens once a job runs is a failure. */
 static int exit_code(const struct tool_command *command, const struct command_line *line)
 {
+	bool has_run = any_has_run(line);
 	int code = TOOL_DONE;
 
 	for (unsigned i = 0; i < line->run.workers_count; i++) {
@@ -246,7 +265,8 @@ static int exit_code(const struct tool_command *command, const struct command_li
 			continue;
 		(void)fprintf(stderr, "spillway %s: %s: %s\n", command->name, worker->job->name,
 			      worker->stats.error_text);
-		code = TOOL_FAILED;
+		if (code != TOOL_FAILED)
+			code = has_run ? TOOL_FAILED : tool_exit_code(command, worker->stats.error);
 	}
 	return code == TOOL_DONE && line->run.interrupted ? TOOL_INTERRUPTED : code;
 }
@@ -258,6 +278,8 @@ static int bench(const struct tool_command *command, struct command_line *line)
 
 	if (result == 0)
 		result = bench_run(&line->run);
+	if (result == -ENOTUNIQ)
+		return tool_usage_error(command, "%s", spw_last_error());
 	if (result != 0)
 		return tool_fail(command, result, json);
 	result = report(line);
@@ -297,7 +319,6 @@ static int run(const struct tool_command *command, int argc, char **argv)
 static void print_options(FILE *out)
 {
 	static const struct tool_option own[] = {
-		{"name", TOOL_TEXT, NULL, "NAME", "begin a job; options before the first are for all jobs"},
 		{"tuned", TOOL_TEXT, NULL, "[=FILE]",
 		 "take bs, iodepth, hipri and backend from 'spillway tune' for the rw before"},
 		{"section", TOOL_TEXT, NULL, "NAME", "only this section of the job files; may be repeated"},

@@ -26,7 +26,7 @@ static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &controllers, "A,B,...",
 	 "PCI addresses of the controllers (or name them without the option)"},
 	{"user", TOOL_TEXT, &user, "NAME",
-	 "who may drive them: becomes the owner of their nodes below /dev/vfio (default: root)"},
+	 "who may drive them: becomes the owner of their nodes below /dev/vfio, the group's too (default: root)"},
 	{"force", TOOL_FLAG, &force, NULL, "also if a namespace carries something; one in use is refused even so"},
 	{"dry-run", TOOL_FLAG, &dry_run, NULL, "check all, change nothing"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
@@ -128,6 +128,7 @@ static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 	spw_vfio_bind_opts_init(&opts, sizeof(opts));
 	opts.force = force;
 	opts.dry_run = dry_run;
+	opts.alone = user != NULL;
 	opts.log = tool_log(verbose);
 	result = spw_vfio_bind(address, &opts);
 	if (result || dry_run)
@@ -175,6 +176,9 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	return tool_run_on_controllers(command, argc, argv, &controllers, bind_all);
 }
 
+/* No IOMMU confines it, or not it alone. */
+static const int refusals[] = {EOPNOTSUPP, 0};
+
 const struct tool_command command_bind = {
 	.name = "bind",
 	.summary = "take NVMe controllers from the kernel, to drive them from a process",
@@ -184,16 +188,21 @@ const struct tool_command command_bind = {
 		"stays, and their\n"
 		"namespaces are then named pci:ADDRESS/1, wherever a drive is named. A controller with a namespace "
 		"that is mounted,\n"
-		"held, swapped on or in use by a store is refused always; one that carries a file system or any other "
-		"known\n"
-		"signature is refused unless --force is given. It stays bound until 'spillway unbind' or the next "
-		"boot. What stands\n"
-		"in the way, 'spillway probe' tells; how to use it, and what it protects from, docs/VFIO.md.\n",
+		"held, swapped on or in use by a store, also on a partition, or that is reached by another controller "
+		"too, is refused\n"
+		"always; one that carries a file system or any other known signature is refused unless --force is "
+		"given. --user is\n"
+		"refused if the controller shares its IOMMU group: it would hand over the other devices as well. It "
+		"stays bound until\n"
+		"'spillway unbind' or the next boot. What stands in the way, 'spillway probe' tells; how to use it, "
+		"and what it\n"
+		"protects from, docs/VFIO.md.\n",
 	.examples = "  spillway probe                                    # which controllers there are\n"
 		    "  spillway bind 0000:3d:00.0 0000:3e:00.0\n"
 		    "  spillway format --devices pci:0000:3d:00.0/1,pci:0000:3e:00.0/1\n"
 		    "  spillway bind 3d:00.0 --user trainer              # for a process that is not root\n",
 	.run = run,
 	.options = options,
+	.refusals = refusals,
 	.destructive = true,
 };

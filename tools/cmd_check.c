@@ -12,7 +12,8 @@ static struct tool_devices devices;
 static bool json;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "all drives of the store, in any order"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...",
+	 "all drives of the store, in any order; \\, is a comma in a name"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };

@@ -2,6 +2,7 @@
 /* tools/cmd_format.c - spillway format: make a new, empty store */
 #include "tools/tool.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include "util/util.h"
@@ -9,52 +10,78 @@
 static struct tool_devices devices;
 static uint32_t partitions = 1;
 static uint64_t chunk_bytes = 1u << 20;
-static bool force, json, verbose;
+static bool force, erase, json, verbose;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives: block devices or existing plain files"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...",
+	 "the drives: block devices or existing plain files; \\, is a comma in a name"},
 	{"partitions", TOOL_COUNT, &partitions, "N",
 	 "equal parts, one per process that will use the store (default 1)"},
 	{"chunk", TOOL_SIZE, &chunk_bytes, "SIZE", "unit of striping, a power of two from 64k to 64m (default 1m)"},
-	{"force", TOOL_FLAG, &force, NULL, "overwrite what the drives carry; a drive in use is refused even so"},
+	{"force", TOOL_FLAG, &force, NULL, "overwrite stores and signatures; a drive in use is refused even so"},
+	{"erase", TOOL_FLAG, &erase, NULL, "overwrite data of which nothing is known; asked for on a terminal"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Somebody watches: tell which drives are about to lose what they hold. */
-static void announce(void)
+/* Tell which drives are about to lose what they hold. Return: whether there is data on one that only --erase is about. */
+static bool announce(void)
 {
+	bool unknown = false;
 	char size[32];
 
-	if (!isatty(STDERR_FILENO))
-		return;
 	(void)fprintf(stderr, "Making a store on %u drive%s; what they hold will be lost:\n", devices.count,
 		      devices.count == 1 ? "" : "s");
 	for (unsigned i = 0; i < devices.count; i++) {
 		struct spw_probe_info info = {.size = sizeof(info)};
 
-		if (spw_probe(devices.paths[i], &info) == 0)
-			(void)fprintf(stderr, "  %s  %s  %s\n", devices.paths[i],
-				      spw_size_format(info.geometry.size_bytes, size, sizeof(size)),
-				      info.holds[0] ? info.holds : "unreadable");
+		if (spw_probe(devices.paths[i], &info) != 0)
+			continue;
+		(void)fputs("  ", stderr);
+		tool_print_text(devices.paths[i], stderr);
+		(void)fprintf(stderr, "  %s  %s\n", spw_size_format(info.geometry.size_bytes, size, sizeof(size)),
+			      info.holds[0] ? info.holds : "unreadable");
+		if (!info.unknown_data || info.error != -EEXIST || erase)
+			continue;
+		(void)fprintf(stderr, "%s\n", info.reason);
+		unknown = true;
 	}
+	return unknown;
+}
+
+/* Where somebody watches. Elsewhere spw_format() refuses what nobody agreed to lose. */
+static int consent(const struct tool_command *command)
+{
+	char answer[16] = "";
+
+	if (!isatty(STDERR_FILENO) || !announce() || !isatty(STDIN_FILENO))
+		return TOOL_DONE;
+	(void)fprintf(stderr, "Erase it? [y/N] ");
+	if (fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y')) {
+		erase = true;
+		return TOOL_DONE;
+	}
+	return tool_refuse(command, "nothing was written", json);
 }
 
 static int format_store(const struct tool_command *command)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_format_opts opts;
-	int result;
+	int code, result;
 
 	if (partitions == 0 || chunk_bytes == 0)
 		return tool_usage_error(command, "--partitions and --chunk must be above 0");
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.partitions = partitions;
 	opts.chunk_bytes = chunk_bytes;
+	code = consent(command);
+	if (code != TOOL_DONE)
+		return code;
 	opts.force = force;
+	opts.erase = erase;
 	opts.log = tool_log(verbose);
-	announce();
 	result = spw_format(devices.paths, devices.count, &opts, &info);
 	if (result < 0)
 		return tool_fail(command, result, json);
@@ -72,13 +99,19 @@ static int run(const struct tool_command *command, int argc, char **argv)
 const struct tool_command command_format = {
 	.name = "format",
 	.summary = "make a new, empty store on one or more drives",
-	.synopsis = "--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--json]",
+	.synopsis = "--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
 	.description =
 		"Writes a superblock to each drive. All drives are checked before the first is written: one that is "
 		"mounted,\n"
 		"held, swapped on or in use by a store is refused always, one that carries a partition table, a file "
 		"system\n"
-		"or another store is refused unless --force is given. A refusal writes nothing and exits with 3.\n",
+		"or another store is refused unless --force is given. One on which nothing is known, but whose first "
+		"or last "
+		"MiB is\n"
+		"not all zeros, is refused unless --erase is given, or agreed to on a terminal: what is there is "
+		"shown. A "
+		"refusal\n"
+		"writes nothing and exits with 3.\n",
 	.examples = "  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		    "  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight ranks share the "
 		    "drives\n"

@@ -13,7 +13,8 @@ static struct tool_devices devices;
 static bool json;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "only these devices (or name them without the option)"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...",
+	 "only these devices (or name them without the option); \\, is a comma in a name"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };

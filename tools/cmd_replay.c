@@ -29,7 +29,8 @@ static bool json, verbose;
 
 static const struct tool_option options[] = {
 	{"trace", TOOL_DEVICES, &traces, "FILE", "what to replay; --trace may be left out"},
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "all drives of a store; what is on them stays a store"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...",
+	 "all drives of a store; what is on them stays a store; \\, is a comma in a name"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
 	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both together (default: the "
 	 "lower)"},

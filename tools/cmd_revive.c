@@ -14,7 +14,7 @@ static struct tool_devices devices;
 static bool json;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to try again"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to try again; \\, is a comma in a name"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };

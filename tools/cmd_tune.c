@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tools/bench.h"
+#include "tools/bench_devices.h"
 #include "tools/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
@@ -20,7 +21,7 @@ static bool with_writes, allow_destructive, json, verbose;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
-	 "the drives, measured together (or name them without the option)"},
+	 "the drives, measured together (or name them without the option); \\, is a comma in a name"},
 	{"runtime", TOOL_TEXT, &runtime_text, "TIME", "of each measurement (default 500ms)"},
 	{"write", TOOL_FLAG, &with_writes, NULL, "measure writes too: OVERWRITES THE DRIVES"},
 	{"allow-destructive", TOOL_FLAG, &allow_destructive, NULL,
@@ -63,6 +64,7 @@ struct sweep {
 	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
 	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them can be had this way */
 	bool interrupted;
+	struct bench_devices devices;
 	json_t *drives;   /* as the library tells them again */
 	const char *path; /* of the settings */
 	char usual[PATH_MAX];
@@ -273,7 +275,12 @@ static void keep_result(struct sweep *sweep, const struct setting *setting, cons
 
 static int measure(struct sweep *sweep, const struct setting *setting)
 {
-	struct bench_run run = {.allow_destructive = allow_destructive, .verbose = verbose, .quiet = true};
+	struct bench_run run = {
+		.devices = &sweep->devices,
+		.allow_destructive = allow_destructive,
+		.verbose = verbose,
+		.quiet = true,
+	};
 	struct bench_job job;
 	int result = make_job(&job, setting);
 
@@ -338,6 +345,15 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
+	/* Opened by the first measurement and kept until the last: nobody gets a drive between two that write. */
+	for (unsigned i = 0; i < devices.count && result == 0; i++) {
+		struct bench_device *device = bench_devices_find(&sweep->devices, devices.paths[i]);
+
+		if (device)
+			device->writes = with_writes;
+		else
+			result = -ENOENT;
+	}
 	/* The bench catches interrupts too, but not between two measurements. */
 	tool_stop_catch();
 	for (unsigned i = 0; i < sweep->settings_count && result == 0 && !sweep->interrupted; i++) {
@@ -345,6 +361,7 @@ static int run_sweep(struct sweep *sweep)
 		result = measure(sweep, &sweep->settings[i]);
 	}
 	tool_stop_release();
+	bench_devices_close(&sweep->devices);
 	if (isatty(STDERR_FILENO))
 		(void)fprintf(stderr, "\r\033[K");
 	return result;
@@ -444,6 +461,8 @@ static int tune(const struct tool_command *command)
 	int code, result;
 
 	result = make_job(&job, &(struct setting){.block_bytes = 4096, .depth = 1});
+	if (result == 0)
+		result = spw_drives_distinct(devices.paths, devices.count);
 	if (result != 0)
 		return tool_usage_error(command, "%s", spw_last_error());
 	sweep.path = output ? output : tune_file_default(sweep.usual, sizeof(sweep.usual));

@@ -13,7 +13,7 @@ static struct tool_devices devices;
 static bool yes, json, verbose;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to free"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to free; \\, is a comma in a name"},
 	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
@@ -50,10 +50,7 @@ static int consent(const struct tool_command *command)
 			return TOOL_DONE;
 		text = "nothing was wiped";
 	}
-	if (json)
-		(void)tool_print_json(json_pack("{s:s, s:i}", "error", text, "errno", EPERM));
-	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
-	return TOOL_REFUSED;
+	return tool_refuse(command, text, json);
 }
 
 static int wipe(const struct tool_command *command)
@@ -78,6 +75,9 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	return tool_run_on_drives(command, argc, argv, &devices, wipe);
 }
 
+/* What is no store, or cannot be told to be a whole one, is somebody's. */
+static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
+
 const struct tool_command command_wipe = {
 	.name = "wipe",
 	.summary = "remove a store, so that its drives are free again",
@@ -85,10 +85,13 @@ const struct tool_command command_wipe = {
 	.description =
 		"Overwrites both superblock copies of every drive and discards the data area where the drive can. Asks "
 		"first on\n"
-		"a terminal; elsewhere --yes is needed. Refuses a drive that holds no spillway store or is in use.\n",
+		"a terminal; elsewhere --yes is needed. Refuses a drive that holds no spillway store or is in use, and "
+		"exits "
+		"with 3.\n",
 	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway wipe --devices a.img,b.img --yes\n",
 	.run = run,
 	.options = options,
+	.refusals = refusals,
 	.destructive = true,
 };

@@ -65,15 +65,28 @@ static int add_device(struct tool_devices *devices, const char *path)
 	return 0;
 }
 
+/* "a,b\,c" -> "a", "b,c" */
 static int add_devices(struct tool_devices *devices, const char *list)
 {
-	char *copy = strdup(list), *rest = copy, *path;
-	int result = copy ? 0 : -ENOMEM;
+	char *path = malloc(strlen(list) + 1);
+	int result = path ? 0 : -ENOMEM;
+	size_t len = 0;
 
-	/* A variable of the shell that is not set would make a store of fewer drives than were meant. */
-	while (result == 0 && (path = strsep(&rest, ",")))
-		result = path[0] != '\0' ? add_device(devices, path) : -EINVAL;
-	free(copy);
+	for (const char *at = list; result == 0; at++) {
+		if (at[0] == '\\' && at[1] == ',') {
+			path[len++] = *++at;
+		} else if (*at != ',' && *at != '\0') {
+			path[len++] = *at;
+		} else {
+			path[len] = '\0';
+			/* A variable of the shell that is not set would make a store of fewer drives than were meant. */
+			result = len > 0 ? add_device(devices, path) : -EINVAL;
+			len = 0;
+			if (*at == '\0')
+				break;
+		}
+	}
+	free(path);
 	return result;
 }
 

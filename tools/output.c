@@ -137,13 +137,17 @@ int tool_print_json(json_t *document)
 	return failed ? TOOL_FAILED : TOOL_DONE;
 }
 
-static int exit_code(int error)
+int tool_exit_code(const struct tool_command *command, int error)
 {
+	for (const int *refusal = command->refusals; refusal && *refusal != 0; refusal++)
+		if (*refusal == -error)
+			return TOOL_REFUSED;
 	switch (-error) {
 	case EBUSY:
 	case EEXIST:
 	case ENOTUNIQ:
-	case ESPIPE: return TOOL_REFUSED;
+	case ESPIPE:
+	case ESTALE: return TOOL_REFUSED;
 	default: return TOOL_FAILED;
 	}
 }
@@ -156,7 +160,15 @@ int tool_fail(const struct tool_command *command, int error, bool json)
 	if (json)
 		(void)tool_print_json(json_pack("{s:o, s:i}", "error", tool_json_text(text), "errno", -error));
 	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
-	return exit_code(error);
+	return tool_exit_code(command, error);
+}
+
+int tool_refuse(const struct tool_command *command, const char *text, bool json)
+{
+	if (json)
+		(void)tool_print_json(json_pack("{s:s, s:i}", "error", text, "errno", EPERM));
+	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
+	return TOOL_REFUSED;
 }
 
 static void log_all(void *context, enum spw_log_level level, const char *message)

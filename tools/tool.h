@@ -31,6 +31,7 @@ struct tool_command {
 	int (*run)(const struct tool_command *command, int argc, char **argv); /* argv[0] is the subcommand */
 	const struct tool_option *options; /* ended by a NULL name; they point at the command's own variables */
 	void (*print_options)(FILE *out);  /* for a command whose options are not in that table */
+	const int *refusals;               /* errors that here are refusals for safety too, ended by 0; or NULL */
 	bool destructive; /* takes drives away from what they were for: proposed only to somebody who wrote nearly that */
 };
 
@@ -48,11 +49,12 @@ struct tool_devices {
 };
 
 enum tool_option_kind {
-	TOOL_FLAG,    /* bool */
-	TOOL_COUNT,   /* uint32_t */
-	TOOL_SIZE,    /* uint64_t, bytes */
-	TOOL_TEXT,    /* const char * */
-	TOOL_DEVICES, /* struct tool_devices: comma separated, repeatable, and every argument that is not an option */
+	TOOL_FLAG,  /* bool */
+	TOOL_COUNT, /* uint32_t */
+	TOOL_SIZE,  /* uint64_t, bytes */
+	TOOL_TEXT,  /* const char * */
+	/* struct tool_devices: comma separated (\, is a comma in a name), repeatable, and every argument that is not an option */
+	TOOL_DEVICES,
 };
 
 struct tool_option {
@@ -117,8 +119,14 @@ json_t *tool_json_text(const char *text);
 /* Print @document (stolen) to standard output. Return: TOOL_DONE, or TOOL_FAILED when it could not be written. */
 int tool_print_json(json_t *document);
 
+/* TOOL_REFUSED: to be safe it was not done: a device is in use, carries something, names another one by now; or TOOL_FAILED. */
+int tool_exit_code(const struct tool_command *command, int error);
+
 /* Report a failure whose words are in spw_last_error(). Return: the exit code for @error. */
 int tool_fail(const struct tool_command *command, int error, bool json);
+
+/* Report that somebody did not agree. Return: TOOL_REFUSED. */
+int tool_refuse(const struct tool_command *command, const char *text, bool json);
 
 /* A log that goes to standard error: warnings and errors, with @verbose everything. */
 struct spw_log tool_log(bool verbose);

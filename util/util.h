@@ -16,7 +16,9 @@
 
 #define SPW_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 /* Rarely called: what leads to it is kept away from code that runs often, which so lies on fewer pages. */
-#define SPW_COLD                              __attribute__((cold))
+#define SPW_COLD __attribute__((cold))
+/* Runs for every transfer, and has no array that could overflow: without the guard that the build puts on stacks. */
+#define SPW_UNGUARDED                         __attribute__((no_stack_protector))
 #define SPW_PRINTF(format_index, first_index) __attribute__((format(printf, format_index, first_index)))
 
 /* An invariant of our own (never of bytes read from a drive, never of an argument). Stays on in release builds. */

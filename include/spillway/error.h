@@ -6,7 +6,8 @@
  *   Errors     Every function returns 0 or a count on success and a negative errno otherwise. The errno says what
  *              kind of failure it was; spw_last_error() says in words which device, why, and what to do about it.
  *   Threads    The last error is kept per thread. A log function may be called from any thread, several at a time.
- *   Process    The library has no global state, installs no signal handler, never exits and never prints.
+ *   Process    The library installs no signal handler, never exits and never prints. It keeps no state beside its handles, but for a list
+ *              of the descriptors that a child of fork(2) closes: those that lock or claim drives, and rings.
  */
 #ifndef SPILLWAY_ERROR_H
 #define SPILLWAY_ERROR_H

@@ -5,10 +5,11 @@
  * Contract
  *   Threads    Every function may be called from any thread; none keeps anything between calls.
  *   Safety     spw_format() and spw_wipe() are the only functions of spillway that write to a device outside an open
- *              store, and they write only to the devices named. A device that is mounted, held, swapped on or in use
+ *              store by themselves, and they write only to the devices named, each claimed by spw_claim(). A device that is mounted, held, swapped on or in use
  *              by a store is refused always; one that carries a partition table, a file system or any signature that
- *              libblkid knows is refused unless forced. A refusal happens before the first byte is written to any of
- *              the devices.
+ *              libblkid knows is refused unless forced; one on which nothing is known, but whose first or last MiB is
+ *              not all zeros, unless it is to be erased. Neither stands for the other. A refusal happens before the
+ *              first byte is written to any of the devices.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
  *              -EBUSY, -EEXIST (carries something), -ENOTUNIQ (named twice) and -ESPIPE (zoned) are refusals for safety.
  *   Structs    The caller sets the size of an info struct before the call; 0 is taken as this library's. Of an array,
@@ -39,8 +40,9 @@ struct spw_format_opts {
 	size_t size;
 	uint32_t partitions;  /* 1..SPW_PARTITIONS_MAX; default 1 */
 	uint64_t chunk_bytes; /* unit of striping, a power of two; 0: chosen (1 MiB); default 0 */
-	bool force;           /* overwrite signatures; never a device in use; default false */
+	bool force;           /* overwrite stores and signatures; never a device in use; default false */
 	struct spw_log log;
+	bool erase; /* overwrite bytes that nothing known accounts for; default false */
 };
 
 /* What a store's superblocks say. */
@@ -79,11 +81,12 @@ struct spw_probe_info {
 	char path[256];
 	struct spw_geometry geometry;
 	char holds
-		[160]; /* "nothing known", "ext4 file system \"root\"", "gpt partition table", "spillway store UUID drive 2 of 4" */
-	bool usable; /* spw_format() without force would take it */
+		[160]; /* "nothing known", "unknown data", "ext4 file system \"root\"", "spillway store UUID drive 2 of 4" */
+	bool usable; /* spw_format() without force and erase would take it */
 	bool has_store;
-	char reason[256]; /* why it is not usable, with the remedy; "" when usable */
-	int error;        /* 0 when usable, else what spw_format() returns for that reason: -EBUSY when it is in use */
+	char reason[256];  /* why it is not usable, with the remedy; "" when usable */
+	int error;         /* 0 when usable, else what spw_format() returns for that reason: -EBUSY when it is in use */
+	bool unknown_data; /* nothing is known on it, but an end of it is not empty */
 };
 
 SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
@@ -93,12 +96,13 @@ SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
  * @paths:  block devices or existing regular files of at least SPW_DRIVE_BYTES_MIN each; sizes may differ
  * @info:   set on success; may be NULL
  *
- * Checks all drives before it writes to the first. What the drives held is lost (their data blocks are not
+ * Checks all drives before it writes to the first. Between the ends of a drive on which nothing is known it looks at 64
+ * places: data there is a warning in the log. What the drives held is lost (their data blocks are not
  * overwritten: see spw_wipe()). A crash in between leaves drives that spw_store_open() refuses as "format did not
  * finish", never a store of mixed generations.
  *
- * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not forced); -EBUSY a
- * drive is in use; -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what
+ * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not forced), or data of
+ * nobody knows whom (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what
  * opening and writing it returns.
  */
 SPW_EXPORT int spw_format(const char *const paths[], unsigned count, const struct spw_format_opts *opts,
@@ -126,6 +130,19 @@ SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_s
 SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log);
 
 /**
+ * spw_claim - open a drive read-write as its only user, to write anywhere on it
+ * @log:  may be NULL
+ *
+ * Until spw_device_close() nobody who asks gets the drive, a part of it, or the whole of which it is a part: a block device is
+ * held exclusively (O_EXCL), and all of its bytes, or of the file, are locked. Does not look at what the drive carries: see spw_probe().
+ * A process that was killed a moment ago is waited for, up to five seconds, and the log says so.
+ *
+ * Return: 0; -EBUSY it is mounted, held, swapped on, shown by a loop device, or in use by a process; -EROFS it is
+ * write-protected; or as spw_device_open().
+ */
+SPW_EXPORT int spw_claim(const char *path, const struct spw_log *log, struct spw_device **device);
+
+/**
  * spw_probe - one device: geometry, what is on it, and whether it could be formatted
  *
  * Reads only. A device that cannot even be opened still gives 0, with usable false and the reason.
@@ -141,6 +158,16 @@ SPW_EXPORT int spw_probe(const char *path, struct spw_probe_info *info);
  */
 SPW_EXPORT int spw_probe_list(char ***paths);
 SPW_EXPORT void spw_probe_list_free(char **paths);
+
+/**
+ * spw_drives_distinct - does each path name another drive?
+ *
+ * Two names of one: links, nodes of one number, the block and the character node of an NVMe namespace, spellings of a
+ * PCI address. What cannot be examined counts as a drive of its own. Opens nothing.
+ *
+ * Return: 0; -ENOTUNIQ, with the first two names of one drive in spw_last_error().
+ */
+SPW_EXPORT int spw_drives_distinct(const char *const paths[], unsigned count);
 
 /* Smallest drive that can be formatted: two superblock copies and some data. */
 #define SPW_DRIVE_BYTES_MIN (16u << 20)

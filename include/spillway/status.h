@@ -55,7 +55,7 @@ SPW_EXPORT int spw_status_read(const char *store_uuid, uint32_t partition, struc
 /**
  * spw_status_list - the open partitions of this machine that this user may read
  *
- * Removes the pages that killed processes left behind more than ten seconds ago, as opening a store does.
+ * Removes the pages that killed processes left behind, as opening a store does: those that no process has locked.
  *
  * Return: how many there are; at most @count of @names are set.
  */

@@ -90,13 +90,15 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * @opts:   options, or NULL for the defaults
  * @store:  set on success, else NULL
  *
- * Reads the superblock of every drive and takes the partition's lock. Writes nothing. Does not format: see
- * spw_format().
+ * Reads the superblock of every drive, takes the partition's lock, and claims the drives exclusively (O_EXCL), together with all
+ * processes that have the store open: until the last of them closes it, nobody who asks mounts, formats or otherwise takes one.
+ * Writes nothing. Does not format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
+ * has to take, is waited for up to five seconds; the log says so.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one belongs to
  * another store or to none, or something else was made on it since; -EUCLEAN both superblock copies are damaged, or a
  * format did not finish; -ENOSPC a drive is smaller than when it was formatted; -EBUSY the partition is open elsewhere
- * (says in which process), or a drive is mounted or held; -EROFS one is write-protected; -EPROTONOSUPPORT a newer disk
+ * (says in which process), or a drive, a part of it or its whole is mounted, held or in use; -EROFS one is write-protected; -EPROTONOSUPPORT a newer disk
  * format; -ENOMEM; or what open(2) and io_uring_setup(2) return.
  */
 SPW_EXPORT int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts,

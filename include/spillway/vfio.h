@@ -6,9 +6,9 @@
  * Contract
  *   Threads    Every function may be called from any thread; none keeps anything between calls.
  *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel only while no
- *              namespace of it is mounted, held, swapped on or in use by a store, and never one that carries what
- *              spw_format() would not overwrite unless forced. A refusal changes nothing; what fails half-way is put
- *              back.
+ *              namespace of it is mounted, held, swapped on or in use by a store, partitions and other paths to the
+ *              same drive included, and never one that carries what spw_format() would not overwrite unless forced.
+ *              A refusal changes nothing; what fails half-way is put back.
  *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace behind one that is
  *              bound to vfio-pci is a device named "pci:0000:3d:00.0/1", wherever a device is named.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
@@ -59,6 +59,12 @@ struct spw_vfio_bind_opts {
 	bool force;   /* take a controller although a namespace carries a signature; never one in use; default false */
 	bool dry_run; /* examine and claim, then let go; default false */
 	struct spw_log log;
+	/*
+	 * Refuse a controller that shares its IOMMU group with any other device but bridges, also when it is bound already:
+	 * for whoever is to hand over the group's node, by which all that vfio-pci has in the group is reached; default
+	 * false
+	 */
+	bool alone;
 };
 
 SPW_EXPORT void spw_vfio_bind_opts_init(struct spw_vfio_bind_opts *opts, size_t size);
@@ -87,10 +93,11 @@ SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info 
  * drive until the kernel's driver has let go. Loads no module. One that is bound already is left alone. What the
  * namespaces hold of a controller without a driver nobody can tell: it is taken as it is.
  *
- * Return: 0; -EBUSY a namespace, or the device by another driver, is in use; -EEXIST a namespace carries something
- * (not forced); -EOPNOTSUPP there is no IOMMU, or its group is shared with other devices; -ENOENT vfio-pci is not
- * loaded; -EAGAIN the kernel has not looked for its namespaces yet; -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and what was done is
- * undone.
+ * Return: 0; -EBUSY a namespace, a partition of one, or the device by another driver is in use, the kernel reaches a
+ * namespace by another controller too, or the IOMMU group is shared with other devices; -EEXIST a namespace carries
+ * something (not forced); -EOPNOTSUPP there is no IOMMU; -ENOENT vfio-pci is not loaded; -EAGAIN the kernel has not
+ * looked for its namespaces yet; -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and
+ * what was done is undone.
  */
 SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts);
 

@@ -57,6 +57,7 @@ class FormatOpts(Structure):
         ("chunk_bytes", c_uint64),
         ("force", c_bool),
         ("log", Log),
+        ("erase", c_bool),
     ]
 
 

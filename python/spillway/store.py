@@ -186,20 +186,22 @@ class _Bytes:
 
 
 def format_store(
-    paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: int = 0, force: bool = False
+    paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: int = 0, force: bool = False, erase: bool = False
 ) -> StoreInfo:
     """Make a new, empty store on drives (block devices, or existing files of at least 16 MiB). What they held is lost.
 
     :param partitions: how many processes can use the store at once, each its own part
     :param chunk_bytes: unit of striping, a power of two; 0 chooses
     :param force: overwrite file systems and other signatures; a drive in use is refused even then
-    :raises SpillwayError: EEXIST a drive carries something; EBUSY one is in use; ENOSPC one is too small; ENOTUNIQ one
+    :param erase: overwrite what is at the ends of a drive on which nothing is known; ``force`` does not stand for it
+    :raises SpillwayError: EEXIST a drive carries something, known or not; EBUSY one is in use; ENOSPC one is too small; ENOTUNIQ one
         is given twice; ESPIPE one is zoned
     """
     opts = _library.FormatOpts()
     fast.spw_format_opts_init(byref(opts), ctypes.sizeof(opts))
     opts.partitions = _library.number("partitions", partitions, 32)
-    opts.chunk_bytes, opts.force = _library.number("chunk_bytes", chunk_bytes, 64), force
+    opts.chunk_bytes = _library.number("chunk_bytes", chunk_bytes, 64)
+    opts.force, opts.erase = force, erase
     info = _library.StoreInfoStruct(size=ctypes.sizeof(_library.StoreInfoStruct))
     array, count = _path_array(paths)
     check(blocking.spw_format(array, count, byref(opts), byref(info)))

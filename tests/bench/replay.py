@@ -81,7 +81,7 @@ class Bench:
                                   capture_output=True, text=True, check=True)
             try:
                 drives = ",".join(made.stdout.split())
-                subprocess.run([self.spillway, "format", "--force", "--devices", drives], check=True, capture_output=True)
+                subprocess.run([self.spillway, "format", "--force", "--erase", "--devices", drives], check=True, capture_output=True)
                 for name in names:
                     speed = round(self.speed_of(name) / RIG_SLOWER, 2)
                     result, command = self.replay(name, "--devices", drives, "--speed", speed, "--steps", RIG_STEPS, "--scale", self.rig_scale,

@@ -75,7 +75,7 @@ class Bench:
 
     def format(self, drives, partitions=1, chunk=None):
         words = ["--chunk", chunk] if chunk else []
-        call(self.build / "spillway", "format", "--force", "--partitions", partitions, *words, "--devices", ",".join(drives))
+        call(self.build / "spillway", "format", "--force", "--erase", "--partitions", partitions, *words, "--devices", ",".join(drives))
 
     def store(self, rig, case, what, mode, size, total, options, drives=None):
         command = [self.build / "tests/bench/store_bench", mode, size, total, options, *(drives or rig.drives)]

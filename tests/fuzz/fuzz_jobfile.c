@@ -7,6 +7,11 @@
 #include "tools/bench.h"
 #include "util/util.h"
 
+static void tell(const char *fault)
+{
+	FUZZ_REQUIRE(fault[0] != '\0');
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct bench_plan plan = {0};
@@ -15,10 +20,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	bench_job_init(&global);
 	(void)spw_error(-EIO, "nothing");
-	rc = bench_jobfile_read(fuzz_path(data, size), &global, &plan);
+	rc = bench_jobfile_read(fuzz_path(data, size), &global, &plan, tell);
 	FUZZ_REQUIRE(rc <= 0 && (rc == 0 || strcmp(spw_last_error(), "nothing") != 0));
 	FUZZ_REQUIRE(rc != 0 || plan.count > 0);
-	for (unsigned i = 0; rc == 0 && i < plan.count; i++) {
+	for (unsigned i = 0; i < plan.count; i++) {
 		const struct bench_job *job = &plan.jobs[i];
 
 		FUZZ_REQUIRE(bench_job_check(job) == 0);

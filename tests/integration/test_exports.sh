@@ -22,6 +22,11 @@ nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 
 expect_equal "" "$(comm -23 "$TEST_TMP/declared" "$TEST_TMP/exported")" "declared, not exported"
 expect_equal "" "$(comm -13 "$TEST_TMP/declared" "$TEST_TMP/exported")" "exported, not declared"
 
+begin "the archive defines no name that a program could have, too"
+nm -g --defined-only "$SPW_BUILD/libspillway.a" 2>"$OUTPUT" | awk 'NF == 3 { print $3 }' >"$TEST_TMP/defined"
+expect_true "more than 200 names" test "$(wc -l <"$TEST_TMP/defined")" -gt 200
+expect_equal "" "$(grep -v '^spw_' "$TEST_TMP/defined" || true)" "without our prefix"
+
 begin "every symbol carries the version of its release"
 expect_equal "" "$(nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $3 !~ /@@SPILLWAY_[0-9.]+$/')"
 

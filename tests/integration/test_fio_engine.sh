@@ -81,6 +81,19 @@ for block in 512 4096; do
         expect_equal "$(head -c 1M /dev/zero | sha256sum)" "$(head -c 2M "$drive" | tail -c 1M | sha256sum)" "after the trim"
     done
     expect_exit 0 run_fio --filename="$drive0" --rw=trimwrite --bs=64k --iodepth=4 --size=8m
+
+    begin "what is trimmed is written, as often as by fio's own engine, blocks of $block"
+    for job in "--rw=trimwrite --bs=64k --size=4m" \
+        "--rw=randtrimwrite --bssplit=$block/10:4k/60:128k/30 --size=4m --norandommap" \
+        "--rw=randtrimwrite --bssplit=$block/10:4k/60:128k/30 --size=4m --norandommap --iodepth_batch_submit=4"; do
+        for by in --ioengine=libaio "$engine"; do
+            # shellcheck disable=SC2086 # words
+            expect_exit 0 timeout 50 fio --name=job "$by" --filename="$drive0" --direct=1 --iodepth=8 --randseed=7 $job
+            sed -n 's/^ *issued rwts: //p' "$OUTPUT" >"$TEST_TMP/issued.${by:11:4}"
+        done
+        expect_true "trims are issued: $(cat "$TEST_TMP/issued.liba")" grep -qvE 'total=0,0,|,0,0 short' "$TEST_TMP/issued.liba"
+        expect_equal "$(cat "$TEST_TMP/issued.liba")" "$(cat "$TEST_TMP/issued.exte")" "I/Os of $job"
+    done
 done
 
 begin "a stripe puts chunk n on drive n modulo four"
@@ -120,12 +133,35 @@ expect_exit 1 run_fio --filename=volume --spillway_devices="$four" --spillway_ch
 expect_output "spillway_chunk"
 expect_exit 1 run_fio --filename=a:b --spillway_devices="$four" --rw=read --bs=4k --size=1m
 expect_output "several files"
+ln -s "$drive0" "$TEST_TMP/alias"
+unchanged "$drive0" expect_exit 1 run_fio --filename=volume --spillway_devices="$drive0:$drive1:$TEST_TMP/alias" --rw=write --bs=4k --size=1m
+expect_output "$drive0 and $TEST_TMP/alias are the same device"
 mkfs.ext4 -q "$drive3"
 mkdir mounted
 mount -o ro "$drive3" mounted # read-only: what is mounted for writing, the kernel itself changes now and then
 on_exit umount "$TEST_TMP/mounted"
 unchanged "$drive3" expect_exit 1 run_fio --filename=volume --spillway_devices="$four" --rw=write --bs=64k --size=1m
 expect_output "$drive3"
+
+begin "what a store has open no job writes, and what jobs write nobody else gets"
+make_drives 512
+expect_exit 0 "$SPILLWAY" format --devices "$drive0,$drive1"
+start_writer "$drive0" "$SPILLWAY" bench --level=store --filename="$drive0:$drive1" --rw=write --size=32m --time-based --runtime=600
+expect_exit 1 run_fio --filename="$drive0" --rw=write --bs=64k --size=1m
+expect_output "$drive0: is in use by another program" "process $writer (spillway)"
+expect_exit 1 run_fio --filename=volume --spillway_devices="$four" --rw=randtrim --bs=64k --size=1m --allow_mounted_write=1
+expect_exit 0 run_fio --filename="$drive0" --rw=read --bs=64k --size=1m
+kill -INT "$writer"
+wait "$writer" || true
+expect_exit 0 "$SPILLWAY" check --devices "$drive0,$drive1"
+start_writer "$drive2" fio --name=job "$engine" --direct=1 --filename="$drive2" --rw=randwrite --bs=4k --iodepth=4 --numjobs=2 --size=32m \
+    --time_based --runtime=600
+expect_exit 1 mkfs.ext4 -q -F "$drive2"
+expect_exit 3 "$SPILLWAY" format --devices "$drive2" --force
+expect_exit 3 "$SPILLWAY" bench --filename="$drive2" --rw=write --bs=64k --size=1m --allow-destructive
+kill -INT "$writer"
+wait "$writer" || true
+expect_exit 0 mkfs.ext4 -q -F "$drive2"
 
 begin "a store: verify jobs, each job in a partition of its own"
 make_drives 512

@@ -54,10 +54,17 @@ for block in 512 4096; do
     refuses 3 "$a" "$SPILLWAY" format --devices "$a"
     expect_output "spillway store" "--force"
 
-    begin "one damaged copy serves, two do not ($block)"
-    dd if=/dev/urandom of="$a" bs=4096 count=1 conv=notrunc,fsync status=none
+    begin "one damaged copy serves, unless somebody else has written over it; two do not ($block)"
+    dd if=/dev/zero of="$a" bs=4096 count=1 conv=notrunc,fsync status=none
     unchanged "$a" expect_exit 0 "$SPILLWAY" check --devices "$a,$b"
     expect_output "$a"
+    # As plain dm-crypt or a database would.
+    dd if=/dev/urandom of="$a" bs=4096 count=1 conv=notrunc,fsync status=none
+    refuses 1 "$a" "$SPILLWAY" check --devices "$a,$b"
+    expect_output "unknown data at byte"
+    refuses 3 "$a" "$SPILLWAY" wipe --devices "$a,$b" --yes
+    refuses 3 "$a" "$SPILLWAY" format --devices "$a"
+    refuses 1 "$a" "$SPILLWAY" bench --level=store --filename="$a:$b" --rw=write --bs=64k --size=1m
     dd if=/dev/urandom of="$a" bs=4096 count=1 seek=$((32 * 256 - 1)) conv=notrunc,fsync status=none
     refuses 1 "$a" "$SPILLWAY" check --devices "$a,$b"
 
@@ -135,7 +142,7 @@ for block in 512 4096; do
 
     begin "wipe frees the drives ($block)"
     make_loop w 32M $block
-    refuses 1 "$w" "$SPILLWAY" wipe --devices "$w" --yes
+    refuses 3 "$w" "$SPILLWAY" wipe --devices "$w" --yes
     expect_output "holds no spillway store"
     expect_exit 0 "$SPILLWAY" format --devices "$w"
     expect_exit 0 "$SPILLWAY" wipe --devices "$w" --yes
@@ -271,7 +278,67 @@ for kind in host-managed host-aware; do
     unchanged "$zones" expect_exit 0 zoned $kind "$zones" "$SPILLWAY" bench --filename="$zones" --rw=read --size=1m
 done
 expect_exit 0 zoned host-managed "$zones" "$SPILLWAY" bench --filename="$zones" --rw=write --size=1m --allow-destructive
-expect_exit 0 zoned none "$zones" "$SPILLWAY" format --devices "$zones"
+expect_exit 0 zoned none "$zones" "$SPILLWAY" format --erase --devices "$zones"
+
+# on_terminal ANSWER COMMAND ARGS: run it on a terminal of its own, where the answer is typed when something is asked.
+on_terminal() {
+    # shellcheck disable=SC2016 # Python
+    python3 -c '
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+said = b""
+while True:
+    try:
+        piece = os.read(terminal, 4096)
+    except OSError: # the other end is closed
+        break
+    said += piece
+    if piece.endswith(b"[y/N] "):
+        os.write(terminal, sys.argv[1].encode() + b"\n")
+sys.stdout.buffer.write(said)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+' "$@"
+}
+
+begin "data of which nothing is known takes --erase, or a yes on a terminal"
+for block in 512 4096; do
+    make_loop diary 32M $block
+    make_loop blank 32M $block
+    printf 'Dear diary, ' | dd of="$diary" bs=1 seek=5000 conv=notrunc,fsync status=none
+    for options in "" --force; do
+        # shellcheck disable=SC2086 # words
+        unchanged "$blank" refuses 3 "$diary" "$SPILLWAY" format $options --devices "$blank,$diary"
+        expect_output "--erase" "from byte 5000 on 44 65 61 72 20 64 69 61 (\"Dear dia\")" "12 B of its first MiB and 0 B of its last"
+    done
+    unchanged "$diary" expect_exit 0 "$SPILLWAY" probe "$diary" "$blank"
+    expect_output "unknown data" "Not usable" "use --erase if that may be lost"
+    expect_equal 1 "$(grep -c 'not empty' "$OUTPUT")" "drives that are not usable"
+    for answer in "" n no; do
+        unchanged "$blank" refuses 3 "$diary" on_terminal "$answer" "$SPILLWAY" format --devices "$blank,$diary"
+        expect_output "from byte 5000 on 44 65 61 72" "Erase it? [y/N]" "nothing was written"
+    done
+    expect_exit 0 on_terminal y "$SPILLWAY" format --devices "$blank,$diary"
+    expect_exit 0 "$SPILLWAY" check --devices "$blank,$diary"
+    expect_exit 0 "$SPILLWAY" wipe --yes --devices "$blank,$diary"
+    # A dump that ends in the last MiB.
+    head -c 1M /dev/zero | tr '\0' x | dd of="$blank" bs=1M seek=31 conv=notrunc,fsync status=none
+    refuses 3 "$blank" "$SPILLWAY" format --devices "$blank"
+    expect_output "0 B of its first MiB and 1 MiB of its last"
+    refuses 3 "$blank" "$SPILLWAY" format --devices "$blank" --json
+    expect_exit 0 "$SPILLWAY" format --erase --devices "$blank"
+    # And what is known takes --force.
+    refuses 3 "$blank" "$SPILLWAY" format --erase --devices "$blank"
+    expect_output "--force"
+    expect_exit 0 "$SPILLWAY" wipe --yes --devices "$blank"
+    # Between the ends data is told of, and gives way.
+    head -c 4M /dev/zero | tr '\0' x | dd of="$blank" bs=1M seek=8 conv=notrunc,fsync status=none
+    expect_exit 0 "$SPILLWAY" format --devices "$blank"
+    expect_output "there is data between its ends" "of 64 places looked at"
+    expect_exit 0 on_terminal "" "$SPILLWAY" format --force --devices "$blank"
+    expect_no_output "[y/N]"
+done
 
 begin "what is no drive"
 expect_exit 1 "$SPILLWAY" format --devices "$TEST_TMP"
@@ -280,7 +347,42 @@ expect_exit 1 "$SPILLWAY" format --devices /dev/null
 expect_output "/dev/null"
 make_file small 1M
 refuses 1 "$small" "$SPILLWAY" format --devices "$small"
-expect_output "16 MiB"
+expect_output "is too small: 1 MiB; a drive needs at least 16 MiB"
+truncate -s $((16777216 - 512)) "$small"
+for command in format probe; do
+    "$SPILLWAY" $command "$small" >"$OUTPUT" 2>&1 || true
+    expect_output "is too small: 16776704 bytes; a drive needs at least 16 MiB (16777216 bytes)"
+done
+
+begin "a damaged store, of which nobody knows how far it reaches, is not wiped"
+make_loop damaged 32M
+expect_exit 0 "$SPILLWAY" format --devices "$damaged"
+for place in 100 $(((32 << 20) - 4096 + 100)); do
+    printf 'XY' | dd of="$damaged" bs=1 seek=$place conv=notrunc,fsync status=none
+done
+refuses 3 "$damaged" "$SPILLWAY" wipe --devices "$damaged" --yes
+expect_output "damaged spillway store"
+
+begin "a file that chattr protects"
+make_file kept 32M
+if command -v chattr >/dev/null && chattr +i "$kept" 2>/dev/null; then
+    on_exit chattr -ia "$kept"
+    for attribute in i a; do
+        chattr -ia "$kept"
+        chattr +$attribute "$kept"
+        refuses 1 "$kept" "$SPILLWAY" format --devices "$kept" --force
+        expect_output "run chattr -$attribute on it"
+        expect_no_output "run as root"
+        unchanged "$kept" expect_exit 0 "$SPILLWAY" probe "$kept"
+        expect_output "Not usable" "run chattr -$attribute on it"
+        refuses 1 "$kept" "$SPILLWAY" bench --filename="$kept" --rw=write --size=1m
+        expect_output "run chattr -$attribute on it"
+    done
+    chattr -ia "$kept"
+    expect_exit 0 "$SPILLWAY" format --devices "$kept"
+else
+    skip "files cannot be protected here"
+fi
 
 begin "a drive under a device mapper"
 if command -v dmsetup >/dev/null && dmsetup version >/dev/null 2>&1; then

@@ -4,10 +4,10 @@
 . "$(dirname "$0")/../lib.sh"
 
 need pkg-config make
-stage=$TEST_TMP/stage
+stage=$TEST_TMP/stage drive=
 prefix=/opt/spillway-under-test
 # The same flags as those of the build under test, so that nothing is compiled again.
-flags=("CC=${CC:-gcc}" ${CFLAGS+"CFLAGS=$CFLAGS"} ${SANITIZE+"SANITIZE=$SANITIZE"})
+flags=("CC=${CC:-gcc}" ${CFLAGS+"CFLAGS=$CFLAGS"} ${LDFLAGS+"LDFLAGS=$LDFLAGS"} ${SANITIZE+"SANITIZE=$SANITIZE"})
 make_in_stage() {
     make -C "$ROOT" --no-print-directory BUILD="$SPW_BUILD" DESTDIR="$stage" PREFIX=$prefix "${flags[@]}" "$@"
 }
@@ -38,6 +38,41 @@ begin "the pkg-config file lists what a static program needs"
 expect_exit 0 pkg-config --static --libs spillway
 expect_output -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz
 
+begin "a static program links, and keeps a store"
+read -r -a needed <<<"$(pkg-config --cflags --libs --static spillway)"
+others=()
+for word in "${needed[@]}"; do
+    [ "$word" = -lspillway ] || others+=("$word")
+done
+echo 'int main(void) { return 0; }' >"$TEST_TMP/nothing.c"
+if [ -n "${SANITIZE:-}" ]; then
+    skip "a sanitizer's runtime is not for static programs"
+elif ! "${CC:-gcc}" -static "$TEST_TMP/nothing.c" -o "$TEST_TMP/nothing" "${others[@]}" 2>"$OUTPUT"; then
+    skip "archives are missing: $(grep -m 1 'cannot find' "$OUTPUT")"
+else
+    "$ROOT/scripts/extract-example.sh" "$ROOT/README.md" >"$TEST_TMP/example.c"
+    expect_exit 0 "${CC:-gcc}" -static "$TEST_TMP/example.c" -o "$TEST_TMP/example" "${needed[@]}"
+    expect_equal "" "$(readelf -dW "$TEST_TMP/example" | grep NEEDED || true)" "shared libraries that it needs"
+    make_file drive 64M
+    expect_exit 0 "$SPILLWAY" format "$drive"
+    expect_exit 0 "$TEST_TMP/example" "$drive"
+    expect_output identical
+fi
+
+begin "the fio engine is installed where it was built, and fio takes it from there"
+status=0
+command -v fio >/dev/null && reason=$("$ROOT/tools/fio_engine/fetch.sh" "$SPW_BUILD/fio-src" 2>&1) || status=$?
+fio_engine=$stage$prefix/lib/fio/libspillway_fio.so
+if [ $status -ne 0 ]; then
+    skip "${reason:-fio is not installed}"
+else
+    expect_exit 0 make_in_stage fio-engine
+    expect_exit 0 make_in_stage install
+    make_file drive 16M
+    expect_exit 0 fio --name=job --ioengine="external:$fio_engine" --filename="$drive" --rw=write --bs=64k --size=1m
+    expect_output "job: spillway volume"
+fi
+
 begin "the installed Python package imports and finds the library"
 if [ -d "$ROOT/python/spillway" ]; then
     expect_exit 0 env -u SPILLWAY_LIBRARY LD_LIBRARY_PATH="$stage$prefix/lib" \
@@ -51,6 +86,7 @@ begin "make uninstall leaves no file"
 expect_exit 0 make_in_stage uninstall
 expect_equal "" "$(find "$stage" ! -type d)"
 expect_true "the header folder is gone" test ! -d "$stage$prefix/include/spillway"
+expect_true "the fio engine's folder is gone" test ! -d "$stage$prefix/lib/fio"
 
 begin "where an interpreter looks below PREFIX, it finds the package, and that the library, from any folder and with nothing set"
 expect_exit 0 python3 -m venv --without-pip "$TEST_TMP/venv"

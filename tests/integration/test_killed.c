@@ -9,6 +9,7 @@
 
 #define KILLS         8
 #define FORMAT_KILLS  12
+#define OPENING_KILLS 20
 #define FORMAT_DRIVES 2
 #define SLOTS         8
 #define OBJECT_BYTES  (MIB / 2)
@@ -81,6 +82,38 @@ static void test_traffic_killed(void **state)
 	free(bytes);
 }
 
+/* ---- Opening ---- */
+
+/* With as much memory as by default: the kernel takes long to give it to a ring, and to take it back. */
+static void opens(int said, uint64_t random)
+{
+	struct spw_store_opts opts = default_opts();
+	struct spw_store *store;
+
+	(void)random;
+	opts.partition = 0;
+	opts.arena_bytes = 256 * MIB;
+	child_says(said);
+	child_check(try_open(drive_paths, 4, &opts, &store) == 0);
+	for (;;)
+		(void)pause();
+}
+
+/* Before it has published who it is, too: who opens next waits for the kernel, and is not told that somebody has it. */
+static void test_opening_killed(void **state)
+{
+	struct spw_store *store;
+
+	(void)state;
+	format_drives(4, 1, SPW_CHUNK_BYTES_MIN);
+	for (unsigned round = 0; round < OPENING_KILLS; round++) {
+		start_child(opens, 0);
+		kill_child_within(&seed, 160000);
+		assert_ok(open_partition(0, &store));
+		close_store(store);
+	}
+}
+
 /* ---- Format ---- */
 
 static int format_with(uint32_t partitions)
@@ -143,6 +176,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_traffic_killed, end_child),
+		cmocka_unit_test_teardown(test_opening_killed, end_child),
 		cmocka_unit_test_teardown(test_format_killed, end_child),
 	};
 

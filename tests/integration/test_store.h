@@ -110,6 +110,7 @@ __attribute__((unused)) static struct spw_store_info format_drives(unsigned driv
 	opts.partitions = partitions;
 	opts.chunk_bytes = chunk_bytes;
 	opts.force = true;
+	opts.erase = true;
 	assert_ok(spw_format(drive_paths, drives, &opts, &info));
 	return info;
 }

@@ -7,6 +7,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -71,8 +74,28 @@ static void test_page_of_an_open_store(void **state)
 	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ENOENT);
 }
 
+static int child_end; /* of a pipe whose other end the process that has the store open keeps until it ends */
+
+/* Go on as the first process of a PID namespace, which ends with this one. @fd: its alone */
+static void become_first_process(int fd)
+{
+	pid_t pid;
+
+	if (unshare(CLONE_NEWPID))
+		_exit(1);
+	pid = fork();
+	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		return;
+	}
+	(void)close(fd);
+	while (pid > 0)
+		(void)pause();
+	_exit(1);
+}
+
 /* A child that opens the partition, tells through the pipe, and waits to be killed. */
-static pid_t open_in_child(int *told)
+static pid_t open_in_child(int *told, bool in_namespace)
 {
 	int ends[2];
 	char byte;
@@ -86,6 +109,8 @@ static pid_t open_in_child(int *told)
 		struct spw_store_opts opts = default_opts();
 		struct spw_store *store;
 
+		if (in_namespace)
+			become_first_process(ends[1]);
 		byte = spw_store_open(drive_paths, 4, &opts, &store) == 0;
 		if (write(ends[1], &byte, 1) != 1)
 			_exit(1);
@@ -95,8 +120,18 @@ static pid_t open_in_child(int *told)
 	(void)close(ends[1]);
 	assert_int_equal(read(ends[0], &byte, 1), 1);
 	*told = byte;
-	(void)close(ends[0]);
+	child_end = ends[0];
 	return pid;
+}
+
+static void kill_child(pid_t pid)
+{
+	char byte;
+
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(read(child_end, &byte, 1), 0);
+	(void)close(child_end);
 }
 
 static void test_who_holds_it(void **state)
@@ -107,15 +142,14 @@ static void test_who_holds_it(void **state)
 	char path[128], pid_text[32];
 	struct stat st;
 	int opened;
-	pid_t pid = open_in_child(&opened);
+	pid_t pid = open_in_child(&opened, false);
 
 	(void)state;
 	assert_true(opened);
 	(void)snprintf(pid_text, sizeof(pid_text), "process %d", pid);
 	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
 	assert_non_null(strstr(spw_last_error(), pid_text));
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	kill_child(pid);
 	/* What it left behind is not believed, and is in nobody's way. */
 	page_path(&info, path, sizeof(path));
 	assert_int_equal(stat(path, &st), 0);
@@ -132,7 +166,7 @@ static bool waited;
 static void release_when_waiting(void *context, enum spw_log_level level, const char *message)
 {
 	(void)context, (void)level;
-	if (!strstr(message, "its last process is gone"))
+	if (!strstr(message, "no process shows that it has it open"))
 		return;
 	waited = true;
 	if (held_fd >= 0)
@@ -162,10 +196,9 @@ static void test_any_partition_of_a_killed_process(void **state)
 	memset(drives, 0, sizeof(drives));
 	drives[0].size = sizeof(drives[0]);
 	assert_ok(spw_check(drive_paths, 4, NULL, drives));
-	pid = open_in_child(&opened);
+	pid = open_in_child(&opened, false);
 	assert_true(opened);
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	kill_child(pid);
 	held_fd = open(drive_paths[0], O_RDWR);
 	assert_true(held_fd >= 0);
 	lock.l_start = (off_t)drives[0].data_offset_bytes;
@@ -290,26 +323,8 @@ static void test_names_do_nothing_to_a_terminal(void **state)
 	close_store(store);
 }
 
-/* As if it had not been refreshed for longer than anybody waits; and as if its process were gone. */
-static void make_older(const char *path)
-{
-	struct spw_status_page page;
-	FILE *file = fopen(path, "r+");
-
-	assert_non_null(file);
-	assert_int_equal(fread(&page, sizeof(page), 1, file), 1);
-	page.refreshed_ns = 1;
-	page.owner_start--;
-	rewind(file);
-	assert_int_equal(fwrite(&page, sizeof(page), 1, file), 1);
-	assert_int_equal(fclose(file), 0);
-}
-
-/*
- * Pages that killed processes left are removed when a store is opened, or all are listed, but not while they may
- * still be evidence.
- */
-static void test_old_pages_are_swept(void **state)
+/* Pages that killed processes left are removed when a store is opened, and when all are listed. */
+static void test_pages_of_the_dead_are_swept(void **state)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	struct spw_status_name names[64];
@@ -317,29 +332,81 @@ static void test_old_pages_are_swept(void **state)
 	char path[128], other[128];
 	struct stat st;
 	int opened;
-	pid_t pid = open_in_child(&opened);
+	pid_t pid = open_in_child(&opened, false);
 
 	(void)state;
 	assert_true(opened);
 	page_path(&info, path, sizeof(path));
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(waitpid(pid, NULL, 0), pid);
-	/* The same page under a second name: as if another store had been open in the killed process. */
+	/* The same page under a second name: as if another store were open in that process. */
 	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0", getpid());
 	assert_int_equal(link(path, other), 0);
 	assert_true(spw_status_list(names, 64) >= 0);
 	assert_int_equal(stat(other, &st), 0);
-	store = open_default();
-	assert_int_equal(stat(other, &st), 0);
-	close_store(store);
-	make_older(other);
-	store = open_default();
-	assert_int_equal(stat(other, &st), -1);
-	assert_int_equal(link(path, other), 0);
-	close_store(store);
-	make_older(other);
+	kill_child(pid);
 	assert_true(spw_status_list(names, 64) >= 0);
 	assert_int_equal(stat(other, &st), -1);
+	assert_int_equal(stat(path, &st), -1);
+	pid = open_in_child(&opened, false);
+	assert_true(opened);
+	assert_int_equal(link(path, other), 0);
+	kill_child(pid);
+	store = open_default();
+	assert_int_equal(stat(other, &st), -1);
+	close_store(store);
+}
+
+/* Containers may share /dev/shm without sharing process numbers: theirs mean others here, or nobody. */
+static void test_a_page_of_another_pid_namespace_lives(void **state)
+{
+	struct spw_store_info info;
+	struct spw_status_name names[64];
+	char path[128];
+	struct stat st;
+	int opened;
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("a PID namespace needs root\n");
+		skip();
+	}
+	info = format_drives(4, 1, 0);
+	pid = open_in_child(&opened, true);
+	assert_true(opened);
+	page_path(&info, path, sizeof(path));
+	assert_true(spw_status_list(names, 64) >= 1);
+	assert_int_equal(stat(path, &st), 0);
+	assert_ok(spw_status_read(info.store_uuid, 0, &status, sizeof(status)));
+	assert_int_equal(status.pid, 1);
+	kill_child(pid);
+}
+
+/* What a forked child inherits would else keep a dead parent's page, and so its partition. */
+static void test_a_child_does_not_own_its_parents_page(void **state)
+{
+	struct spw_store_info info = format_drives(4, 1, 0);
+	struct spw_store *store = open_default();
+	int ends[2], rc;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		char byte;
+
+		(void)close(ends[1]);
+		_exit(read(ends[0], &byte, 1) != 0);
+	}
+	(void)close(ends[0]);
+	close_store(store);
+	rc = spw_status_read(info.store_uuid, 0, &status, sizeof(status));
+	store = open_default();
+	close_store(store);
+	(void)close(ends[1]);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(rc, -ENOENT);
 }
 
 int main(void)
@@ -352,7 +419,9 @@ int main(void)
 		test_case(test_pipe_instead_of_a_page),
 		test_case(test_page_that_is_cut_off),
 		test_case(test_names_do_nothing_to_a_terminal),
-		test_case(test_old_pages_are_swept),
+		test_case(test_pages_of_the_dead_are_swept),
+		test_case(test_a_page_of_another_pid_namespace_lives),
+		test_case(test_a_child_does_not_own_its_parents_page),
 	};
 
 	return cmocka_run_group_tests(tests, drives_from_environment, NULL);

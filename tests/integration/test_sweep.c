@@ -5,8 +5,9 @@
  * For every operation, once and for a whole burst. Afterwards: an error has words, what was opened is closed, nothing is left over (heap,
  * mappings, descriptors, threads), no wrong byte came back, no drive that is not free was written, and the same operation works.
  */
-/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __getdelim getline free mmap munmap stat fstat statx access pread */
+/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __asprintf_chk __getdelim getline free mmap munmap stat fstat statx access pread */
 /* wrap: pwrite fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir getrandom realpath pthread_create pthread_join */
+/* wrap: lstat readlink linkat socket bind listen connect sendmsg recvmsg */
 /* wrap: open fcntl ioctl io_setup io_submit io_getevents io_uring_queue_init_params io_uring_register_buffers io_uring_register_files */
 /* wrap: io_uring_register_ring_fd io_uring_register io_uring_enter2 blkid_new_probe blkid_probe_set_device blkid_do_probe */
 #include "tests/integration/test_store.h"
@@ -179,6 +180,43 @@ static void test_open(void **state)
 	inline_mode = false;
 	assert_ok(open_subject());
 	use_and_close();
+}
+
+/* ---- Joining the processes that have the store open, which only block devices ask for ---- */
+
+static int run_format(void);
+
+static struct spw_store *neighbour;
+
+static int open_neighbour(void)
+{
+	struct spw_store_opts opts = small_opts();
+
+	opts.partition = 1;
+	return spw_store_open(drive_paths, DRIVES, &opts, &neighbour);
+}
+
+static void use_and_close_both(void)
+{
+	use_and_close();
+	spw_store_close(neighbour);
+	neighbour = NULL;
+}
+
+/* A waste of time on other drives: there the neighbour is not asked. */
+static void test_join(void **state)
+{
+	static const struct operation op = {"join", open_neighbour, open_or_nothing, use_and_close_both, FOR_EVER};
+	const char *config = getenv("SPW_TEST_CONFIG");
+
+	(void)state;
+	if (!config || strcmp(config, "loop512-io_uring") != 0) {
+		print_message("only loop devices are claimed\n");
+		skip();
+	}
+	(void)format_drives(DRIVES, 2, CHUNK_BYTES);
+	sweep_some(&op, 5);
+	assert_ok(run_format());
 }
 
 static int run_close(void)
@@ -542,6 +580,8 @@ static int disarm(void **state)
 	made = DRIVES;
 	if (subject)
 		close_subject();
+	spw_store_close(neighbour);
+	neighbour = NULL;
 	return 0;
 }
 
@@ -551,6 +591,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_open, disarm),       cmocka_unit_test_teardown(test_close, disarm),
 		cmocka_unit_test_teardown(test_round_trip, disarm), cmocka_unit_test_teardown(test_step, disarm),
 		cmocka_unit_test_teardown(test_drives, disarm),     cmocka_unit_test_teardown(test_not_ours, disarm),
+		cmocka_unit_test_teardown(test_join, disarm),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

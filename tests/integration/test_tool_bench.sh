@@ -60,6 +60,9 @@ expect_output "'zonesize' is not supported"
 printf '[global]\nfilename=%s\n\n[a]\nbs=4k\nzonesize=1m\n' "$one" >"$TEST_TMP/bad.fio"
 unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
 expect_output "bad.fio:6: option 'zonesize' is not supported"
+printf '[a]\nname=a\nbs=4x\nzonesize=1m\nfilename=%s\n' "$one" >"$TEST_TMP/bad.fio"
+unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
+expect_output "bad.fio:3: bs: '4x' is not a size" "bad.fio:4: option 'zonesize' is not supported"
 expect_exit 1 "$SPILLWAY" bench "$TEST_TMP/missing.fio"
 expect_output missing.fio
 
@@ -90,6 +93,21 @@ unchanged "$one" expect_exit 1 "$SPILLWAY" bench --filename="$one" --rw=write --
 expect_output "multiple of"
 unchanged "$one" expect_exit 1 "$SPILLWAY" bench --filename="$TEST_TMP" --rw=write
 
+begin "a drive that a job names twice is refused, by whatever names"
+ln -s "$one" "$TEST_TMP/alias"
+ln "$one" "$TEST_TMP/another"
+for alias in "$one" "$TEST_TMP/alias" "$TEST_TMP/another"; do
+    for args in --rw=write "--rw=read --level=store" "--name=good --filename=$two --rw=write --name=job"; do
+        # shellcheck disable=SC2086 # words
+        unchanged "$two" unchanged "$one" expect_exit 2 "$SPILLWAY" bench $args --filename="$one:$two:$alias" --size=1m
+        expect_output "$one and $alias are the same device" "usage:"
+    done
+    unchanged "$one" expect_exit 2 "$SPILLWAY" tune "$one" "$alias" --write --runtime 5ms --output "$TEST_TMP/twice.json"
+    expect_output "$one and $alias are the same device" "usage:"
+done
+expect_true "settings were written" test ! -e "$TEST_TMP/twice.json"
+bench 0 --filename="$one" --rw=read --size=1m --name=other --filename="$TEST_TMP/alias" --rw=read --size=1m
+
 begin "every transfer is made, once"
 for backend in io_uring libaio; do
     bench 0 --filename="$one:$two" --rw=write --bs=1m --iodepth=4 --backend=$backend
@@ -102,6 +120,26 @@ bench 0 --filename="$one" --rw=randrw --rwmixread=70 --bs=4k --iodepth=8 --size=
 report "r['total_ios'] + w['total_ios'] == 4096 and 0.6 < r['total_ios'] / 4096 < 0.8"
 bench 0 --filename="$one" --rw=read --bs=64k --size=25% --offset=32m
 report "r['io_bytes'] == 16 << 20"
+
+begin "a store that another process has is refused for safety, and so is whoever comes to it with a trace"
+make_file first 64M
+expect_exit 0 "$SPILLWAY" format --devices "$first"
+"$SPILLWAY" bench --level=store --filename="$first" --rw=write --object-size=1m --size=16m --time_based --runtime=60 \
+    >"$TEST_TMP/holder" 2>&1 &
+holder=$!
+interruptible $holder
+until "$SPILLWAY" info "$first" --json | grep -q '"partitions_in_use": 1'; do
+    kill -0 $holder || break
+done
+expect_exit 3 "$SPILLWAY" bench --level=store --filename="$first" --rw=write --object-size=1m --size=16m
+expect_output "$first" "open"
+expect_exit 3 "$SPILLWAY" replay "$ROOT/tests/traces/gpt.jsonl.gz" --devices "$first"
+expect_exit 3 "$SPILLWAY" bench --filename="$first" --rw=write --size=1m --allow-destructive
+expect_exit 3 "$SPILLWAY" tune "$first" --write --runtime 5ms --allow-destructive --output "$TEST_TMP/none.json"
+expect_exit 3 "$SPILLWAY" format --force --erase "$first"
+expect_exit 3 "$SPILLWAY" wipe --yes "$first"
+interrupted $holder
+rm "$first"
 
 begin "jobs, groups and sections"
 cat >"$TEST_TMP/jobs.fio" <<JOBS
@@ -123,6 +161,9 @@ report "[(x['jobname'], x['groupid']) for x in j] == [('spill', 0)] + [('reload'
 report "j[0]['write']['io_bytes'] == 4 << 20 and all(x['read']['io_bytes'] == 4 << 20 for x in j[1:])"
 bench 0 --group-reporting "$TEST_TMP/jobs.fio"
 report "len(j) == 2 and j[1]['read']['io_bytes'] == 12 << 20"
+sed 's/^rw=read$/rw=read\nname=back/' "$TEST_TMP/jobs.fio" >"$TEST_TMP/named.fio"
+bench 0 --group-reporting --section=reload "$TEST_TMP/named.fio"
+report "[x['jobname'] for x in j] == ['back']"
 bench 0 --section=reload "$TEST_TMP/jobs.fio"
 report "len(j) == 3"
 expect_exit 2 "$SPILLWAY" bench --section=none "$TEST_TMP/jobs.fio"
@@ -262,8 +303,8 @@ bench 0 --filename="$first" --rw=read --bs=1m
 "$SPILLWAY" bench --filename="$first" --rw=write --bs=64k --offset=8m --size=8m --time-based --runtime=60 --allow-destructive >/dev/null 2>&1 &
 writer=$!
 interruptible $writer
-expect_exit 1 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=8m
-expect_output "$first" "open in another process"
+expect_exit 3 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=8m
+expect_output "$first" "has locked partition 0"
 expect_exit 3 "$SPILLWAY" format --force --devices "$first,$second"
 expect_exit 3 "$SPILLWAY" bench --filename="$first" --rw=write --bs=64k --size=1m --allow-destructive
 expect_output "$first"
@@ -304,11 +345,11 @@ options = json.load(open(sys.argv[2]))["jobs"][0]["job options"]
 assert (options["bs"], options["iodepth"]) == (str(best["block_bytes"]), str(best["iodepth"]))
 PY
 # The library uses it too, for this drive and for no other.
-SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" format --devices "$two"
+SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" format --erase --devices "$two"
 SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" bench --filename="$two" --level=store --rw=write --object-size=1m \
     --size=8m --verbose
 expect_output "tune.json: depth"
-expect_exit 0 "$SPILLWAY" format --force --devices "$one"
+expect_exit 0 "$SPILLWAY" format --erase --devices "$one"
 SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" bench --filename="$one" --level=store --rw=write --object-size=1m \
     --size=8m --verbose
 expect_output "not among the drives"

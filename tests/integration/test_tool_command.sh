@@ -128,6 +128,20 @@ expect_output "esc?[2J: one of its two superblock copies is damaged"
 expect_exit 0 "$SPILLWAY" probe "$named"
 expect_output "esc?[2J"
 
+begin "a comma in a name"
+odd=$TEST_TMP/'a,b\c,.img' plain=$TEST_TMP/plain.img
+truncate -s 64M "$odd" "$plain"
+listed=$TEST_TMP/'a\,b\c\,.img'
+expect_exit 0 "$SPILLWAY" format --devices "$plain,$listed"
+expect_exit 0 "$SPILLWAY" check --devices "$listed,$plain"
+expect_exit 0 "$SPILLWAY" info --devices="$listed" "$plain"
+expect_output "$odd"
+expect_exit 0 "$SPILLWAY" wipe --yes "$listed" "$plain"
+expect_exit 1 "$SPILLWAY" check --devices "$odd"
+expect_output "$TEST_TMP/a cannot be opened" "b\\c cannot be opened"
+expect_exit 2 "$SPILLWAY" info --devices "$listed,"
+expect_output "an empty name"
+
 begin "a store's life on files, as JSON"
 expect_exit 0 "$SPILLWAY" probe "$one" --json
 json "d['devices'][0]['usable'] is True and d['devices'][0]['geometry']['size_bytes'] == 64 << 20"
@@ -177,7 +191,7 @@ unchanged "$one" expect_exit 1 "$SPILLWAY" format --devices "$one,$two" --force 
 expect_exit 1 "$SPILLWAY" probe "$TEST_TMP/missing"
 expect_output "$TEST_TMP/missing"
 make_file foreign 64M
-unchanged "$foreign" expect_exit 1 "$SPILLWAY" wipe --devices "$foreign" --yes
+unchanged "$foreign" expect_exit 3 "$SPILLWAY" wipe --devices "$foreign" --yes
 expect_output "$foreign"
 make_file small 1M
 unchanged "$small" expect_exit 1 "$SPILLWAY" format --devices "$small"

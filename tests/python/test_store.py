@@ -177,6 +177,21 @@ def test_too_small(folder):
     error_of(errno.ENOSPC, spillway.format_store, make_drives(folder, 1, 1 << 20))
 
 
+def test_data_of_which_nothing_is_known_takes_erase(folder):
+    drives = make_drives(folder, 2, 32 << 20)
+    with open(drives[1], "r+b") as drive:
+        drive.seek(70000)
+        drive.write(b"somebody's")
+    for force in (False, True):
+        error = error_of(errno.EEXIST, spillway.format_store, drives, force=force)
+        assert "from byte 70000 on 73 6f 6d 65" in str(error)
+    found = spillway.probe(drives[1])
+    assert (found.holds, found.usable, found.has_store) == ("unknown data", False, False)
+    assert "--erase" in found.reason
+    spillway.format_store(drives, erase=True)
+    error_of(errno.EEXIST, spillway.format_store, drives, erase=True)  # by now a store
+
+
 def test_libaio_gives_the_same(drives):
     spillway.format_store(drives)
     content = os.urandom(3000001)

@@ -13,14 +13,17 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/device.h"
 #include "store/safety.h"
+#include "store/share.h"
 #include "store/status.h"
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
 uint64_t sim_cut_at, sim_events;
+bool sim_cuts_reads;
 static uint64_t entropy;
 
 int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
@@ -30,13 +33,16 @@ int __wrap_spw_device_pwrite(const struct spw_device *device, const void *buf, s
 int __wrap_spw_device_sync(const struct spw_device *device);
 int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 int __wrap_spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 int __wrap_spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 int __wrap_spw_device_translate_error(const struct spw_device *device, int error);
 int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures);
 unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len);
-int __wrap_spw_safety_in_use(const char *path);
+int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops);
+int __wrap_spw_loops_read(struct spw_loops **loops);
 int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
-int __wrap_spw_safety_relatives_locked(const char *path);
+int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
 int __wrap_spw_safety_still(const struct spw_device *device);
 int __wrap_spw_safety_writable(const char *path);
 int __wrap_spw_safety_conventional(const char *path);
@@ -45,8 +51,11 @@ void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned in
 void __wrap_spw_status_sweep(void);
 ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
 time_t __wrap_time(time_t *now);
-int __wrap_shm_open(const char *name, int flags, mode_t mode);
-int __wrap_shm_unlink(const char *name);
+int __wrap_spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
+void __wrap_spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
+int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
+			  const struct spw_log *log, struct spw_share **share);
+void __wrap_spw_share_close(struct spw_share *share);
 
 /* ---- The system ---- */
 
@@ -69,16 +78,17 @@ time_t __wrap_time(time_t *now)
 }
 
 /* The shared page, without a name that could stay behind. */
-int __wrap_shm_open(const char *name, int flags, mode_t mode)
+int __wrap_spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
 {
-	(void)flags, (void)mode;
-	return memfd_create(name + 1, MFD_CLOEXEC);
+	(void)store_uuid, (void)partition;
+	*fd = memfd_create("sim", MFD_CLOEXEC);
+	return *fd < 0 || ftruncate(*fd, (off_t)sizeof(struct spw_status_page)) ? -errno : 0;
 }
 
-int __wrap_shm_unlink(const char *name)
+void __wrap_spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
 {
-	(void)name;
-	return 0;
+	(void)store_uuid, (void)partition;
+	(void)close(fd);
 }
 
 void __wrap_spw_status_sweep(void)
@@ -102,9 +112,15 @@ unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len)
 	return 0;
 }
 
-int __wrap_spw_safety_in_use(const char *path)
+int __wrap_spw_loops_read(struct spw_loops **loops)
 {
-	(void)path;
+	*loops = NULL;
+	return 0;
+}
+
+int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops)
+{
+	(void)path, (void)loops;
 	return 0;
 }
 
@@ -114,9 +130,9 @@ int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t l
 	return 0;
 }
 
-int __wrap_spw_safety_relatives_locked(const char *path)
+int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops)
 {
-	(void)path;
+	(void)path, (void)loops;
 	return 0;
 }
 
@@ -159,6 +175,8 @@ int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
 		return spw_error(-ENOENT, "%s cannot be opened: there is no such drive", path);
 	if (sim_drives[index].removed)
 		return spw_error(-ENXIO, "%s cannot be opened: it was removed", path);
+	if (opts && opts->exclusive && sim_drives[index].claimed_by)
+		return spw_error(-EBUSY, "%s is held", path);
 	device = calloc(1, sizeof(*device));
 	if (!device)
 		return spw_error(-ENOMEM, "%s: no memory for the device", path);
@@ -170,6 +188,8 @@ int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
 	device->geometry.size_bytes = sim_drives[index].size_now_bytes;
 	device->path = strdup(path);
 	SPW_ASSERT(device->path);
+	if (opts && opts->exclusive)
+		sim_drives[index].claimed_by = device;
 	*out = device;
 	return 0;
 }
@@ -179,14 +199,49 @@ void __wrap_spw_device_close(struct spw_device *device)
 	if (!device)
 		return;
 	sim_drives[device->fd].locked.len_bytes = 0;
+	if (sim_drives[device->fd].claimed_by == device)
+		sim_drives[device->fd].claimed_by = NULL;
 	free(device->path);
 	free(device);
 }
 
-/* Power fails while the event of that number is under way. */
-static void event(void)
+/* ---- The claim of an open store ---- */
+
+struct spw_share {
+	unsigned count;
+	struct sim_drive *drives[SIM_DRIVES_MAX];
+};
+
+int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
+			  const struct spw_log *log, struct spw_share **out)
 {
-	if (++sim_events != sim_cut_at)
+	struct spw_share *share = calloc(1, sizeof(*share));
+
+	(void)store, (void)log;
+	SPW_ASSERT(share);
+	*out = share;
+	for (unsigned i = 0; i < count && sim_mutation != SIM_MUTATION_NO_CLAIM; i++) {
+		struct sim_drive *drive = &sim_drives[devices[i]->fd];
+
+		if (drive->claimed_by)
+			return spw_error(-EBUSY, "%s is held", drive->path);
+		drive->claimed_by = share;
+		share->drives[share->count++] = drive;
+	}
+	return 0;
+}
+
+void __wrap_spw_share_close(struct spw_share *share)
+{
+	for (unsigned i = 0; share && i < share->count; i++)
+		share->drives[i]->claimed_by = NULL;
+	free(share);
+}
+
+/* Power fails while the event of that number is under way. Reads leave nothing half done, so they count only where there is nothing else. */
+static void event(enum spw_op op)
+{
+	if ((op == SPW_READ && !sim_cuts_reads) || ++sim_events != sim_cut_at)
 		return;
 	for (unsigned i = 0; i < sim_drive_count; i++)
 		sim_power_off(i);
@@ -205,7 +260,7 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 		io.one = (struct iovec){.iov_base = at, .iov_len = len};
 		io.vector = &io.one;
 		sim_io_begin(&io);
-		event();
+		event(op);
 		if (io.finish_ns > sim_now_ns)
 			sim_now_ns = io.finish_ns;
 		res = sim_io_end(&io);
@@ -252,7 +307,7 @@ int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_b
 
 	if (!drive->geometry.discards)
 		return spw_error(-EOPNOTSUPP, "%s: cannot discard", device->path);
-	event();
+	event(SPW_DISCARD);
 	if (sim_discard(drive, offset_bytes, len_bytes))
 		return spw_error(-EIO, "%s: discard failed", device->path);
 	return 0;
@@ -265,6 +320,19 @@ int __wrap_spw_device_lock(const struct spw_device *device, uint64_t offset_byte
 	if (locked->len_bytes)
 		return spw_error(-EBUSY, "%s: is locked", device->path);
 	*locked = (struct sim_range){.offset_bytes = offset_bytes, .len_bytes = len_bytes};
+	return 0;
+}
+
+/* Nobody else is there. */
+int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	(void)device, (void)offset_bytes, (void)len_bytes;
+	return 0;
+}
+
+int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	(void)device, (void)offset_bytes, (void)len_bytes;
 	return 0;
 }
 

@@ -521,6 +521,9 @@ static void check_place(const struct sim_drive *drive, const struct sim_io *io)
 	    io->offset_bytes + io->len_bytes > drive->geometry.size_bytes)
 		sim_fail("%s: a transfer of %u bytes at %llu is not one of whole blocks inside the drive", drive->path,
 			 io->len_bytes, (unsigned long long)io->offset_bytes);
+	if (io->op == SPW_WRITE && (!drive->claimed_by || drive->locked.len_bytes == 0))
+		sim_fail("%s: a write of %u bytes at %llu to a drive that is not %s", drive->path, io->len_bytes,
+			 (unsigned long long)io->offset_bytes, drive->claimed_by ? "locked" : "claimed");
 	if (io->op == SPW_WRITE && allowed->len_bytes > 0 &&
 	    (io->offset_bytes < allowed->offset_bytes ||
 	     io->offset_bytes + io->len_bytes > allowed->offset_bytes + allowed->len_bytes))

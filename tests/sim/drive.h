@@ -124,6 +124,7 @@ struct sim_drive {
 	/* where the store may write; len_bytes 0: anywhere */
 	struct sim_range allowed;
 	struct sim_range locked;
+	const void *claimed_by; /* who has it exclusively; NULL: nobody, and nobody may write */
 	struct sim_io *active_first;
 };
 
@@ -167,6 +168,7 @@ bool sim_writes_may_fail(const struct sim_drive *drive);
 
 /* tests/sim/device.c: power is cut while the blocking transfer, flush or discard of that number is under way; 0: never. */
 extern uint64_t sim_cut_at, sim_events; /* sim_events: how many there were */
+extern bool sim_cuts_reads;             /* reads are events, too */
 
 /* A violation: says so and does not return. */
 __attribute__((noreturn, format(printf, 1, 2))) void sim_fail(const char *format, ...);

@@ -162,7 +162,8 @@ void sim_tensors_end(bool abruptly);
 	X(ERROR_IS_LOST, "lost-error", "an error counts as a whole transfer")                               \
 	X(AGAIN_IS_ERROR, "again-is-error", "EAGAIN and EINTR are errors")                                  \
 	X(FULL_TAKES_ALL, "full-takes-all", "what a full backend refuses is taken all the same")            \
-	X(LATE_IS_LOST, "late-is-lost", "what takes a drive longer than a second is dropped")
+	X(LATE_IS_LOST, "late-is-lost", "what takes a drive longer than a second is dropped")               \
+	X(NO_CLAIM, "no-claim", "an open store does not claim its drives")
 
 enum sim_mutation {
 	SIM_MUTATION_NONE,

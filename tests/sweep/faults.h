@@ -33,6 +33,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -131,19 +132,41 @@ void *__wrap_reallocarray(void *memory, size_t count, size_t len)
 	return memory ? larger : fault_counted(larger);
 }
 
+static int answer_asprintf(char **text, const char *format, va_list args)
+{
+	int len;
+
+	if (fault_memory("asprintf"))
+		return -1;
+	len = vasprintf(text, format, args);
+	if (len >= 0)
+		(void)fault_counted(*text);
+	return len;
+}
+
 int __wrap_asprintf(char **text, const char *format, ...);
 int __wrap_asprintf(char **text, const char *format, ...)
 {
 	va_list args;
-	int len = -1;
+	int len;
 
-	if (fault_memory("asprintf"))
-		return -1;
 	va_start(args, format);
-	len = vasprintf(text, format, args);
+	len = answer_asprintf(text, format, args);
 	va_end(args);
-	if (len >= 0)
-		(void)fault_counted(*text);
+	return len;
+}
+
+/* What a build that checks libc's calls makes of it. */
+int __wrap___asprintf_chk(char **text, int flag, const char *format, ...);
+int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
+{
+	va_list args;
+	int len;
+
+	(void)flag;
+	va_start(args, format);
+	len = answer_asprintf(text, format, args);
+	va_end(args);
 	return len;
 }
 
@@ -206,6 +229,16 @@ WRAP_CALL(ssize_t, pread, (int fd, void *buf, size_t len, off_t at), (fd, buf, l
 WRAP_CALL(int, fallocate, (int fd, int mode, off_t at, off_t len), (fd, mode, at, len), -1, EIO)
 WRAP_CALL(int, ftruncate, (int fd, off_t len), (fd, len), -1, EFBIG)
 WRAP_CALL(int, shm_open, (const char *name, int flags, mode_t mode), (name, flags, mode), -1, EMFILE)
+WRAP_CALL(int, lstat, (const char *path, struct stat *st), (path, st), -1, EACCES)
+WRAP_CALL(ssize_t, readlink, (const char *path, char *target, size_t len), (path, target, len), -1, EACCES)
+WRAP_CALL(int, linkat, (int from_dir, const char *from, int to_dir, const char *to, int flags),
+	  (from_dir, from, to_dir, to, flags), -1, ENOSPC)
+WRAP_CALL(int, socket, (int family, int type, int protocol), (family, type, protocol), -1, EMFILE)
+WRAP_CALL(int, bind, (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len), -1, EADDRINUSE)
+WRAP_CALL(int, listen, (int fd, int backlog), (fd, backlog), -1, EADDRINUSE)
+WRAP_CALL(int, connect, (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len), -1, ECONNREFUSED)
+WRAP_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags), -1, ENOBUFS)
+WRAP_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), -1, ECONNRESET)
 WRAP_CALL(int, madvise, (void *at, size_t len, int advice), (at, len, advice), -1, EINVAL)
 WRAP_CALL(int, eventfd, (unsigned value, int flags), (value, flags), -1, EMFILE)
 WRAP_CALL(FILE *, fopen, (const char *path, const char *mode), (path, mode), NULL, EMFILE)
@@ -254,7 +287,14 @@ int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...)
 {
-	return fault_call("open", EMFILE) ? -1 : __real_open(path, flags);
+	mode_t mode = 0;
+	va_list args;
+
+	va_start(args, flags);
+	if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE)
+		mode = va_arg(args, mode_t);
+	va_end(args);
+	return fault_call("open", EMFILE) ? -1 : __real_open(path, flags, mode);
 }
 
 int __real_fcntl(int fd, int command, ...);

@@ -167,7 +167,6 @@ static int nvme_drive_open(struct spw_queue *q)
 	assert_non_null(n);
 	n->ranges = calloc(q->depth, sizeof(*n->ranges));
 	n->fds[0] = -1;
-	n->uring.fixed_files = true;
 	n->devices[0] = (struct nvme_device){
 		.ns = {.id = 7, .block_shift = d->block_shift, .blocks = DRIVE_BYTES >> d->block_shift},
 		.placement = d->placement,

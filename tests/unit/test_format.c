@@ -226,18 +226,134 @@ static void test_removes_signatures_in_the_data_area(void **state)
 	expect(0, spw_wipe(&drives[3], 1, NULL));
 }
 
+/* ---- Data of which nothing is known ---- */
+
+static char said[1024]; /* what format logs */
+
+static void collect(void *context, enum spw_log_level level, const char *message)
+{
+	(void)context;
+	if (level >= SPW_LOG_WARNING && strlen(said) + strlen(message) + 2 < sizeof(said))
+		(void)strcat(strcat(said, message), "\n");
+}
+
+static int format_last(bool force, bool erase)
+{
+	struct spw_format_opts opts = options(force);
+
+	opts.erase = erase;
+	opts.log.write = collect;
+	said[0] = '\0';
+	return spw_format(&drives[3], 1, &opts, NULL);
+}
+
+static void expect_said(const char *words)
+{
+	if (!strstr(said, words))
+		fail_msg("\"%s\" does not say \"%s\"", said, words);
+}
+
+/* One byte at either border of either end, and just beyond. */
+static void test_unknown_data_at_the_ends(void **state)
+{
+	uint64_t size = size_of(drives[3]), before;
+	const struct {
+		uint64_t offset;
+		bool refused;
+		const char *words;
+	} places[] = {
+		{0, true, "from byte 0 on "},
+		{MIB - 1, true, "1 B of its first MiB and 0 B of its last are not zero"},
+		{MIB, false, ""},
+		{size - MIB - 1, false, ""},
+		{size - MIB, true, "0 B of its first MiB and 1 B of its last are not zero"},
+		{size - 1, true, "5a (\"Z\")"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(places); i++) {
+		make_drive(drives[3], size);
+		write_at(drives[3], places[i].offset, "Z", 1);
+		before = hash_all();
+		expect(places[i].refused ? -EEXIST : 0, format_last(false, false));
+		if (!places[i].refused)
+			continue;
+		expect_words("use --erase");
+		expect_words(places[i].words);
+		expect(-EEXIST, format_last(true, false));
+		expect_words("use --erase");
+		assert_int_equal(hash_all(), before);
+		expect(0, format_last(false, true));
+		expect_said("overwriting what it carries: unknown data");
+		expect(0, spw_check(&drives[3], 1, NULL, NULL));
+	}
+}
+
+/* Neither of force and erase stands for the other; what is known explains the rest. */
+static void test_erase_is_not_force(void **state)
+{
+	struct spw_format_opts opts = options(false);
+	uint64_t before;
+
+	(void)state;
+	write_at(drives[3], MIB / 2, "a dump", 6);
+	make_swap_area(drives[3]);
+	before = hash_all();
+	expect(-EEXIST, format_last(false, true));
+	expect_words("--force");
+	assert_int_equal(hash_all(), before);
+	expect(0, format_last(true, false));
+	/* What the store's users have written explains itself, too, until the store is wiped. */
+	write_at(drives[3], 2 * MIB, "data", 4);
+	expect(-EEXIST, format_last(false, true));
+	expect_words("--force");
+	expect(0, format_last(true, false));
+	assert_null(strstr(said, "between its ends"));
+	expect(0, spw_wipe(&drives[3], 1, NULL));
+	expect(0, format_last(false, false));
+	expect(0, spw_wipe(&drives[3], 1, NULL));
+	/* As an old caller passes them: no such field, whatever lies there. */
+	write_at(drives[3], MIB / 2, "a dump", 6);
+	opts.erase = true;
+	opts.size = offsetof(struct spw_format_opts, erase);
+	expect(-EEXIST, spw_format(&drives[3], 1, &opts, NULL));
+}
+
+/* A 64th of what lies between the ends cannot be missed, wherever it is. */
+static void test_data_between_the_ends_is_told(void **state)
+{
+	uint64_t size = size_of(drives[3]), run = (size - 2 * MIB) / SPW_RESIDUE_SAMPLES + 2 * 4096;
+	uint8_t *noise = malloc(run);
+
+	(void)state;
+	assert_non_null(noise);
+	memset(noise, 0x42, run);
+	expect(0, format_last(false, false));
+	assert_string_equal(said, "");
+	for (unsigned i = 0; i < 50; i++) {
+		make_drive(drives[3], size);
+		write_at(drives[3], MIB + draw((uint32_t)(size - 2 * MIB - run)), noise, run);
+		expect(0, format_last(false, false));
+		expect_said("there is data between its ends, at ");
+		expect_said(" of 64 places looked at, first at byte ");
+	}
+	free(noise);
+}
+
 /* Format leaves nothing of before in the reserved areas, the sector behind the last whole 4 KiB included. */
 static void test_reserved_areas_are_zeroed(void **state)
 {
 	uint8_t noise[4096], found[4096], zeros[4096] = {0};
 	uint64_t size = size_of(drives[0]), copy = copy_offset(drives[0], 1);
+	struct spw_format_opts opts = options(false);
 
 	(void)state;
 	memset(noise, 0x5a, sizeof(noise));
 	for (uint64_t offset = 0; offset + sizeof(noise) <= size; offset += sizeof(noise))
 		write_at(drives[0], offset, noise, sizeof(noise));
 	write_at(drives[0], size - 512, noise, 512);
-	expect(0, format_drives(1, false, NULL));
+	opts.erase = true;
+	expect(0, spw_format(drives, 1, &opts, NULL));
 	for (uint64_t offset = 4096; offset < MIB; offset += 4096) {
 		read_at(drives[0], offset, found, 4096);
 		assert_memory_equal(found, zeros, 4096);
@@ -451,7 +567,13 @@ static void test_misplaced_copies(void **state)
 	assert_int_equal(info.copies_good, 1);
 }
 
-/* A bit of every byte of either copy: the other copy serves; of both copies: refused, whatever else the drive says. */
+/* copy_index, flags, sequence, checksum: what two copies of a drive may differ in. */
+static bool may_differ(unsigned at)
+{
+	return (at >= 0x10 && at < 0x20) || at >= 0xff8;
+}
+
+/* A bit of every byte of either copy: somebody else wrote that, unless two copies may differ there; of both copies: damaged. */
 static void test_flipped_bits(void **state)
 {
 	uint64_t end = copy_offset(drives[0], 1);
@@ -467,17 +589,68 @@ static void test_flipped_bits(void **state)
 			bad_last = (uint8_t)(last[at] ^ (1u << draw(8)));
 
 		write_at(drives[0], at, &bad_first, 1);
-		expect(0, spw_check(drives, 1, NULL, &info));
+		expect(may_differ(at) || bad_first == 0 ? 0 : -EMEDIUMTYPE, spw_check(drives, 1, NULL, &info));
 		assert_int_equal(info.copies_good, 1);
 		write_at(drives[0], end + at, &bad_last, 1);
 		expect(at < 8 ? -EMEDIUMTYPE : -EUCLEAN, spw_check(drives, 1, NULL, NULL));
 		write_at(drives[0], at, &first[at], 1);
-		expect(0, spw_check(drives, 1, NULL, &info));
+		expect(may_differ(at) || bad_last == 0 ? 0 : -EMEDIUMTYPE, spw_check(drives, 1, NULL, &info));
 		assert_int_equal(info.copies_good, 1);
 		write_at(drives[0], end + at, &last[at], 1);
 	}
 	expect(0, spw_check(drives, 1, NULL, &info));
 	assert_int_equal(info.copies_good, 2);
+}
+
+/*
+ * Somebody has begun to use the drive in a way that libblkid does not know, plain dm-crypt or a database, from its beginning or up to its
+ * end, and the other copy survives: it opens nothing and wipes nothing.
+ */
+static void test_a_place_that_somebody_else_has_written(void **state)
+{
+	struct spw_probe_info probe = {.size = sizeof(probe)};
+	uint8_t noise[65536];
+	uint64_t before;
+
+	(void)state;
+	for (unsigned copy = 0; copy < 2; copy++) {
+		expect(0, format_drives(DRIVES, true, NULL));
+		for (size_t i = 0; i < sizeof(noise); i++)
+			noise[i] = (uint8_t)draw(256);
+		/* Not by chance something that libblkid knows. */
+		memset(noise + 510, 0, 2);
+		write_at(drives[1], copy == 0 ? 0 : size_of(drives[1]) - sizeof(noise), noise, sizeof(noise));
+		before = hash_all();
+		expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
+		expect_words("drive1: something else has been made of this drive");
+		expect_words("unknown data at byte");
+		expect(-EEXIST, spw_wipe(drives, DRIVES, NULL));
+		expect_words("unknown data at byte");
+		expect(-EEXIST, format_drives(DRIVES, false, NULL));
+		expect(0, spw_probe(drives[1], &probe));
+		assert_int_equal(probe.error, -EEXIST);
+		assert_non_null(strstr(probe.holds, "unknown data at byte"));
+		assert_int_equal(hash_all(), before);
+	}
+	expect(0, format_drives(DRIVES, true, NULL));
+	expect(0, check_drives(drives, DRIVES));
+}
+
+/* Between assembling and claiming, too. */
+static void test_written_over_just_now(void **state)
+{
+	struct spw_assembly assembly;
+	uint8_t noise[SPW_SUPERBLOCK_BYTES];
+
+	(void)state;
+	memset(noise, 0x5a, sizeof(noise));
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
+	write_at(drives[2], 0, noise, sizeof(noise));
+	expect(0, spw_assembly_lock(&assembly, 0));
+	expect(-EMEDIUMTYPE, spw_assembly_claim(&assembly, 0, NULL));
+	expect_words("unknown data at byte 0 (5a 5a 5a 5a)");
+	spw_assembly_close(&assembly);
 }
 
 /* ---- Locks ---- */
@@ -508,7 +681,7 @@ static void test_partitions_have_one_owner(void **state)
 	expect(-EINVAL, spw_assembly_lock(&b, 2));
 	before = hash_all();
 	expect(-EBUSY, format_drives(DRIVES, true, NULL));
-	expect_words("a process has the store on it open");
+	expect_words("a process has a store on it open");
 	expect(-EBUSY, spw_wipe(drives, DRIVES, NULL));
 	assert_int_equal(hash_all(), before);
 	spw_assembly_close(&a);
@@ -543,10 +716,12 @@ static void test_format_between_assembling_and_locking(void **state)
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
 	expect(0, format_drives(DRIVES, true, NULL));
-	expect(-EUCLEAN, spw_assembly_lock(&assembly, 0));
+	expect(0, spw_assembly_lock(&assembly, 0));
+	expect(-EUCLEAN, spw_assembly_claim(&assembly, 0, NULL));
 	expect_words("formatted by another process just now");
 	expect(0, spw_wipe(drives, DRIVES, NULL));
-	expect(-EMEDIUMTYPE, spw_assembly_lock(&assembly, 0));
+	expect(0, spw_assembly_lock(&assembly, 0));
+	expect(-EMEDIUMTYPE, spw_assembly_claim(&assembly, 0, NULL));
 	spw_assembly_close(&assembly);
 }
 
@@ -675,13 +850,16 @@ static void test_probe(void **state)
 	expect_probe(folder, -ENOTBLK, "", folder);
 	make_swap_area(drives[3]);
 	expect_probe(drives[3], -EEXIST, "swap area", "--force");
+	make_drive(drives[3], DRIVE_SIZE);
+	write_at(drives[3], 4000, "SECRET", 6);
+	expect_probe(drives[3], -EEXIST, "unknown data", "use --erase if that may be lost");
 	make_drive(drives[3], 8 * MIB);
 	expect_probe(drives[3], -ENOSPC, "nothing known", "at least 16 MiB");
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect_probe(drives[1], -EEXIST, "drive 2 of 3", "carries a spillway store");
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
 	expect(0, spw_assembly_lock(&assembly, 0));
-	expect_probe(drives[1], -EBUSY, "drive 2 of 3", "a process has the store on it open");
+	expect_probe(drives[1], -EBUSY, "drive 2 of 3", "a process has a store on it open");
 	spw_assembly_close(&assembly);
 	change_copies(drives[1], make_incomplete);
 	expect_probe(drives[1], -EEXIST, "unfinished spillway store", "--force");
@@ -720,6 +898,9 @@ int main(void)
 		CASE(test_refuses_bad_drives),
 		CASE(test_refuses_signatures),
 		CASE(test_removes_signatures_in_the_data_area),
+		CASE(test_unknown_data_at_the_ends),
+		CASE(test_erase_is_not_force),
+		CASE(test_data_between_the_ends_is_told),
 		CASE(test_reserved_areas_are_zeroed),
 		CASE(test_set_faults),
 		CASE(test_cloned_drive),
@@ -728,6 +909,8 @@ int main(void)
 		CASE(test_overgrown_drive),
 		CASE(test_one_damaged_copy_serves),
 		CASE(test_misplaced_copies),
+		CASE(test_a_place_that_somebody_else_has_written),
+		CASE(test_written_over_just_now),
 		CASE(test_flipped_bits),
 		CASE(test_partitions_have_one_owner),
 		CASE(test_failed_lock_leaves_nothing_locked),

@@ -157,6 +157,7 @@ enum outcome {
 	OUTCOME_NEW,
 	OUTCOME_UNFINISHED,
 	OUTCOME_DAMAGED,
+	OUTCOME_TORN, /* a copy of the new store beside one of the old: it could be anybody's */
 	OUTCOME_NOTHING,
 	OUTCOMES,
 };
@@ -175,6 +176,8 @@ static enum outcome outcome_of(const char *old_uuid, const char *new_uuid)
 		return OUTCOME_UNFINISHED;
 	if (rc == -EUCLEAN && strstr(spw_last_error(), "both superblock copies are damaged"))
 		return OUTCOME_DAMAGED;
+	if (rc == -EMEDIUMTYPE && strstr(spw_last_error(), "unknown data at byte"))
+		return OUTCOME_TORN;
 	if (rc == -EMEDIUMTYPE && strstr(spw_last_error(), "is no drive of a spillway store"))
 		return OUTCOME_NOTHING;
 	fail_msg("after a power cut: %d (%s), store %s; seed %llu", rc, spw_last_error(), info.store_uuid,
@@ -216,6 +219,7 @@ static void test_power_cut_over_a_store(void **state)
 	expect(0, format_drives(DRIVES, false, &old));
 	cut_everywhere(old.store_uuid, outcomes);
 	assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+	assert_true(outcomes[OUTCOME_TORN] > 0);
 	assert_int_equal(outcomes[OUTCOME_DAMAGED], 0);
 	assert_int_equal(outcomes[OUTCOME_NOTHING], 0);
 }
@@ -227,6 +231,8 @@ static void test_power_cut_over_nothing(void **state)
 	(void)state;
 	cut_everywhere(NULL, outcomes);
 	assert_true(outcomes[OUTCOME_NOTHING] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+	/* Where no store was, what is torn is the new one's alone. */
+	assert_int_equal(outcomes[OUTCOME_TORN], 0);
 }
 
 /* One copy of the old store was damaged already: then the drives are that store, the new one, or refused; nothing else. */

@@ -438,6 +438,33 @@ static void test_choose(void **state)
 	expect_choice(-EUCLEAN, -EIO, 0, -EUCLEAN, 0);
 }
 
+/* LAYOUT-14: what a write of a copy, or of zeros over it, leaves at any moment is ours, byte by byte; nothing else is. */
+static void test_foreign_bytes(void **state)
+{
+	struct spw_superblock sb = golden_superblock();
+	uint8_t ours[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES];
+
+	(void)state;
+	spw_layout_encode(&sb, 1, ours);
+	for (size_t torn = 0; torn <= sizeof(block); torn += 7) {
+		sb.complete = !sb.complete;
+		sb.sequence = 1 + torn;
+		memset(block, 0, sizeof(block));
+		memcpy(block, ours, torn);
+		assert_int_equal(spw_layout_foreign(&sb, 1, block), sizeof(block));
+		memcpy(block, ours, sizeof(block));
+		memset(block, 0, torn);
+		assert_int_equal(spw_layout_foreign(&sb, 0, block), sizeof(block));
+	}
+	for (size_t at = 0; at < sizeof(block); at++) {
+		bool may_differ = (at >= 0x10 && at < 0x20) || at >= CHECKSUM_OFFSET;
+
+		memcpy(block, ours, sizeof(block));
+		block[at] = (uint8_t)(ours[at] == 0x77 ? 0x78 : 0x77);
+		assert_int_equal(spw_layout_foreign(&sb, 1, block), may_differ ? sizeof(block) : at);
+	}
+}
+
 static void test_uuid_text(void **state)
 {
 	static const uint8_t uuid[16] = {0x0f, 0x8f, 0xad, 0x5b, 0xd9, 0xcb, 0x46, 0x9f,
@@ -462,6 +489,7 @@ int main(void)
 		cmocka_unit_test(test_plan),
 		cmocka_unit_test(test_plan_refuses),
 		cmocka_unit_test(test_choose),
+		cmocka_unit_test(test_foreign_bytes),
 		cmocka_unit_test(test_uuid_text),
 	};
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_plan_bounds.c - the planner: what it simulates is bounded, however many calls or small tensors there are */
-/* wrap: plan_simulate */
+/* wrap: spw_planner_simulate */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,18 +17,21 @@
 /* A training step that is planned for waits for this: about a tenth of a second. */
 #define EVENTS_MAX (UINT64_C(20) << 20)
 
-void __real_plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
-			  struct plan_profile *profile, struct plan_outcome *outcome);
-void __wrap_plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
-			  struct plan_profile *profile, struct plan_outcome *outcome);
+void __real_spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
+				 const struct plan_bounds *bounds, struct plan_profile *profile,
+				 struct plan_outcome *outcome);
+void __wrap_spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
+				 const struct plan_bounds *bounds, struct plan_profile *profile,
+				 struct plan_outcome *outcome);
 
 static uint64_t events; /* simulated */
 
-void __wrap_plan_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
-			  struct plan_profile *profile, struct plan_outcome *outcome)
+void __wrap_spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
+				 const struct plan_bounds *bounds, struct plan_profile *profile,
+				 struct plan_outcome *outcome)
 {
 	events += work->event_count;
-	__real_plan_simulate(work, spill, memory, bounds, profile, outcome);
+	__real_spw_planner_simulate(work, spill, memory, bounds, profile, outcome);
 }
 
 static struct spw_plan_tensor tensors[TENSORS];

@@ -184,7 +184,7 @@ static void test_a_lock_behind_the_end(void **state)
 	expect(0, spw_assembly_lock(&assembly, 1));
 	assert_int_equal(truncate(drives[0], 20 * (off_t)MIB), 0);
 	expect(-EBUSY, format_drives(1, true, NULL));
-	expect_words("a process has the store on it open");
+	expect_words("a process has a store on it open");
 	expect(0, spw_probe(drives[0], &info));
 	assert_int_equal(info.error, -EBUSY);
 	spw_assembly_close(&assembly);

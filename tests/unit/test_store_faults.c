@@ -2,7 +2,7 @@
 /*
  * tests/unit/test_store_faults.c - the store over drives in memory that fail on demand, in inline mode: every run is the same
  */
-/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish store/status store/copy store/overlap store/slots alloc layout util */
+/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish store/status store/partition store/opener store/sysfs store/copy store/overlap store/slots alloc layout util */
 /* wrap: spw_clock_ns */
 #include <setjmp.h>
 #include <stddef.h>
@@ -259,6 +259,42 @@ static void test_read_error_is_retried_once(void **state)
 	spw_store_close(store);
 	free(bytes);
 	free(back);
+}
+
+/* A sparse file may promise more than the file system below it has. To free objects would not help. */
+static void test_a_full_file_system_is_named(void **state)
+{
+	uint8_t *bytes = pattern(1 << 20, 4);
+	spw_object object;
+
+	(void)state;
+	for (unsigned i = 0; i < DRIVES; i++)
+		fake_drives[i].geometry.kind = SPW_DEVICE_FILE;
+	open_store(4);
+	for (unsigned i = 0; i < DRIVES; i++) {
+		fake_drives[i].fail_write_in = 1;
+		fake_drives[i].fail_error = i == 1 ? -ENOSPC : -EIO;
+		fake_drives[i].sticky = true;
+	}
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
+	assert_non_null(strstr(spw_last_error(), "the file system under fake1 is full: make room there"));
+	/* Nothing is left to reserve either. */
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
+	assert_non_null(strstr(spw_last_error(), "the file system under fake1 is full: make room there"));
+	assert_null(strstr(spw_last_error(), "free objects"));
+	/* Once it was tried again, the others are to be looked at. */
+	for (unsigned i = 0; i < DRIVES; i++) {
+		fake_drives[i].fail_write_in = 0;
+		fake_drives[i].sticky = false;
+	}
+	assert_int_equal(spw_store_revive(store, 1), 0);
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
+	fake_drives[1].fail_write_in = 1;
+	fake_drives[1].fail_error = -EIO;
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
+	assert_non_null(strstr(spw_last_error(), "check them, then have them tried again"));
+	spw_store_close(store);
+	free(bytes);
 }
 
 static void test_a_drive_found_gone_by_a_read_is_retired(void **state)
@@ -890,6 +926,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_every_drive_fails, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_a_full_file_system_is_named, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives, free_drives),

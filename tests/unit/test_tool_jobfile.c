@@ -16,6 +16,14 @@
 #include "tools/nearest.c"
 
 static char path[256];
+static char told[8][512]; /* the faults before the last */
+static unsigned told_count;
+
+static void tell(const char *fault)
+{
+	(void)snprintf(told[told_count % SPW_ARRAY_LEN(told)], sizeof(told[0]), "%s", fault);
+	told_count++;
+}
 
 static int read_text(const char *text, struct bench_plan *plan)
 {
@@ -29,7 +37,8 @@ static int read_text(const char *text, struct bench_plan *plan)
 	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
 	assert_int_equal(close(fd), 0);
 	*plan = (struct bench_plan){0};
-	result = bench_jobfile_read(path, &global, plan);
+	told_count = 0;
+	result = bench_jobfile_read(path, &global, plan, tell);
 	assert_int_equal(unlink(path), 0);
 	return result;
 }
@@ -187,8 +196,82 @@ static void bad_input_is_refused_with_its_line(void **state)
 		    !strstr(spw_last_error(), bad[i].words))
 			fail_msg("%s\ngave %d: %s\ninstead of %s%s", bad[i].text, result, spw_last_error(), place,
 				 bad[i].words);
+		assert_int_equal(told_count, 0);
 		bench_plan_free(&plan);
 	}
+}
+
+/* In their order; and none that is only a consequence of another. */
+static void all_faults_are_told_at_once(void **state)
+{
+	static const char text[] = "[global]\n"
+				   "buffered=0\n"
+				   "filename=${SPW_NOT_SET}\n"
+				   "[a]\n"
+				   "iodepth=0\n"
+				   "time_based\n"
+				   "[b\n"
+				   "bs=q\n"
+				   "[good]\n"
+				   "filename=x\n"
+				   "[c]\n"
+				   "bs=2g\n";
+	static const struct {
+		unsigned line;
+		const char *words;
+	} faults[] = {{2, "'buffered'"}, {3, "is not set"}, {5, "iodepth=0"}, {7, "not a section"}, {8, "bs:"}};
+	struct bench_plan plan;
+	char place[sizeof(path) + 16];
+
+	(void)state;
+	(void)unsetenv("SPW_NOT_SET");
+	assert_int_equal(read_text(text, &plan), -EINVAL);
+	assert_int_equal(told_count + 1, SPW_ARRAY_LEN(faults));
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(faults); i++) {
+		const char *words = i < told_count ? told[i] : spw_last_error();
+
+		(void)snprintf(place, sizeof(place), "%s:%u: ", path, faults[i].line);
+		if (strncmp(words, place, strlen(place)) != 0 || !strstr(words, faults[i].words))
+			fail_msg("fault %u is \"%s\", not %s%s", i, words, place, faults[i].words);
+	}
+	assert_int_equal(plan.count, 0);
+	bench_plan_free(&plan);
+
+	assert_int_equal(read_text("[a]\nflow=1\n[b]\nfilename=x\nbs=2g\n", &plan), -EINVAL);
+	assert_int_equal(told_count, 2);
+	assert_non_null(strstr(told[0], ":2: option 'flow'"));
+	assert_non_null(strstr(told[1], ":1: job a: no filename"));
+	assert_non_null(strstr(spw_last_error(), ":3: job b: blocks are at most 1g"));
+	bench_plan_free(&plan);
+}
+
+static void a_file_of_faults_ends_the_reading(void **state)
+{
+	static char text[FAULTS_MAX * 16];
+	struct bench_plan plan;
+
+	(void)state;
+	for (unsigned i = 0; i < FAULTS_MAX * 2; i++)
+		(void)strcat(text, "flow\n");
+	assert_int_equal(read_text(text, &plan), -EINVAL);
+	assert_int_equal(told_count, FAULTS_MAX - 1);
+	assert_non_null(strstr(spw_last_error(), "more than 100 faults: is this a job file?"));
+	bench_plan_free(&plan);
+}
+
+/* As fio: --section knows a job by its section. */
+static void a_name_is_for_reports(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	assert_int_equal(read_text("[global]\nname=all\nfilename=x\n[a]\n[b]\nname=mine\n", &plan), 0);
+	assert_int_equal(plan.count, 2);
+	assert_string_equal(plan.jobs[0].name, "a");
+	assert_string_equal(plan.jobs[0].section, "a");
+	assert_string_equal(plan.jobs[1].name, "mine");
+	assert_string_equal(plan.jobs[1].section, "b");
+	bench_plan_free(&plan);
 }
 
 static void long_lines_names_and_zero_bytes_are_refused(void **state)
@@ -215,12 +298,12 @@ static void long_lines_names_and_zero_bytes_are_refused(void **state)
 	assert_int_equal(fwrite("[a]\n\0\n", 1, 6, file), 6);
 	assert_int_equal(fclose(file), 0);
 	plan = (struct bench_plan){0};
-	assert_int_equal(bench_jobfile_read(path, &global, &plan), -EINVAL);
+	assert_int_equal(bench_jobfile_read(path, &global, &plan, tell), -EINVAL);
 	assert_non_null(strstr(spw_last_error(), ":2: the line holds a zero byte"));
 	assert_int_equal(unlink(path), 0);
-	assert_int_equal(bench_jobfile_read(path, &global, &plan), -ENOENT);
+	assert_int_equal(bench_jobfile_read(path, &global, &plan, tell), -ENOENT);
 	assert_non_null(strstr(spw_last_error(), path));
-	assert_int_equal(bench_jobfile_read("/", &global, &plan), -EISDIR);
+	assert_int_equal(bench_jobfile_read("/", &global, &plan, tell), -EISDIR);
 	bench_plan_free(&plan);
 }
 
@@ -273,6 +356,9 @@ int main(void)
 		cmocka_unit_test(sections_inherit),
 		cmocka_unit_test(every_option_is_understood),
 		cmocka_unit_test(bad_input_is_refused_with_its_line),
+		cmocka_unit_test(all_faults_are_told_at_once),
+		cmocka_unit_test(a_file_of_faults_ends_the_reading),
+		cmocka_unit_test(a_name_is_for_reports),
 		cmocka_unit_test(long_lines_names_and_zero_bytes_are_refused),
 		cmocka_unit_test(random_files_never_crash),
 		cmocka_unit_test(names_are_the_same_with_dashes),

@@ -3,8 +3,10 @@
  * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and given back, in a sysfs of the test's own
  *
  * A folder of plain files and links is the sysfs, a function that obeys what is written there is the kernel.
- * Namespaces are plain files: what they hold, and who has locked them, is asked of the real code.
+ * Namespaces are plain files: what they hold, and who has locked them, is asked of the real code. What only block
+ * devices have, partitions and mounts, the test says.
  */
+/* wrap: spw_safety_in_use spw_safety_relatives_locked spw_safety_opener */
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +31,7 @@
 
 #define ADDRESS         "0000:3d:00.0"
 #define NEIGHBOUR       "0000:3d:00.1"
+#define OTHER           "0000:3e:00.0"
 #define NAMESPACE_BYTES (32u << 20)
 
 /* ---- A sysfs ---- */
@@ -44,6 +47,42 @@ static struct kernel {
 	bool has_no_driver; /* nor does nvme */
 } kernel;
 static char log_text[1024];
+
+/* ---- What is known of block devices alone ---- */
+
+static struct use {
+	bool partition_locked; /* a process has a store on a partition open */
+	bool only_meanwhile;   /* mounted between the first question and the claim */
+	unsigned questions;
+} use;
+
+int __real_spw_safety_in_use(const char *path, const struct spw_loops *loops);
+int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops);
+int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops)
+{
+	if (use.only_meanwhile && ++use.questions > 1)
+		return spw_error(-EBUSY, "%s: is mounted on /somewhere", path);
+	return __real_spw_safety_in_use(path, loops);
+}
+
+int __real_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
+int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
+int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops)
+{
+	if (use.partition_locked)
+		return spw_error(-EBUSY, "%s: a process has a store on %sp1 open", path, path);
+	return __real_spw_safety_relatives_locked(path, loops);
+}
+
+/* Who has locked the partition lives. */
+bool __real_spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
+bool __wrap_spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
+bool __wrap_spw_safety_opener(const char *path, int but_fd, char *words, size_t len)
+{
+	if (use.partition_locked)
+		(void)snprintf(words, len, "process 1 (init)");
+	return use.partition_locked || __real_spw_safety_opener(path, but_fd, words, len);
+}
 
 static const char *path_of(const char *format, ...) SPW_PRINTF(1, 2);
 static const char *path_of(const char *format, ...)
@@ -166,6 +205,7 @@ static int set_up(void **state)
 		       getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp");
 	assert_non_null(mkdtemp(folder));
 	memset(&kernel, 0, sizeof(kernel));
+	memset(&use, 0, sizeof(use));
 	log_text[0] = '\0';
 	put(device_file("class"), "0x010802\n");
 	put(device_file("numa_node"), "1\n");
@@ -420,11 +460,51 @@ static void test_an_open_store_is(void **state)
 	(void)state;
 	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
 	assert_int_equal(spw_device_lock(device, 1u << 20, 1), 0);
-	assert_refused(bind(true), -EBUSY, "a process has the store on it open");
+	assert_refused(bind(true), -EBUSY, "a process has a store on it open");
 	assert_untouched();
 	assert_int_equal(examined().obstacle[0].error, -EBUSY);
 	spw_device_close(device);
 	assert_int_equal(bind(true), 0);
+}
+
+/* Also one whose drive has become smaller: its lock is behind the end. */
+static void test_a_lock_behind_the_end(void **state)
+{
+	struct spw_device *device;
+
+	(void)state;
+	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
+	assert_int_equal(spw_device_lock(device, NAMESPACE_BYTES + (1u << 20), 1), 0);
+	for (unsigned force = 0; force < 2; force++) {
+		assert_refused(bind(force), -EBUSY, "a process has a store on it open");
+		assert_untouched();
+	}
+	assert_int_equal(examined().obstacle[0].error, -EBUSY);
+	spw_device_close(device);
+	assert_int_equal(bind(false), 0);
+}
+
+static void test_an_open_store_on_a_partition(void **state)
+{
+	(void)state;
+	use.partition_locked = true;
+	for (unsigned force = 0; force < 2; force++) {
+		assert_refused(bind(force), -EBUSY, "nvme0n1p1 open");
+		assert_untouched();
+	}
+	assert_int_equal(examined().obstacle[0].error, -EBUSY);
+	use.partition_locked = false;
+	assert_int_equal(bind(false), 0);
+}
+
+static void test_mounted_before_it_was_claimed(void **state)
+{
+	(void)state;
+	for (unsigned force = 0; force < 2; force++) {
+		use = (struct use){.only_meanwhile = true};
+		assert_refused(bind(force), -EBUSY, "is mounted on");
+		assert_untouched();
+	}
 }
 
 static void test_in_doubt_nothing_is_taken(void **state)
@@ -481,12 +561,97 @@ static void test_a_shared_group(void **state)
 	(void)state;
 	put(path_of("sys/kernel/iommu_groups/42/devices/" NEIGHBOUR), "");
 	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
-	assert_obstacle(-EOPNOTSUPP, true, "shares IOMMU group 42 with " NEIGHBOUR);
+	assert_obstacle(-EBUSY, true, "shares IOMMU group 42 with " NEIGHBOUR);
 	/* Neither a bridge nor what is behind vfio-pci as well does any harm. */
 	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x060400\n");
 	assert_true(examined().bindable);
 	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
 	put_link(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver"), "../../drivers/vfio-pci");
+	assert_int_equal(bind(false), 0);
+}
+
+static int bind_alone(void)
+{
+	struct spw_vfio_bind_opts opts;
+
+	spw_vfio_bind_opts_init(&opts, sizeof(opts));
+	opts.force = opts.alone = true;
+	return spw_vfio_bind_in(&fake, ADDRESS, &opts);
+}
+
+/* Whoever is given the group gets what else is in it, by whatever driver, now or later. */
+static void test_a_shared_group_is_not_handed_over(void **state)
+{
+	static const char *const drivers[] = {"../../drivers/vfio-pci", "../../drivers/e1000", NULL};
+
+	(void)state;
+	put(path_of("sys/kernel/iommu_groups/42/devices/" NEIGHBOUR), "");
+	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
+	for (size_t i = 0; i < SPW_ARRAY_LEN(drivers); i++) {
+		assert_true(unlink(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver")) == 0 || errno == ENOENT);
+		if (drivers[i])
+			put_link(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver"), drivers[i]);
+		assert_refused(bind_alone(), -EBUSY, "shares IOMMU group 42 with " NEIGHBOUR);
+		assert_untouched();
+	}
+	/* One that is bound already is handed over no more than one that is not. */
+	put_link(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver"), drivers[0]);
+	assert_int_equal(bind(false), 0);
+	assert_refused(bind_alone(), -EBUSY, NEIGHBOUR);
+	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x060400\n");
+	assert_int_equal(bind_alone(), 0);
+	/* A group that cannot be read may have anything in it. */
+	assert_int_equal(unlink(device_file("iommu_group")), 0);
+	put_link(device_file("iommu_group"), path_of("sys/kernel/iommu_groups/43"));
+	assert_refused(bind_alone(), -ENOENT, "IOMMU group 43 cannot be read");
+}
+
+/* ---- Two controllers of one drive ---- */
+
+/* A block device of a namespace, by whichever controller. */
+static void put_identity(const char *name, const char *nqn, const char *nsid)
+{
+	put(path_of("sys/class/block/%s/wwid", name), "eui.0025385b91b00000\n");
+	put(path_of("sys/class/block/%s/nsid", name), nsid);
+	put(path_of("sys/class/block/%s/device/subsysnqn", name), nqn);
+}
+
+static void put_other_controller(const char *entry)
+{
+	put(path_of("sys/class/nvme/nvme0/address"), ADDRESS "\n");
+	put(path_of("sys/class/nvme/nvme1/address"), OTHER "\n");
+	put(path_of("sys/class/nvme/nvme1/%s/size", entry), "65536\n");
+}
+
+static void test_another_path_of_its_own(void **state)
+{
+	(void)state;
+	put_identity("nvme0n1", "nqn.one", "1\n");
+	put_identity("nvme1n1", "nqn.one", "1\n");
+	put_other_controller("nvme1n1");
+	put(path_of("sys/class/nvme/nvme0/nvme0n1/size"), "65536\n");
+	assert_obstacle(-EBUSY, true, "nvme0n1 is reached by controller nvme1 (" OTHER ") too, as nvme1n1");
+	assert_refused(bind(true), -EBUSY, "echo " OTHER " > /sys/bus/pci/drivers/nvme/unbind");
+	/* Another namespace of the same drive, the same number of another drive. */
+	put_identity("nvme1n1", "nqn.one", "2\n");
+	assert_true(examined().bindable);
+	put_identity("nvme1n1", "nqn.two", "1\n");
+	assert_true(examined().bindable);
+	assert_int_equal(bind(false), 0);
+}
+
+/* One block device, and a hidden one below each controller. */
+static void test_another_path_that_the_kernel_has_joined(void **state)
+{
+	(void)state;
+	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")), 0);
+	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
+	put_namespace("nvme0c0n1", "nvme0n1");
+	put_other_controller("nvme0c1n1");
+	assert_obstacle(-EBUSY, true, "nvme0n1 is reached by controller nvme1 (" OTHER ") too");
+	assert_int_equal(unlink(path_of("sys/class/nvme/nvme1/nvme0c1n1/size")), 0);
+	assert_int_equal(rmdir(path_of("sys/class/nvme/nvme1/nvme0c1n1")), 0);
+	put_other_controller("nvme0c1n2");
 	assert_int_equal(bind(false), 0);
 }
 
@@ -810,10 +975,16 @@ int main(void)
 		CASE(test_no_namespace_is_shown_yet),
 		CASE(test_a_store_is_no_obstacle),
 		CASE(test_an_open_store_is),
+		CASE(test_a_lock_behind_the_end),
+		CASE(test_an_open_store_on_a_partition),
+		CASE(test_mounted_before_it_was_claimed),
 		CASE(test_in_doubt_nothing_is_taken),
 		CASE(test_without_an_iommu),
 		CASE(test_no_iommu_mode_is_not_used),
 		CASE(test_a_shared_group),
+		CASE(test_a_shared_group_is_not_handed_over),
+		CASE(test_another_path_of_its_own),
+		CASE(test_another_path_that_the_kernel_has_joined),
 		CASE(test_missing_modules),
 		CASE(test_too_little_locked_memory),
 		CASE(test_another_driver),

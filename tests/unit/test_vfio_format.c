@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the zeroes by itself or does
- * not
+ * not, and which the kernel may have, too
  */
-/* wrap: spw_vfio_link_open */
+/* wrap: spw_vfio_link_open spw_identity_find_namespace */
 #include "tests/unit/vfio_rig.h"
 
 #include <spillway/format.h>
+#include <spillway/store.h>
 
 #include "layout/layout.h"
+#include "store/identity.h"
 
 /* Return: how many bytes of both reserved areas are not zero. */
 static unsigned bytes_that_are_left(void)
@@ -32,13 +34,22 @@ static void format_once(void)
 	device = NULL;
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.force = true;
+	opts.erase = true;
 	opts.chunk_bytes = 65536;
 	opts.log.write = collect;
 	fake.writes = fake.zeroes = 0;
 	said[0] = '\0';
 	memset(fake.drives[0], 0x77, FAKE_DRIVE_BYTES);
+	opts.erase = false;
+	assert_int_equal(spw_format(paths, 1, &opts, &info), -EEXIST);
+	assert_non_null(strstr(spw_last_error(),
+			       "use --erase if that may be lost, or name another device: from byte 0 on 77 77"));
+	assert_non_null(strstr(spw_last_error(), "1 MiB of its first MiB and 1 MiB of its last"));
+	assert_int_equal(fake.writes + fake.zeroes, 0);
+	opts.erase = true;
 	if (spw_format(paths, 1, &opts, &info))
 		fail_msg("%s", spw_last_error());
+	expect_said("there is data between its ends, at 64 of 64 places");
 	/* The superblocks, of which most is zero too, and nothing else. */
 	assert_in_range(bytes_that_are_left(), 2, 2 * SPW_LAYOUT_BLOCK_BYTES);
 	assert_int_equal(spw_check(paths, 1, NULL, NULL), 0);
@@ -71,6 +82,54 @@ static void test_zeroes_that_fail(void **state)
 	assert_int_equal(spw_device_write_zeroes(device, 0, 4096), -ENODATA);
 }
 
+static bool kernel_has_it;
+
+int __wrap_spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name,
+				       size_t len);
+int __wrap_spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name,
+				       size_t len)
+{
+	assert_string_equal(sysfs, "/sys");
+	assert_string_equal(wanted->serial, "FAKE0001");
+	assert_string_equal(wanted->model, "a controller in memory");
+	assert_int_equal(wanted->id, 1);
+	assert_int_equal(wanted->unique[0], fake.unique);
+	(void)snprintf(name, len, "nvme7n1");
+	return kernel_has_it;
+}
+
+/* By another controller, where others may use it: nothing of it is written. */
+static void test_a_namespace_that_the_kernel_has_too(void **state)
+{
+	static const char *const paths[] = {PATH};
+	struct spw_format_opts opts;
+	struct spw_probe_info info = {.size = sizeof(info)};
+	struct spw_store_opts store_opts;
+	struct spw_store *store;
+
+	(void)state;
+	spw_device_close(device);
+	fake.unique = 7;
+	open_device();
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.force = opts.erase = true;
+	assert_int_equal(spw_format(paths, 1, &opts, NULL), 0);
+	kernel_has_it = true;
+	fake.writes = fake.zeroes = 0;
+	assert_int_equal(spw_format(paths, 1, &opts, NULL), -EBUSY);
+	expect_error("the kernel reaches it by another controller, as nvme7n1");
+	assert_int_equal(spw_wipe(paths, 1, NULL), -EBUSY);
+	spw_store_opts_init(&store_opts, sizeof(store_opts));
+	assert_int_equal(spw_store_open(paths, 1, &store_opts, &store), -EBUSY);
+	expect_error("the kernel reaches it by another controller");
+	assert_int_equal(spw_probe(PATH, &info), 0);
+	assert_int_equal(info.error, -EBUSY);
+	assert_int_equal(fake.writes + fake.zeroes, 0);
+	assert_int_equal(spw_check(paths, 1, NULL, NULL), 0);
+	kernel_has_it = false;
+	assert_int_equal(spw_format(paths, 1, &opts, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -78,6 +137,7 @@ int main(void)
 		TEST_4K(test_zeroes_by_the_drive_or_by_us),
 		TEST(test_zeroes_that_fail),
 		TEST_4K(test_zeroes_that_fail),
+		TEST(test_a_namespace_that_the_kernel_has_too),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,6 +81,7 @@ class Options:
         self.write_cache = True
         self.shares = []  # folders of the host that the machine may write to
         self.errors = {}  # drive number: list of rules of QEMU's blkdebug
+        self.two_ports = []  # drive numbers: with a second controller, on a port of its own
         self.no_medium = []  # drive numbers: keep nothing and read as zeroes, at no cost but that of the drive itself
         self.logs = {}  # drive number: file that gets every write and flush, as dm-log-writes has them
         self.append = ""  # to the kernel's command line
@@ -144,11 +145,24 @@ class Machine:
                     "log-sector-size": self.options.block_bytes}
         return dict(node, **{"node-name": f"d{number}", "discard": "unmap"})
 
-    def drive_properties(self, number):
+    def block_properties(self, number):
         block = self.options.block_bytes
-        return {"driver": "nvme", "id": f"n{number}", "serial": f"spw{number}", "drive": f"d{number}", "bus": f"rp{number}",
-                "max_ioqpairs": 8, "write-cache": "on" if self.options.write_cache else "off",
+        return {"drive": f"d{number}", "write-cache": "on" if self.options.write_cache else "off",
                 "logical_block_size": block, "physical_block_size": max(block, 4096)}
+
+    def drive_properties(self, number):
+        return {"driver": "nvme", "id": f"n{number}", "serial": f"spw{number}", "bus": f"rp{number}", "max_ioqpairs": 8,
+                **self.block_properties(number)}
+
+    def two_port_arguments(self, number):
+        """Two controllers of one subsystem, and a namespace that both have."""
+        controller = {"driver": "nvme", "serial": f"spw{number}", "subsys": f"s{number}", "max_ioqpairs": 8}
+        namespace = {"driver": "nvme-ns", "bus": f"n{number}", "nsid": 1, "shared": True, **self.block_properties(number)}
+        arguments = ["-device", f"nvme-subsys,id=s{number},nqn=spw{number}"]
+        for device in ({**controller, "id": f"n{number}", "bus": f"rp{number}"},
+                       {**controller, "id": f"n{number}b", "bus": f"rp{number}b"}, namespace):
+            arguments += ["-device", json.dumps(device)]
+        return arguments
 
     def drive_arguments(self):
         arguments = []
@@ -160,8 +174,12 @@ class Machine:
                 with open(self.options.logs[number], "wb"):
                     pass
             bus = f"pxb{number % self.options.nodes}" if self.options.nodes > 1 else "pcie.0"
-            arguments += ["-device", f"pcie-root-port,id=rp{number},bus={bus},chassis={number + 1},slot={number + 1}",
-                          "-blockdev", json.dumps(self.block_node(number)), "-device", json.dumps(self.drive_properties(number))]
+            ports = [("", number + 1), ("b", number + 1 + self.options.drives)][:2 if number in self.options.two_ports else 1]
+            for letter, slot in ports:
+                arguments += ["-device", f"pcie-root-port,id=rp{number}{letter},bus={bus},chassis={slot},slot={slot}"]
+            arguments += ["-blockdev", json.dumps(self.block_node(number))]
+            arguments += (self.two_port_arguments(number) if number in self.options.two_ports else
+                          ["-device", json.dumps(self.drive_properties(number))])
         return arguments
 
     def share_arguments(self):

@@ -32,6 +32,7 @@ class Kind:
 CONFORMANCE = "tests/integration/test_engine_conformance.c"
 NUMA = "tests/vm/test_numa.c"
 NODES = "tests/vm/test_nvme_nodes.sh"
+KILLS = "tests/vm/test_kills.sh"
 BOUNDARY = "tests/vm/test_boundary.sh"
 REMOVAL = "tests/vm/test_removal.c"
 REMOVAL_ENGINE = "tests/vm/test_removal_engine.c"
@@ -160,7 +161,7 @@ BLKDEBUG = [Case(f"blkdebug {backend}", FAULTY, "test_a_drive_that_fails", with_
 ALL = [
     Kind("nvme512", "4 drives of 512 byte blocks, 2 nodes, poll queues",
          conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_faults", "store_processes") +
-         passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES), Case("boundaries", BOUNDARY)] +
+         passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES), Case("kills", KILLS, timeout=300), Case("boundaries", BOUNDARY)] +
          [Case("numa", NUMA)] + removal(),
          seconds=270, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",

@@ -35,6 +35,10 @@ done
 begin "one namespace named twice is one drive too many"
 expect_exit 3 "$SPILLWAY" format --force --devices "$first,$ng_first"
 expect_output "same device"
+expect_exit 2 "$SPILLWAY" bench --filename="$first:$ng_first" --rw=read --size=1m
+expect_output "$first and $ng_first are the same device"
+expect_exit 2 "$SPILLWAY" tune "$ng_first" "$first" --output "$TEST_TMP/twice.json"
+expect_output "$ng_first and $first are the same device"
 
 begin "a store made by one name is opened by the other"
 expect_exit 0 "$SPILLWAY" format --force --devices "$ng_first,$ng_second"
@@ -46,7 +50,7 @@ begin "an open store locks both nodes"
 hold_store "$ng_first" "$ng_second"
 expect_exit 3 "$SPILLWAY" format --force --devices "$first"
 expect_output "a process has the store"
-expect_exit 1 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1m
+expect_exit 3 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1m
 let_go
 
 begin "blocks written past the block layer are read through it, and the other way round"
@@ -95,3 +99,12 @@ expect_output "FIRMWARE"
 expect_exit 0 "$SPILLWAY" probe --json "$ng_first"
 expect_output '"percentage_used": 0'
 expect_output '"kind": "nvme-char"'
+
+begin "a controller that no IOMMU confines is not taken from the kernel"
+if [ -n "$(ls /sys/class/iommu)" ]; then
+    skip "this machine has an IOMMU"
+else
+    address=$(basename "$(readlink -f "/sys/class/nvme/${controller%%n[0-9]*}/device")")
+    expect_exit 3 "$SPILLWAY" bind --force "$address"
+    expect_output "$address" "IOMMU"
+fi

@@ -68,9 +68,28 @@ dmsetup remove --noudevsync held
 expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
 hold_store "$second" "$third"
 expect_exit 3 "$SPILLWAY" bind --force "$two"
-expect_output "a process has the store on it open"
+expect_output "a process has a store on it open"
 let_go
 expect_equal nvme "$(driver_of "$two")" driver
+
+begin "a controller with a store that is open on a partition is never taken, forced or not"
+clear_drives "$third"
+printf 'label: gpt\n,32M\n' | sfdisk -q "$third"
+expect_exit 0 "$SPILLWAY" format --devices "${third}p1"
+hold_store "${third}p1"
+for force in "" --force "--force --dry-run"; do
+    # shellcheck disable=SC2086 # words
+    expect_exit 3 "$SPILLWAY" bind $force "$three"
+    expect_output "a process has a store on ${third}p1 open, which has the same blocks"
+    expect_equal nvme "$(driver_of "$three")" driver
+    expect_equal "(null)" "$(override_of "$three")" override
+done
+expect_exit 0 "$SPILLWAY" probe "$third"
+expect_output "In the way of vfio" "a process has a store on ${third}p1 open"
+kill -0 "$store_holder" || fail "the store's process has ended"
+let_go
+expect_exit 0 "$SPILLWAY" check --devices "${third}p1"
+expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
 
 begin "a store is no obstacle, a file system one that --force overcomes; both are there afterwards"
 sum=$(sha_of "$first")

@@ -5,11 +5,13 @@
  *
  * Nobody tells the controllers to stop: the kernel takes the memory away from them and resets them. The next process
  * must find them good for use at once, the store intact, and not one byte changed where the killed one did not
- * write: the second partition.
+ * write: the second partition. And what the killed one had in flight has landed by then, or never does.
  */
 #include "tests/integration/test_child.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/mman.h>
 
 #define DRIVES       2
 #define KILLS_MAX    100
@@ -138,18 +140,197 @@ static void test_killed(void **state)
 	free(memory);
 }
 
+/* ---- Writes that are in flight at the end ---- */
+
+#define LATE_DRIVE      2u /* of a drive that the commands of the environment make slow, and fast again */
+#define LATE_DRIVE_SLOW "SPW_VM_SLOW"
+#define LATE_DRIVE_FAST "SPW_VM_FAST"
+#define LATE_ROUNDS     8u
+#define LATE_WRITES     16u /* at a time, each of MIB and to a place of its own: seconds of work for a slow drive */
+#define LATE_LOOKS      3u
+
+/* In memory that a killed process leaves behind. */
+static struct late_count {
+	atomic_uint begun, ended;
+} * late_count;
+
+static struct late_writer {
+	struct spw_device *device;
+	struct spw_arena *arena;
+	struct spw_queue *queue;
+	struct spw_io ios[LATE_WRITES];
+	uint64_t stamp; /* of the next write */
+	bool goes_on;
+} late;
+
+static void late_begin(struct spw_io *io)
+{
+	for (uint64_t *at = (uint64_t *)io->buf; at < (uint64_t *)io->buf + MIB / sizeof(*at); at++)
+		*at = late.stamp;
+	late.stamp++;
+	atomic_fetch_add(&late_count->begun, 1);
+	child_check(spw_queue_prepare(late.queue, io) == 0);
+}
+
+static void late_ended(struct spw_io *io)
+{
+	child_check(io->res == (int32_t)MIB);
+	atomic_fetch_add(&late_count->ended, 1);
+	if (late.goes_on)
+		late_begin(io);
+}
+
+/* All of them are on their way when this returns. */
+static void late_open(void)
+{
+	struct spw_queue_opts queue_opts;
+	struct spw_arena_opts arena_opts;
+	void *buffers;
+
+	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
+	arena_opts.bytes = LATE_WRITES * MIB;
+	spw_queue_opts_init(&queue_opts, sizeof(queue_opts));
+	queue_opts.depth = LATE_WRITES;
+	queue_opts.tune_path = "";
+	child_check(spw_device_open(drive_paths[LATE_DRIVE], NULL, &late.device) == 0);
+	child_check(spw_arena_open(&arena_opts, &late.arena) == 0);
+	child_check(spw_arena_alloc(late.arena, LATE_WRITES * MIB, &buffers) == 0);
+	queue_opts.arena = late.arena;
+	child_check(spw_queue_open(&late.device, 1, &queue_opts, &late.queue) == 0);
+	for (unsigned i = 0; i < LATE_WRITES; i++) {
+		late.ios[i] = (struct spw_io){.op = SPW_WRITE,
+					      .buf = (char *)buffers + i * MIB,
+					      .len_bytes = MIB,
+					      .offset_bytes = i * MIB,
+					      .done = late_ended};
+		late_begin(&late.ios[i]);
+	}
+	child_check(spw_queue_submit(late.queue) >= 0);
+}
+
+static void late_work(int said, uint64_t stamp)
+{
+	late.stamp = stamp;
+	late.goes_on = true;
+	late_open();
+	child_says(said);
+	for (;;)
+		child_check(spw_queue_reap(late.queue, 1, -1) >= 0);
+}
+
+static void late_run(const char *name)
+{
+	const char *command = getenv(name);
+
+	if (!command)
+		fail_msg("%s is not set", name);
+	if (system(command) != 0)
+		fail_msg("failed: %s", command);
+}
+
+/* What the drive has where it was written to. */
+static void late_read(struct spw_device *device, uint8_t *bytes)
+{
+	assert_ok(spw_device_pread(device, bytes, LATE_WRITES * MIB, 0));
+}
+
+static uint8_t *late_bytes(void)
+{
+	uint8_t *bytes = aligned_alloc(4096, LATE_WRITES * MIB);
+
+	assert_non_null(bytes);
+	return bytes;
+}
+
+/* Would the test below see a write that lands between its looks? Here nobody is killed, and some do. */
+static void test_a_late_write_is_seen(void **state)
+{
+	uint8_t *first = late_bytes(), *then = late_bytes();
+
+	(void)state;
+	late_run(LATE_DRIVE_SLOW);
+	late = (struct late_writer){.stamp = 1};
+	*late_count = (struct late_count){0};
+	late_open();
+	late_read(late.device, first);
+	late_run(LATE_DRIVE_FAST);
+	while (atomic_load(&late_count->ended) < LATE_WRITES)
+		assert_true(spw_queue_reap(late.queue, 1, -1) >= 0);
+	late_read(late.device, then);
+	assert_memory_not_equal(first, then, LATE_WRITES * MIB);
+	spw_queue_close(late.queue);
+	spw_device_close(late.device);
+	spw_arena_close(late.arena);
+	free(first);
+	free(then);
+}
+
+/* Return when the controller is ours: nobody waits for the killed process to be gone. */
+static struct spw_device *late_take_over(void)
+{
+	struct spw_device *device;
+	int rc;
+
+	assert_int_equal(kill(child_pid, SIGKILL), 0);
+	do
+		rc = spw_device_open(drive_paths[LATE_DRIVE], NULL, &device);
+	while (rc == -EBUSY);
+	assert_ok(rc);
+	return device;
+}
+
+static void test_what_was_in_flight_lands_before_or_never(void **state)
+{
+	uint8_t *first = late_bytes(), *then = late_bytes();
+	unsigned in_flight = 0;
+
+	(void)state;
+	seed = random_seed();
+	for (unsigned round = 0; round < LATE_ROUNDS; round++) {
+		struct timespec delay = {.tv_nsec = (long)(random_below(&seed, DELAY_US_MAX) * 1000)};
+		struct spw_device *device;
+
+		late_run(LATE_DRIVE_SLOW);
+		*late_count = (struct late_count){0};
+		start_child(late_work, (uint64_t)(round + 1) << 32);
+		(void)nanosleep(&delay, NULL);
+		device = late_take_over();
+		late_read(device, first);
+		/* The counts are those of its death: it cannot go on. */
+		in_flight += atomic_load(&late_count->begun) - atomic_load(&late_count->ended);
+		/* What would still be on its way has nothing to wait for now. */
+		late_run(LATE_DRIVE_FAST);
+		for (unsigned look = 0; look < LATE_LOOKS; look++) {
+			late_read(device, then);
+			assert_memory_equal(first, then, LATE_WRITES * MIB);
+		}
+		spw_device_close(device);
+		assert_int_equal(waitpid(child_pid, NULL, 0), child_pid);
+		child_pid = 0;
+	}
+	printf("killed %u times with %u writes in flight\n", LATE_ROUNDS, in_flight);
+	assert_true(in_flight >= LATE_ROUNDS);
+	free(first);
+	free(then);
+}
+
 static int set_up(void **state)
 {
 	int rc = drives_from_environment(state);
 
 	/* The child must find them free. */
 	release_controllers();
-	return rc;
+	late_count = mmap(NULL, sizeof(*late_count), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	return rc == 0 && late_count != MAP_FAILED ? 0 : -1;
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed, end_child)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_killed, end_child),
+		cmocka_unit_test(test_a_late_write_is_seen),
+		cmocka_unit_test_teardown(test_what_was_in_flight_lands_before_or_never, end_child),
+	};
 
 	return cmocka_run_group_tests(tests, set_up, NULL);
 }

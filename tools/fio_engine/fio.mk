@@ -16,11 +16,11 @@ $(fio_src)/.spillway-version: FORCE
 $(BUILD)/tools/fio_engine/%.o: tools/fio_engine/%.c $(BUILD)/flags $(fio_src)/.spillway-version
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(q)$(CC) $(cflags) $(if $(filter fio_engine,$*),$(fio_cflags)) $(CFLAGS) -c $< -o $@
+	$(q)$(CC) $(cflags) $(harden) $(if $(filter fio_engine,$*),$(fio_cflags)) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/libspillway_fio.so: $(fio_obj) $(BUILD)/libspillway.a tools/fio_engine/fio_engine.map
 	$(call say,LD,$@)
-	$(q)$(CC) -shared $(sanitize) $(CFLAGS) -Wl,--version-script=tools/fio_engine/fio_engine.map -o $@ \
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) -Wl,--version-script=tools/fio_engine/fio_engine.map -o $@ \
 		$(fio_obj) $(BUILD)/libspillway.a $(lib_libs)
 
 # fio's own tool for the highest rate of small reads.

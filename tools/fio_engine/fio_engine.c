@@ -51,6 +51,7 @@ struct unit {
 	struct spw_fio_request request;
 	struct engine *engine;
 	struct io_u *io_u;
+	bool trimmed; /* trim_now() has its end */
 };
 
 #define ENGINE_OPTION(option_name, help_text)                                                       \
@@ -217,6 +218,7 @@ static int make_config(struct thread_data *td, struct spw_fio_config *config)
 {
 	const struct engine_options *o = td->eo;
 	bool named = o->devices && *o->devices;
+	int err;
 
 	*config = (struct spw_fio_config){
 		.striped = named || o->level == LEVEL_STORE,
@@ -238,6 +240,11 @@ static int make_config(struct thread_data *td, struct spw_fio_config *config)
 		free_paths(config);
 		return refuse(td, "no device: give filename=DEVICE or spillway_devices=DEVICE:DEVICE");
 	}
+	err = spw_drives_distinct((const char *const *)config->paths, config->path_count);
+	if (err) {
+		free_paths(config);
+		return failed(td, err);
+	}
 	return 0;
 }
 
@@ -248,10 +255,9 @@ static const struct spw_fio_level_ops *level_ops(const struct thread_data *td)
 	return o->level == LEVEL_STORE ? &spw_fio_objects : &spw_fio_volume;
 }
 
-/* The main process asks before any job runs: here, not in the job, a mounted or held device is noticed. */
+/* The main process asks before any job runs: here, not in the job, what is written is claimed, and a device in use refused. */
 static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 {
-	bool check_unused = (td_write(td) || td_trim(td)) && !td->o.allow_mounted_write;
 	struct spw_fio_config config;
 	uint64_t bytes;
 	int err;
@@ -264,7 +270,7 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 			"fio's structures are not those of its headers: it was built with other options; rebuild fio");
 	if (make_config(td, &config))
 		return 1;
-	err = level_ops(td)->size(&config, (unsigned)f->fileno, check_unused, &bytes);
+	err = level_ops(td)->size(&config, (unsigned)f->fileno, &bytes);
 	free_paths(&config);
 	if (err)
 		return failed(td, err);
@@ -296,7 +302,7 @@ static int check_store_job(struct thread_data *td, struct spw_fio_config *config
 	config->range_start_bytes = f->file_offset;
 	config->range_len_bytes = f->io_size;
 	if (td->o.read_iolog_file) { /* a replayed log may touch all there is, and fio has not asked how much that is */
-		int err = spw_fio_objects.size(config, 0, false, &config->range_len_bytes);
+		int err = spw_fio_objects.size(config, 0, &config->range_len_bytes);
 
 		config->range_start_bytes = 0;
 		return err ? failed(td, err) : 0;
@@ -463,6 +469,12 @@ static bool to_request(const struct io_u *io_u, struct spw_fio_request *request)
 	return true;
 }
 
+static void set_issue_time(struct thread_data *td, struct io_u *io_u)
+{
+	if (fio_fill_issue_time(td))
+		fio_gettime(&io_u->issue_time, NULL);
+}
+
 /* Of what ends while it is queued fio does not ask for errdetails; a job that goes on after errors gets the words once. */
 static enum fio_q_status completed_at_once(struct thread_data *td, struct io_u *io_u,
 					   const struct spw_fio_request *request)
@@ -474,11 +486,47 @@ static enum fio_q_status completed_at_once(struct thread_data *td, struct io_u *
 		engine->complained = true;
 		log_err("spillway: job %s: %s\n", td->o.name, request->text);
 	}
-	if (fio_fill_issue_time(td))
-		fio_gettime(&io_u->issue_time, NULL);
 	io_u_mark_submit(td, 1);
 	io_u_mark_complete(td, 1);
 	return FIO_Q_COMPLETED;
+}
+
+static void trim_done(struct spw_fio_request *request)
+{
+	struct unit *unit = request->context;
+
+	unit->trimmed = true;
+}
+
+/*
+ * In a job that trims each range and then writes it, fio hands out the write as soon as the trim is queued, and takes the bytes of a
+ * trim that has not ended by then for bytes of the job: the last write would never come. So here a trim ends before this returns, as
+ * in fio's own engines, and after them what is queued goes first.
+ */
+static enum fio_q_status trim_now(struct thread_data *td, struct io_u *io_u, struct spw_fio_request *request)
+{
+	struct engine *engine = td->io_ops_data;
+	const struct spw_fio_level_ops *ops = engine->level->ops;
+	struct unit *unit = io_u->engine_data;
+	enum spw_fio_queued queued;
+	int err;
+
+	if (engine->queued_count)
+		return FIO_Q_BUSY;
+	set_issue_time(td, io_u);
+	unit->trimmed = false;
+	request->done = trim_done;
+	queued = ops->queue(engine->level, request);
+	err = queued == SPW_FIO_QUEUED ? ops->submit(engine->level) : 0;
+	while (queued == SPW_FIO_QUEUED && !unit->trimmed && err >= 0)
+		err = ops->reap(engine->level, 1);
+	if (err < 0) { /* it may still end, when the level is closed */
+		(void)failed(td, err);
+		io_u->error = (unsigned int)-err;
+		return FIO_Q_COMPLETED;
+	}
+	request->done = request_done;
+	return queued == SPW_FIO_BUSY ? FIO_Q_BUSY : completed_at_once(td, io_u, request);
 }
 
 static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
@@ -493,11 +541,14 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 		request->res = -EOPNOTSUPP;
 		snprintf(request->text, sizeof(request->text),
 			 "this engine has no sync_file_range; use fsync or fdatasync");
+		set_issue_time(td, io_u);
 		return completed_at_once(td, io_u, request);
 	}
+	if (request->op == SPW_FIO_TRIM && td_trimwrite(td))
+		return trim_now(td, io_u, request);
 	switch (engine->level->ops->queue(engine->level, request)) {
 	case SPW_FIO_BUSY: return FIO_Q_BUSY;
-	case SPW_FIO_DONE: return completed_at_once(td, io_u, request);
+	case SPW_FIO_DONE: set_issue_time(td, io_u); return completed_at_once(td, io_u, request);
 	case SPW_FIO_QUEUED: break;
 	}
 	engine->queued[engine->queued_count++] = io_u;

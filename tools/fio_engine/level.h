@@ -67,8 +67,8 @@ struct spw_fio_level {
 };
 
 struct spw_fio_level_ops {
-	/* The size of one address space, without keeping anything open. @check_unused: refuse devices that are mounted or held. */
-	int (*size)(const struct spw_fio_config *config, unsigned file, bool check_unused, uint64_t *bytes);
+	/* The size of one address space. What the job writes is claimed by now. */
+	int (*size)(const struct spw_fio_config *config, unsigned file, uint64_t *bytes);
 	int (*open)(const struct spw_fio_config *config, struct spw_fio_level **level);
 	int (*request_init)(struct spw_fio_level *level, struct spw_fio_request *request);
 	void (*request_free)(struct spw_fio_request *request);

@@ -35,14 +35,14 @@ static struct objects *to_objects(struct spw_fio_level *level)
 }
 
 /* What the blocks of a partition may take, less room for the new object of every request before the old one is freed. */
-static int objects_size(const struct spw_fio_config *config, unsigned file, bool check_unused, uint64_t *bytes)
+/* Opening a partition claims the drives. */
+static int objects_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	uint64_t block, blocks;
 	int err;
 
 	(void)file;
-	(void)check_unused; /* opening a partition checks it, and takes it */
 	err = spw_check((const char *const *)config->paths, config->path_count, &info, NULL);
 	if (err)
 		return err;

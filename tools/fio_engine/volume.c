@@ -4,10 +4,16 @@
  *
  * Striped, the devices are one address space: chunk number n lies on device n modulo their count. A request that crosses chunks
  * becomes several ios that join; their slots are allocated with the request.
+ *
+ * A device that jobs write is claimed once, by fio's main process, which asks for its size before any job runs, and held until fio
+ * ends: jobs are threads or forked children of it, and use the device that it has open. So the claim covers all of them, and no moment
+ * in between is left to anybody else.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "level.h"
 #include "util/util.h"
@@ -39,28 +45,104 @@ static int check_chunk(const struct spw_fio_config *config, const struct spw_dev
 			 (unsigned long long)config->chunk_bytes, block, spw_device_path(device));
 }
 
-static int open_device(const struct spw_fio_config *config, unsigned index, bool exclusive, struct spw_device **device)
+/* ---- Devices ---- */
+
+/* Of this process and its children. Nobody takes one out: fio tells its engines of the end of a job, not of its own. */
+struct claimed {
+	char *path;
+	struct spw_device *device;
+	struct claimed *next;
+};
+
+static pthread_mutex_t claims_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct claimed *claims;
+
+static struct spw_device *find_claim(const char *path)
+{
+	for (const struct claimed *claimed = claims; claimed; claimed = claimed->next)
+		if (strcmp(claimed->path, path) == 0)
+			return claimed->device;
+	return NULL;
+}
+
+static int add_claim(const char *path, const struct spw_log *log, struct spw_device **device)
+{
+	struct claimed *claimed = calloc(1, sizeof(*claimed));
+	int err = -ENOMEM;
+
+	if (claimed)
+		claimed->path = strdup(path);
+	if (claimed && claimed->path)
+		err = spw_claim(path, log, &claimed->device);
+	else
+		(void)spw_error(err, "%s: no memory to claim it", path);
+	if (err) {
+		free(claimed ? claimed->path : NULL);
+		free(claimed);
+		return err;
+	}
+	claimed->next = claims;
+	claims = claimed;
+	*device = claimed->device;
+	return 0;
+}
+
+/* The device that jobs write, by whatever name. Never closed: its lock is that of all jobs. */
+static int claim_device(const char *path, const struct spw_log *log, struct spw_device **device)
+{
+	char *real = realpath(path, NULL);
+	int err = 0;
+
+	if (!real)
+		return spw_error_errno(-errno, "%s cannot be opened", path);
+	(void)pthread_mutex_lock(&claims_mutex);
+	*device = find_claim(real);
+	if (!*device)
+		err = add_claim(real, log, device);
+	(void)pthread_mutex_unlock(&claims_mutex);
+	free(real);
+	return err;
+}
+
+/* A drive behind vfio is one process' alone: each job has it in turn. */
+static bool is_shared(const struct spw_fio_config *config, unsigned index)
+{
+	return !config->read_only && strncmp(config->paths[index], "pci:", 4) != 0;
+}
+
+static void close_device(const struct spw_fio_config *config, struct spw_device *device)
+{
+	if (config->read_only || spw_device_geometry(device)->kind == SPW_DEVICE_VFIO)
+		spw_device_close(device);
+}
+
+static int open_device(const struct spw_fio_config *config, unsigned index, struct spw_device **device)
 {
 	struct spw_device_opts opts;
 	int err;
 
+	*device = NULL;
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = config->read_only;
-	opts.exclusive = exclusive;
 	opts.log = config->log;
-	err = spw_device_open(config->paths[index], &opts, device);
+	if (is_shared(config, index))
+		err = claim_device(config->paths[index], &config->log, device);
+	else if (!config->read_only)
+		err = spw_claim(config->paths[index], &config->log, device);
+	else
+		err = spw_device_open(config->paths[index], &opts, device);
 	if (err)
 		return err;
 	err = check_chunk(config, *device);
 	if (err) {
-		spw_device_close(*device);
+		close_device(config, *device);
 		*device = NULL;
 	}
 	return err;
 }
 
 /* A stripe's size is that of its smallest device, in whole chunks, times their count. */
-static int volume_size(const struct spw_fio_config *config, unsigned file, bool check_unused, uint64_t *bytes)
+static int volume_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {
 	unsigned first = config->striped ? 0 : file;
 	unsigned last = config->striped ? config->path_count - 1 : file;
@@ -68,13 +150,13 @@ static int volume_size(const struct spw_fio_config *config, unsigned file, bool 
 
 	for (unsigned i = first; i <= last; i++) {
 		struct spw_device *device;
-		int err = open_device(config, i, check_unused, &device);
+		int err = open_device(config, i, &device);
 
 		if (err)
 			return err;
 		if (spw_device_geometry(device)->size_bytes < smallest)
 			smallest = spw_device_geometry(device)->size_bytes;
-		spw_device_close(device);
+		close_device(config, device);
 	}
 	*bytes = config->striped ? spw_round_down(smallest, config->chunk_bytes) * config->path_count : smallest;
 	if (*bytes == 0)
@@ -92,7 +174,7 @@ static void volume_close(struct spw_fio_level *level)
 	if (volume->arena)
 		spw_arena_close(volume->arena);
 	for (unsigned i = 0; i < volume->device_count; i++)
-		spw_device_close(volume->devices[i]);
+		close_device(&volume->config, volume->devices[i]);
 	free(volume);
 }
 
@@ -116,7 +198,7 @@ static int volume_open(const struct spw_fio_config *config, struct spw_fio_level
 	if (volume->pieces_max < config->path_count)
 		volume->pieces_max = config->path_count; /* a flush goes to every device */
 	while (volume->device_count < config->path_count) {
-		err = open_device(config, volume->device_count, false, &volume->devices[volume->device_count]);
+		err = open_device(config, volume->device_count, &volume->devices[volume->device_count]);
 		if (err) {
 			volume_close(&volume->level);
 			return err;

@@ -1,0 +1,385 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_claims.sh - whoever asks for a drive that is in use here is refused: while a store, a bench or a rank has it, in between,
+# and after a kill; and nobody keeps it longer than that
+. "$(dirname "$0")/../lib.sh"
+
+[ -e "$SPILLWAY" ] || skip "the command is not built"
+is_root || skip "needs root to make loop devices"
+need losetup mkfs.ext4 mkswap sfdisk partx blkdiscard wipefs python3 unshare
+
+# A rank: opens a partition, says so, and puts, gets and compares until its input ends; then closes, and says so.
+cat >"$TEST_TMP/rank.py" <<'END'
+import os, select, sys
+import spillway
+
+devices, partition = sys.argv[1].split(","), int(sys.argv[2])
+try:
+    store = spillway.Store(devices, partition=partition, arena_bytes=16 << 20)
+except OSError as error:
+    print("refused:", error, flush=True)
+    sys.exit(3)
+if "fork" in sys.argv[3:]:
+    child = os.fork()
+    if child == 0:
+        os.read(0, 1)
+        os._exit(0)
+    print("forked", child, flush=True)
+print("open", flush=True)
+rounds = 0
+while rounds == 0 or not select.select([0], [], [], 0)[0]:
+    blocks = [os.urandom(1000) * 1050 for _ in range(4)]
+    objects = [store.put(block) for block in blocks]
+    if any(store.get(obj, len(block)) != block for obj, block in zip(objects, blocks)):
+        print("other bytes came back", flush=True)
+        sys.exit(1)
+    for obj in objects:
+        store.free(obj)
+    rounds += 1
+store.close()
+print("closed after", rounds, "rounds", flush=True)
+END
+export PYTHONPATH=$ROOT/python SPILLWAY_LIBRARY=$SPW_BUILD/libspillway.so
+
+# start_rank NAME DEVICES PARTITION [COMMAND...]: until it has opened its partition, or was refused; its words so far are in $said.
+rank_options=
+declare -A rank_pid=() rank_input=() rank_output=()
+said=
+start_rank() {
+    local name=$1 devices=$2 partition=$3 input output line
+    shift 3
+    rm -f "$TEST_TMP/$name.in" "$TEST_TMP/$name.out"
+    mkfifo "$TEST_TMP/$name.in" "$TEST_TMP/$name.out"
+    (
+        # The ends of the others' pipes: while this rank has them, theirs does not end.
+        for line in "${rank_input[@]}" "${rank_output[@]}"; do
+            exec {line}>&-
+        done
+        exec "${@:-env}" python3 "$TEST_TMP/rank.py" "$devices" "$partition" $rank_options <"$TEST_TMP/$name.in" >"$TEST_TMP/$name.out" 2>&1
+    ) &
+    rank_pid[$name]=$!
+    on_exit kill_quietly $!
+    exec {input}>"$TEST_TMP/$name.in" {output}<"$TEST_TMP/$name.out"
+    rank_input[$name]=$input
+    rank_output[$name]=$output
+    said=
+    while read -ru "$output" line; do
+        said+=$line$'\n'
+        [[ $line != open ]] || return 0
+    done
+    [[ $said == refused:* ]] || fail "rank $name: $said"
+}
+
+hang_up() {
+    local input=${rank_input[$1]} output=${rank_output[$1]}
+    exec {input}>&- {output}<&-
+    unset "rank_input[$1]" "rank_output[$1]"
+}
+
+# end_rank NAME: it closes its store; all that it put came back.
+end_rank() {
+    local status=0 line='' input=${rank_input[$1]}
+    exec {input}>&-
+    wait "${rank_pid[$1]}" || status=$?
+    read -ru "${rank_output[$1]}" line || true
+    expect_equal 0 "$status" "exit status of rank $1, which said: $said"
+    [[ $line == "closed after "[1-9]* ]] || fail "rank $1: $line"
+    hang_up "$1"
+}
+
+kill_rank() {
+    kill -9 "${rank_pid[$1]}"
+    wait "${rank_pid[$1]}" 2>/dev/null || true
+}
+
+# expect_refused NAME WORDS: of a rank that was started.
+expect_refused() {
+    wait "${rank_pid[$1]}" 2>/dev/null || true
+    [[ $said == refused:*$2* ]] || fail "rank $1 was not refused with \"$2\": $said"
+    hang_up "$1"
+}
+
+expect_free() {
+    expect_true "$1 is free" python3 "$ROOT/tests/drive.py" free "$1"
+}
+
+expect_claimed() {
+    if python3 "$ROOT/tests/drive.py" free "$1" 2>/dev/null; then
+        fail "$1 is not claimed"
+    fi
+}
+
+# refused_by_kernel TEXT COMMAND...: it fails, and says so in these words (a pattern), not for another reason.
+refused_by_kernel() {
+    local words=$1 status=0
+    shift
+    timeout 60 "$@" >"$OUTPUT" 2>&1 </dev/null || status=$?
+    if [ "$status" -eq 0 ]; then
+        fail "was not refused: $*"
+    elif ! grep -qiE -- "$words" "$OUTPUT"; then
+        fail "was refused for another reason: $*"
+        sed 's/^/    | /' "$OUTPUT"
+    fi
+}
+
+busy='busy|open, or writes|in use|mounted|device has a signature|temporarily unavailable|exclusively'
+
+make_loop a 400M # mkfs.xfs takes no less
+make_loop b 400M
+expect_exit 0 "$SPILLWAY" format --devices "$a,$b" --partitions 3
+
+begin "with a store open and writing, whoever asks for a drive is refused, and nothing is damaged"
+head -c 32 /dev/zero >"$TEST_TMP/key"
+start_rank first "$a,$b" 0
+refused_by_kernel "$busy" mkfs.ext4 -q -F "$b"
+refused_by_kernel "$busy" mkswap -f "$b"
+refused_by_kernel "$busy" mount -t ext4 "$b" "$TEST_TMP"
+refused_by_kernel "$busy" blkdiscard "$b"
+refused_by_kernel "$busy" blkdiscard -z "$b"
+refused_by_kernel "$busy" wipefs -a "$b"
+refused_by_kernel "$busy" bash -c "echo 'label: gpt' | sfdisk '$b'"
+refused_by_kernel "$busy" python3 -c "import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+sys.exit(0 if libc.swapon(sys.argv[1].encode(), 0) == 0 else os.strerror(ctypes.get_errno()))" "$b"
+refused_by_kernel "$busy" "$SPILLWAY" format --devices "$b" --force
+refused_by_kernel "$busy" "$SPILLWAY" wipe --devices "$a,$b" --yes
+refused_by_kernel "$busy|store" "$SPILLWAY" bench --filename="$b" --rw=write --bs=64k --size=1m --allow-destructive
+end_rank first
+expect_exit 0 "$SPILLWAY" check --devices "$a,$b"
+expect_output usable
+
+# The tools that may be missing, each a case of its own, so that a skip says which.
+for tool in "mkfs.xfs -q -f" "mkfs.btrfs -q -f" "mkfs.vfat" "mkfs.ntfs -Q -F" "pvcreate -ff -y" \
+    "mdadm --create /dev/md/spillway-test --run --level=1 --raid-devices=2 missing" \
+    "cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --key-file $TEST_TMP/key" "make-bcache -B"; do
+    read -ra words <<<"$tool"
+    begin "with a store open and writing, ${words[0]} is refused"
+    command -v "${words[0]}" >/dev/null || { skip "needs ${words[0]}" && continue; }
+    start_rank first "$a,$b" 0
+    refused_by_kernel "$busy|unable to open|cannot open|can't open" "${words[@]}" "$b"
+    end_rank first
+    expect_exit 0 "$SPILLWAY" check --devices "$a,$b"
+    expect_output usable
+done
+
+begin "ranks share one claim, which ends with the last of them"
+expect_free "$a"
+start_rank first "$a,$b" 0
+start_rank second "$a,$b" 1
+end_rank first
+expect_claimed "$a"
+expect_claimed "$b"
+start_rank third "$a,$b" 0
+kill_rank second
+expect_claimed "$a"
+start_rank fourth "$a,$b" 2
+end_rank third
+end_rank fourth
+expect_free "$a"
+expect_free "$b"
+
+begin "ranks that open at the same time all get in"
+for round in 1 2 3; do
+    pids=()
+    for partition in 0 1 2; do
+        python3 "$TEST_TMP/rank.py" "$a,$b" "$partition" </dev/null >"$TEST_TMP/rush$partition" 2>&1 &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || fail "round $round: $(cat "$TEST_TMP"/rush?)"
+    done
+done
+expect_free "$a"
+
+begin "children that a rank has forked keep neither its claim nor its partition"
+rank_options=fork
+start_rank first "$a,$b" 0
+rank_options=
+child=$(sed -n 's/^forked //p' <<<"$said")
+kill_rank first
+expect_true "the child lives" kill -0 "$child"
+start_rank second "$a,$b" 0
+end_rank second
+expect_true "the child lives" kill -0 "$child"
+expect_free "$a"
+hang_up first
+
+begin "a rank that cannot reach the others is refused, in words"
+start_rank first "$a,$b" 0
+start_rank second "$a,$b" 1 unshare -n
+expect_refused second "network namespace"
+end_rank first
+
+begin "a bench holds the drive that it writes"
+make_loop c 64M
+mkfs.ext4 -q -F "$c"
+start_writer "$c" "$SPILLWAY" bench --filename="$c" --rw=write --bs=4k --offset=60m --size=1m --time-based --runtime=600 --allow-destructive
+refused_by_kernel "$busy" mount -t ext4 "$c" "$TEST_TMP"
+refused_by_kernel "$busy" mkfs.ext4 -q -F "$c"
+refused_by_kernel "$busy" "$SPILLWAY" bench --filename="$c" --rw=write --bs=4k --size=1m --allow-destructive
+kill -INT "$writer"
+wait "$writer" || true
+expect_free "$c"
+
+begin "tune holds the drives that it writes from its first measurement to its last"
+start_writer "$c" "$SPILLWAY" tune "$c" --write --runtime 20ms --allow-destructive --output "$TEST_TMP/tune.json"
+until python3 "$ROOT/tests/drive.py" free "$c"; do :; done
+before=$(sectors_written "$c")
+wait "$writer" || true
+expect_equal "$before" "$(sectors_written "$c")" "sectors written once the drive was free"
+
+begin "who holds a drive exclusively is seen by probe and format"
+wipefs -q "$c" >/dev/null
+dd if=/dev/zero of="$c" bs=1M count=1 conv=notrunc status=none
+mkfifo "$TEST_TMP/held" "$TEST_TMP/release"
+python3 -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_EXCL)
+print("held", flush=True)
+os.read(0, 1)' "$c" <"$TEST_TMP/release" >"$TEST_TMP/held" &
+holder=$!
+on_exit kill_quietly "$holder"
+exec {release}>"$TEST_TMP/release"
+read -r _ <"$TEST_TMP/held"
+expect_exit 0 "$SPILLWAY" probe "$c"
+expect_output "in use by another program"
+expect_exit 3 "$SPILLWAY" format --devices "$c" --force
+expect_output "process $holder (python3)"
+exec {release}>&-
+wait "$holder"
+
+begin "a virtual machine and a store do not share a drive, or a file"
+make_file image 64M
+expect_exit 0 "$SPILLWAY" format --devices "$image"
+dd if=/dev/zero of="$c" bs=1M count=64 conv=fsync status=none
+expect_exit 0 "$SPILLWAY" format --devices "$c"
+for drive in "$c" "$image"; do
+    # As QEMU locks a drive that its machine writes to, and looks for others who do.
+    coproc machine_locks { python3 -c 'import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+def lock(command, kind, byte):
+    return struct.unpack("hhqqi4x", fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, 0, byte, 1, 0)))[0]
+for byte in (100, 101, 201):
+    lock(37, fcntl.F_RDLCK, byte)
+print("running", flush=True)
+os.read(0, 1)' "$drive"; }
+    read -ru "${machine_locks[0]}" _
+    start_rank first "$drive" 0
+    expect_refused first "a virtual machine has it open"
+    expect_exit 3 "$SPILLWAY" format --devices "$drive" --force
+    machine_pid=$machine_locks_PID
+    eval "exec ${machine_locks[1]}>&-"
+    wait "$machine_pid"
+    start_rank first "$drive" 0
+    expect_equal 0 "$(python3 -c 'import fcntl, os, struct, sys
+print(struct.unpack("hhqqi4x", fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), 36, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 201, 1, 0)))[0])' "$drive")" \
+        "lock on byte 201"
+    if command -v qemu-system-x86_64 >/dev/null; then
+        expect_exit 1 timeout 20 qemu-system-x86_64 -nodefaults -nographic -S -drive file="$drive",if=none,id=d,format=raw \
+            -device virtio-blk-pci,drive=d
+        expect_output "write\" lock"
+    fi
+    end_rank first
+done
+
+# ---- After a kill, with writes that the drive has not taken ---------------------------------------------------------------------------
+
+begin "after kill -9 a drive comes free only when the last write of the dead process has landed"
+export SPW_RIG_STATE=$TEST_TMP
+if slow=$("$ROOT/tests/rig.sh" up --name claims --drives 1 --size 96M --on "$TEST_TMP" --write 4 2>"$OUTPUT"); then
+    on_exit "$ROOT/tests/rig.sh" down --name claims
+    expect_exit 0 "$SPILLWAY" format --devices "$slow" --force --partitions 2
+    for last in settled unlocked; do
+        for backend in io_uring libaio; do
+            start_writer "$slow" "$ROOT/tests/rig.sh" run --name claims "$SPILLWAY" bench --filename="$slow" --rw=randwrite --bs=64k \
+                --size=16m --iodepth=256 --ioengine=$backend --time-based --runtime=600 --allow-destructive
+            kill -9 "$writer"
+            wait "$writer" 2>/dev/null || true
+            expect_true "nothing lands after that ($backend, $last)" python3 "$ROOT/tests/drive.py" $last "$slow"
+        done
+        dd if=/dev/zero of="$slow" bs=1M count=96 conv=fsync status=none
+        expect_exit 0 "$SPILLWAY" format --devices "$slow" --partitions 2
+        start_writer "$slow" "$ROOT/tests/rig.sh" run --name claims "$SPILLWAY" bench --level=store --filename="$slow" --rw=write \
+            --object-size=1m --size=14m --iodepth=14 --time-based --runtime=600
+        kill -9 "$writer"
+        wait "$writer" 2>/dev/null || true
+        expect_true "nothing lands after that (store, $last)" python3 "$ROOT/tests/drive.py" $last "$slow"
+        start_rank again "$slow" 0
+        end_rank again
+    done
+else
+    skip "drives cannot be throttled here: $(tail -n 1 "$OUTPUT")"
+fi
+
+# ---- Files, and loop devices over them -------------------------------------------------------------------------------------------------
+
+begin "a file and a loop device over it are one drive, whoever comes first and whatever the file is called"
+make_file image 64M
+expect_exit 0 "$SPILLWAY" format --devices "$image" --partitions 2
+start_rank first "$image" 0
+loop=$(losetup -f --show --direct-io=on "$image")
+on_exit sh -c "losetup -d '$loop' 2>/dev/null"
+for name in "$image" "$TEST_TMP/renamed" "$TEST_TMP/linked" ""; do
+    case $name in
+    "$TEST_TMP/renamed") mv "$image" "$name" ;;
+    "$TEST_TMP/linked") ln "$TEST_TMP/renamed" "$name" && rm "$TEST_TMP/renamed" ;;
+    "") rm "$TEST_TMP/linked" ;;
+    esac
+    expect_exit 3 "$SPILLWAY" format --devices "$loop" --force
+    expect_output "store on the file open"
+    expect_exit 3 "$SPILLWAY" wipe --devices "$loop" --yes
+    expect_exit 3 "$SPILLWAY" bench --filename="$loop" --rw=write --bs=4k --size=1m --allow-destructive
+    start_rank second "$loop" 1
+    expect_refused second "store on the file open"
+done
+end_rank first
+losetup -d "$loop"
+make_file image 64M
+expect_exit 0 "$SPILLWAY" format --devices "$image" --partitions 2
+loop=$(losetup -f --show --direct-io=on "$image")
+on_exit sh -c "losetup -d '$loop' 2>/dev/null"
+start_rank first "$loop" 0
+expect_exit 3 "$SPILLWAY" format --devices "$image" --force
+expect_output "shown by $loop"
+start_rank second "$image" 1
+expect_refused second "shown by $loop"
+twin=$(losetup -f --show "$image")
+on_exit sh -c "losetup -d '$twin' 2>/dev/null"
+expect_exit 3 "$SPILLWAY" wipe --devices "$twin" --yes
+expect_exit 3 "$SPILLWAY" bench --filename="$twin" --rw=write --bs=4k --size=1m --allow-destructive
+losetup -d "$twin"
+end_rank first
+losetup -d "$loop"
+
+begin "a mounted file that has another name by now is found by its number"
+make_file image 64M
+loop=$(losetup -f --show "$image")
+on_exit sh -c "losetup -d '$loop' 2>/dev/null"
+mkfs.ext4 -q -F "$loop"
+mkdir "$TEST_TMP/mnt"
+mount "$loop" "$TEST_TMP/mnt"
+on_exit sh -c "umount '$TEST_TMP/mnt' 2>/dev/null"
+ln "$image" "$TEST_TMP/other"
+rm "$image"
+expect_exit 3 "$SPILLWAY" format --devices "$TEST_TMP/other" --force
+expect_output "shown by $loop"
+expect_true "the file system is whole" touch "$TEST_TMP/mnt/file"
+umount "$TEST_TMP/mnt"
+losetup -d "$loop"
+
+begin "a partition of a drive that is mounted as a whole is in use"
+make_loop whole 64M
+printf 'label: dos\n16M,32M\n' | sfdisk -q --no-reread "$whole" >/dev/null 2>&1
+partx -u "$whole" 2>/dev/null || partx -a "$whole" 2>/dev/null || true
+part=${whole}p1
+if [ -b "$part" ]; then
+    on_exit sh -c "partx -d '$whole' 2>/dev/null"
+    mkfs.ext4 -q -F "$whole"
+    mount -o ro "$whole" "$TEST_TMP/mnt"
+    expect_exit 3 "$SPILLWAY" format --devices "$part" --force
+    expect_output "its whole drive" "mounted on $TEST_TMP/mnt"
+    expect_exit 0 "$SPILLWAY" probe "$part"
+    expect_output "mounted on"
+    umount "$TEST_TMP/mnt"
+else
+    skip "the kernel makes no partitions on loop devices here"
+fi

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* util/fork.c - the list of descriptors that are closed in children of fork(2) */
+#include "util/fork.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int registered; /* of pthread_atfork(3): 0 or a positive errno */
+static int *fds;
+static size_t count, room;
+
+/* The list is whole while the process is copied. */
+static void before_fork(void)
+{
+	(void)pthread_mutex_lock(&mutex);
+}
+
+static void after_fork_in_parent(void)
+{
+	(void)pthread_mutex_unlock(&mutex);
+}
+
+static void after_fork_in_child(void)
+{
+	while (count > 0)
+		(void)close(fds[--count]);
+	/* The owner of a recursive mutex is a thread of the parent. */
+	mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+}
+
+static void register_handlers(void)
+{
+	registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+void spw_fork_hold(void)
+{
+	(void)pthread_once(&once, register_handlers);
+	(void)pthread_mutex_lock(&mutex);
+}
+
+void spw_fork_release(void)
+{
+	(void)pthread_mutex_unlock(&mutex);
+}
+
+static int make_room(void)
+{
+	int *larger;
+
+	if (count < room)
+		return 0;
+	larger = reallocarray(fds, room + 64, sizeof(*fds));
+	if (!larger)
+		return -ENOMEM;
+	fds = larger;
+	room += 64;
+	return 0;
+}
+
+int spw_fork_add(int fd)
+{
+	int rc;
+
+	SPW_ASSERT(fd >= 0);
+	spw_fork_hold();
+	rc = registered ? -registered : make_room();
+	if (rc == 0)
+		fds[count++] = fd;
+	spw_fork_release();
+	return rc == 0 ? 0 : spw_error(rc, "no memory to keep a descriptor from children of fork()");
+}
+
+void spw_fork_remove(int fd)
+{
+	spw_fork_hold();
+	for (size_t i = 0; i < count; i++) {
+		if (fds[i] != fd)
+			continue;
+		fds[i] = fds[--count];
+		break;
+	}
+	/* Whoever has closed everything leaves no memory behind. */
+	if (count == 0) {
+		free(fds);
+		fds = NULL;
+		room = 0;
+	}
+	spw_fork_release();
+}
+
+void spw_fork_close(int fd)
+{
+	if (fd < 0)
+		return;
+	spw_fork_hold();
+	spw_fork_remove(fd);
+	(void)close(fd);
+	spw_fork_release();
+}
