@@ -244,7 +244,7 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io);
 static int uring_open(struct spw_queue *q)
 {
 	struct spw_uring *u = calloc(1, sizeof(*u));
-	int fds[SPW_QUEUE_DEVICES_MAX];
+	int fds[SPW_QUEUE_DEVICES_MAX] = {0};
 	int ret;
 
 	if (!u)

@@ -18,7 +18,12 @@ struct walk {
 	const struct spw_loops *loops;
 	int (*visit)(const struct spw_relative *relative, void *context);
 	void *context;
-	const struct spw_relative *whole; /* whose partitions are visited */
+};
+
+/* One relative, whose own are visited. */
+struct kin {
+	const struct walk *walk;
+	const struct spw_relative *of;
 };
 
 /* "loop3p1"; "MAJOR:MINOR" where sysfs does not know the device. */
@@ -35,25 +40,25 @@ static int tell(const struct walk *walk, struct spw_relative *relative)
 
 static int visit_partition(const char *name, dev_t number, void *context)
 {
-	const struct walk *walk = context;
+	const struct kin *kin = context;
 	char words[WORDS_BYTES];
 	struct spw_relative partition = {
 		.words = words,
 		.name = name,
 		.st = {.st_mode = S_IFBLK, .st_rdev = number},
-		.via = walk->whole->via,
+		.via = kin->of->via,
 	};
 
-	(void)snprintf(words, sizeof(words), "%.*s its partition %s", PATH_MAX, walk->whole->words, name);
-	return tell(walk, &partition);
+	(void)snprintf(words, sizeof(words), "%.*s its partition %s", PATH_MAX, kin->of->words, name);
+	return tell(kin->walk, &partition);
 }
 
-static int visit_with_kin(struct walk *walk, struct spw_relative *relative);
+static int visit_with_kin(const struct walk *walk, struct spw_relative *relative);
 
 /* By another path, whose claims and locks are seen there alone. */
 static int visit_path(void *context, const char *name)
 {
-	const struct walk *walk = context;
+	const struct kin *kin = context;
 	char words[WORDS_BYTES], folder[PATH_MAX];
 	struct spw_relative path = {.words = words, .name = name, .st = {.st_mode = S_IFBLK}};
 
@@ -61,13 +66,13 @@ static int visit_path(void *context, const char *name)
 	if (!spw_sysfs_join(folder, sizeof(folder), "/sys/class/block", name) ||
 	    !spw_sysfs_number(folder, &path.st.st_rdev))
 		return 0;
-	(void)snprintf(words, sizeof(words), "%.*s %s, another path to the same drive,", PATH_MAX, walk->whole->words,
+	(void)snprintf(words, sizeof(words), "%.*s %s, another path to the same drive,", PATH_MAX, kin->of->words,
 		       name);
-	return tell(walk, &path);
+	return tell(kin->walk, &path);
 }
 
 /* What the loop device @whole shows, if it is one. The kernel lets loop devices show each other, but not in a circle. */
-static int visit_shown(struct walk *walk, const struct spw_relative *relative, dev_t whole)
+static int visit_shown(const struct walk *walk, const struct spw_relative *relative, dev_t whole)
 {
 	char words[WORDS_BYTES], folder[PATH_MAX];
 	struct spw_relative shown = {.words = words, .via = whole};
@@ -95,28 +100,28 @@ static int visit_whole(const struct walk *walk, const struct spw_relative *relat
 	return tell(walk, &whole);
 }
 
-static int visit_with_kin(struct walk *walk, struct spw_relative *relative)
+static int visit_with_kin(const struct walk *walk, struct spw_relative *relative)
 {
+	struct kin kin = {walk, relative};
 	dev_t number = relative->st.st_rdev, whole;
 	char folder[PATH_MAX];
 	int rc = tell(walk, relative);
 
 	if (rc != 0 || !S_ISBLK(relative->st.st_mode) || !spw_sysfs_whole(number, folder, &whole))
 		return rc;
-	walk->whole = relative;
 	if (whole == number)
-		rc = spw_sysfs_partitions(number, visit_partition, walk);
+		rc = spw_sysfs_partitions(number, visit_partition, &kin);
 	else
 		rc = visit_whole(walk, relative, whole, strrchr(folder, '/') + 1);
 	if (rc == 0 && relative->name)
-		rc = spw_identity_each_path("/sys", relative->name, visit_path, walk);
+		rc = spw_identity_each_path("/sys", relative->name, visit_path, &kin);
 	return rc != 0 ? rc : visit_shown(walk, relative, whole);
 }
 
 int spw_relatives_each(const char *path, const struct spw_loops *loops,
 		       int (*visit)(const struct spw_relative *relative, void *context), void *context)
 {
-	struct walk walk = {.loops = loops, .visit = visit, .context = context};
+	const struct walk walk = {.loops = loops, .visit = visit, .context = context};
 	char words[PATH_MAX + 8], folder[PATH_MAX], node[PATH_MAX];
 	struct spw_relative self = {.words = words, .is_self = true};
 	int rc;

@@ -345,7 +345,7 @@ static int send_request(const struct spw_share *share, int socket)
 static int ask(struct spw_share *share, int socket)
 {
 	struct message message = {0};
-	int fds[SPW_DRIVES_MAX];
+	int fds[SPW_DRIVES_MAX] = {0};
 	int rc = send_request(share, socket);
 
 	if (rc == 0)

@@ -286,7 +286,8 @@ struct bench_run {
 	struct bench_plan plan;
 	struct bench_worker *workers;
 	unsigned workers_count;
-	struct bench_devices *devices; /* kept open from run to run by the caller, who closes them; NULL: this run has its own */
+	struct bench_devices
+		*devices; /* kept open from run to run by the caller, who closes them; NULL: this run has its own */
 	bool allow_destructive;
 	bool verbose;
 	bool quiet; /* no progress line */

@@ -61,12 +61,13 @@ expect_exit 0 "$rig" down --name $name
 expect_nothing_left
 
 begin "down clears up after a crash in the middle of up"
-# Killed as soon as it has printed its first drive.
-"$rig" up --name $name --drives 8 --size 64M >"$TEST_TMP/drives" 2>/dev/null &
+# Killed as soon as it has printed its first drive, with what it has started: a losetup that survives would go on making one.
+setsid "$rig" up --name $name --drives 8 --size 64M >"$TEST_TMP/drives" 2>/dev/null &
 victim=$!
 while kill -0 $victim 2>/dev/null && [ ! -s "$TEST_TMP/drives" ]; do :; done
-kill -9 $victim 2>/dev/null || true
+kill -9 -- -$victim 2>/dev/null || true
 wait $victim 2>/dev/null || true
+while kill -0 -- -$victim 2>/dev/null; do :; done
 expect_true "a drive was made" test -n "$(loops_of_rig)"
 expect_exit 0 "$rig" down --name $name
 expect_nothing_left
