@@ -12,6 +12,7 @@ set -euo pipefail
 
 # For the hooks on saved tensors in C, and what reads tensors for them.
 hooks="g++=c:g++ python3-dev=t:Python.h libtorch-dev=t:torch/csrc/autograd/python_variable.h pybind11-dev=t:pybind11/pybind11.h"
+# others: what else may want a drive. Tests try each that is there, against an open store.
 declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
         libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
@@ -20,6 +21,8 @@ declare -A packages=(
         libopenblas0-pthread=p:torch python3-pytest=p:pytest python3-pip=p:pip python3-setuptools=p:setuptools
         python3-wheel=p:wheel $hooks e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
+    [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
+        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio"
     [demo]="python3=c:python3 python3-torch=p:torch libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 python3-matplotlib=p:matplotlib dpkg-dev=c:dpkg-source mount=c:losetup"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
@@ -31,7 +34,7 @@ declare -A packages=(
     [releases]="debootstrap=c:debootstrap mount=c:mount util-linux=c:unshare"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test demo bench hooks check coverage valgrind fuzz releases vm"
+purposes="build test others demo bench hooks check coverage valgrind fuzz releases vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2
