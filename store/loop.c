@@ -64,7 +64,7 @@ static bool read_loop(const char *name, struct loop *loop)
 	    !spw_sysfs_join(path, sizeof(path), folder, "loop/backing_file") ||
 	    !spw_read_line(path, loop->backing, sizeof(loop->backing)) || !spw_sysfs_number(folder, &loop->number))
 		return false;
-	(void)snprintf(loop->name, sizeof(loop->name), "%s", name);
+	memcpy(loop->name, name, strlen(name) + 1);
 	loop->asked = ask(loop, &loop->shown);
 	return loop->asked != -ENXIO;
 }

@@ -68,7 +68,7 @@ dmsetup remove --noudevsync held
 expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
 hold_store "$second" "$third"
 expect_exit 3 "$SPILLWAY" bind --force "$two"
-expect_output "a process has a store on it open"
+expect_output "it is process $store_holder"
 let_go
 expect_equal nvme "$(driver_of "$two")" driver
 
@@ -80,7 +80,7 @@ hold_store "${third}p1"
 for force in "" --force "--force --dry-run"; do
     # shellcheck disable=SC2086 # words
     expect_exit 3 "$SPILLWAY" bind $force "$three"
-    expect_output "a process has a store on ${third}p1 open, which has the same blocks"
+    expect_output "it is process $store_holder"
     expect_equal nvme "$(driver_of "$three")" driver
     expect_equal "(null)" "$(override_of "$three")" override
 done
