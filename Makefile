@@ -31,14 +31,14 @@ harden    := -fstack-protector-strong $(if $(or $(SANITIZE),$(FUZZER),$(findstri
 ldflags   := -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
-# What the cache calls goes by way of tools/replay_drive.c, which may stand in for drives and time.
+# What the cache calls goes by way of tools/replay/drive.c, which may stand in for drives and time.
 wrapped_in_tool := spw_clock_ns pthread_cond_wait spw_store_chunk_bytes spw_store_put spw_store_get spw_store_free spw_store_alloc \
                    spw_store_release spw_store_stats spw_request_wait spw_request_cancel spw_request_raise
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
-layers   := util alloc layout engine store tensor
-lib_src  := $(wildcard $(layers:%=%/*.c))
-tool_src := $(wildcard tools/*.c)
+layers   := util alloc layout engine drives store plan trace tensor
+lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
+tool_src := $(wildcard tools/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
@@ -119,7 +119,7 @@ ifdef FUZZER
 $(BUILD)/tools/nearest.o: override CFLAGS := $(filter-out -fsanitize=fuzzer-no-link,$(CFLAGS))
 # Where numbers are compared with computed ones, such notes lead nowhere and take most of the time: there only branches count.
 without_compares := $(patsubst -fsanitize=fuzzer-no-link,-fsanitize-coverage=inline-8bit-counters$(comma)pc-table,$(CFLAGS))
-$(filter $(BUILD)/tensor/%,$(lib_obj)) $(patsubst %,$(BUILD)/tests/fuzz/fuzz_%.o,cache model plan): override CFLAGS := $(without_compares)
+$(filter $(foreach folder,plan trace tensor,$(BUILD)/$(folder)/%),$(lib_obj)) $(patsubst %,$(BUILD)/tests/fuzz/fuzz_%.o,cache model plan): override CFLAGS := $(without_compares)
 endif
 
 .PHONY: build-tests

@@ -75,12 +75,14 @@ struct spw_backend_ops {
 	int (*wait)(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
 	/* Try to stop a part that was issued. It completes in any case. */
 	void (*cancel)(struct spw_queue *queue, struct spw_part *part);
+	/* What queue->drive_status means. NULL: the backend never sets it. */
+	const char *(*status_text)(uint32_t status);
 };
 
 extern const struct spw_backend_ops spw_backend_io_uring;
 extern const struct spw_backend_ops spw_backend_libaio;
-extern const struct spw_backend_ops spw_backend_nvme;
-extern const struct spw_backend_ops spw_backend_vfio;
+extern const struct spw_backend_ops spw_backend_nvme; /* engine/nvme/ */
+extern const struct spw_backend_ops spw_backend_vfio; /* engine/vfio/ */
 
 /* One device of a queue. */
 struct spw_queue_device {

@@ -5,18 +5,37 @@
 
 #include <spillway/engine.h>
 
-struct spw_vfio_namespace;
+/*
+ * How what is behind a device is reached. All may be called by several threads at the same time, and say their errors in words.
+ * spw_device_ functions check ranges, alignment and the right to write before they call one.
+ */
+struct spw_device_ops {
+	/* Transfer all. A write is durable after sync. */
+	int (*read)(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes);
+	int (*write)(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes);
+	int (*sync)(const struct spw_device *device);
+	/* Called only if geometry.discards. */
+	int (*discard)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+	/* NULL: zeroes are to be written. */
+	int (*write_zeroes)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+	/* -EBUSY: somebody else has a lock in the range. */
+	int (*lock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+	int (*unlock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+	/* Let go of locks, descriptor and state, also of a device that was not opened to the end. */
+	void (*close)(struct spw_device *device);
+};
 
 struct spw_device {
 	char *path;
-	int fd; /* -1 of what is behind vfio */
+	const struct spw_device_ops *ops;
+	void *state; /* of the ops */
+	int fd;      /* -1: the kernel has none for it */
 	/*
 	 * An exclusive open file description of the block device that whoever opened the device has besides, and closes; -1: none. Rings
 	 * keep it for as long as they may write.
 	 */
 	int claim_fd;
 	bool read_only;
-	struct spw_vfio_namespace *vfio; /* NULL: fd is what to use */
 	struct spw_geometry geometry;
 	struct spw_log log;
 };
@@ -25,10 +44,14 @@ struct spw_device {
 int spw_device_check_transfer(const struct spw_device *device, const void *buf, uint64_t len_bytes,
 			      uint64_t offset_bytes);
 
-/* As spw_device_lock(), but a lock that others may have, too, and that keeps away exclusive ones. Not of what is behind vfio. */
+/* "/dev/loop3: read of 4096 bytes at byte 512 failed: ..." Return: @error, or what it means for the device. */
+int spw_device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes, uint64_t offset_bytes,
+		      int error);
+
+/* As spw_device_lock(), but a lock that others may have, too, and that keeps away exclusive ones. Needs a descriptor. */
 int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 
-/* Is any byte of the range locked by somebody else, shared or not? Not of what is behind vfio. Return: 1; 0; a negative errno. */
+/* Is any byte of the range locked by somebody else, shared or not? Needs a descriptor. Return: 1; 0; a negative errno. */
 int spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* Deallocate a range; blocks. Return: 0; -EOPNOTSUPP; a negative errno. */

@@ -11,7 +11,6 @@
 #include "engine/arena.h"
 #include "engine/backend.h"
 #include "engine/geometry.h"
-#include "engine/tune.h"
 #include "util/util.h"
 
 /*
@@ -29,16 +28,6 @@ void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
 	struct spw_queue_opts defaults = {.size = sizeof(defaults), .depth = 32};
 
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
-}
-
-void spw_queue_describe(struct spw_queue *q, const char *format, ...)
-{
-	size_t used = strlen(q->description);
-	va_list args;
-
-	va_start(args, format);
-	(void)vsnprintf(q->description + used, sizeof(q->description) - used, format, args);
-	va_end(args);
 }
 
 static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
@@ -222,69 +211,6 @@ int spw_queue_open_with(struct spw_device *const devices[], unsigned count, cons
 fail:
 	free_queue(q);
 	return ret;
-}
-
-/* Whoever names a namespace by its character node wants passthrough. */
-static bool are_nvme_chars(struct spw_device *const devices[], unsigned count)
-{
-	for (unsigned i = 0; i < count; i++)
-		if (devices[i]->geometry.kind != SPW_DEVICE_NVME_CHAR)
-			return false;
-	return true;
-}
-
-/* No backend but vfio reaches these. */
-static bool any_is_vfio(struct spw_device *const devices[], unsigned count)
-{
-	for (unsigned i = 0; i < count; i++)
-		if (devices[i]->vfio)
-			return true;
-	return false;
-}
-
-/* @asked: not what a settings file says, which may be of the time when the kernel drove these drives. */
-static int open_vfio(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-		     enum spw_backend asked, struct spw_queue **queue)
-{
-	static const struct spw_backend_ops *const vfio[] = {&spw_backend_vfio};
-
-	if (asked != SPW_BACKEND_AUTO && asked != SPW_BACKEND_VFIO)
-		return spw_error(-EINVAL, "a namespace behind vfio (pci:...) is reached by the backend vfio alone");
-	if (!any_is_vfio(devices, count))
-		return spw_error(-EINVAL, "vfio: none of the devices is behind vfio (pci:0000:3d:00.0/1)");
-	return spw_queue_open_with(devices, count, opts, vfio, 1, queue);
-}
-
-int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *user_opts,
-		   struct spw_queue **queue)
-{
-	static const struct spw_backend_ops *const in_order[] = {&spw_backend_nvme, &spw_backend_io_uring,
-								 &spw_backend_libaio};
-	static const struct spw_backend_ops *const libaio_first[] = {&spw_backend_libaio, &spw_backend_io_uring};
-	struct spw_queue_opts merged = {0}, *opts = &merged;
-	enum spw_backend asked, wanted;
-	int ret;
-
-	*queue = NULL;
-	spw_queue_opts_init(opts, sizeof(*opts));
-	if (user_opts)
-		spw_opts_merge(opts, sizeof(*opts), user_opts, user_opts->size);
-	asked = opts->backend;
-	ret = spw_tune_apply(devices, count, opts);
-	if (ret)
-		return ret;
-	if (asked == SPW_BACKEND_VFIO || any_is_vfio(devices, count))
-		return open_vfio(devices, count, opts, asked, queue);
-	wanted = opts->backend;
-	/* What the caller asks for is had or nothing; what a settings file says is tried first. */
-	if (wanted == SPW_BACKEND_NVME || (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
-		return spw_queue_open_with(devices, count, opts, in_order, asked == SPW_BACKEND_NVME ? 1 : 3, queue);
-	if (wanted == SPW_BACKEND_IO_URING)
-		return spw_queue_open_with(devices, count, opts, in_order + 1, 1, queue);
-	if (wanted == SPW_BACKEND_LIBAIO)
-		return spw_queue_open_with(devices, count, opts, libaio_first, asked == SPW_BACKEND_LIBAIO ? 1 : 2,
-					   queue);
-	return spw_queue_open_with(devices, count, opts, in_order + 1, 2, queue);
 }
 
 void spw_queue_close(struct spw_queue *q)

@@ -20,8 +20,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <spillway/nvme.h>
-
 #include "engine/backend.h"
 #include "engine/sanitize.h"
 #include "util/util.h"
@@ -55,7 +53,7 @@ COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 	q->stats.errors++;
 	if (io->engine_status)
 		(void)snprintf(said, sizeof(said), " (NVMe status %03xh: %s)", io->engine_status,
-			       spw_nvme_status_text(io->engine_status));
+			       q->ops->status_text(io->engine_status));
 	if (io->op == SPW_FLUSH)
 		(void)spw_error_errno(io->engine_error, "%s: flush failed%s", path, said);
 	else

@@ -16,7 +16,7 @@ build=$1
 shift
 # LAYER:LINES:BRANCHES in percent: so far below what is reached that no run falls below by chance.
 floors="alloc:100:100 layout:100:100 store:90:75 engine:90:75 tensor:95:85 util:95:85"
-needs_nvme="engine/nvme_probe.c engine/backend_nvme.c"
+needs_nvme="engine/nvme/probe.c engine/nvme/backend.c"
 filters=("${@/#/--filter=}")
 filters=("${filters[@]/%//}")
 # Branches that the compiler adds and that lines without code have are not counted.

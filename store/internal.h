@@ -35,9 +35,9 @@
 
 #include "alloc/alloc.h"
 #include "layout/layout.h"
-#include "store/assemble.h"
+#include "drives/assemble.h"
 #include "store/slots.h"
-#include "store/status.h"
+#include "drives/status.h"
 #include "util/histogram.h"
 #include "util/util.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "store/internal.h"
-#include "store/opener.h"
+#include "drives/opener.h"
 
 /* Several that open a store at the same time have its drives open before their pages; no longer than this. */
 #define OPENING_NS UINT64_C(1000000000)

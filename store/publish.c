@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "store/internal.h"
-#include "store/status.h"
+#include "drives/status.h"
 
 #define REFRESH_INTERVAL_NS INT64_C(500000000)
 

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "tensor/internal.h"
-#include "tensor/plan_internal.h"
+#include "plan/internal.h"
 
 #define CAUTION_MAX     1.0
 #define CAUTION_MIN     0.3

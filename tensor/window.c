@@ -3,7 +3,7 @@
  * tensor/window.c - what is read ahead, in which order and how far
  *
  * By a plan: strictly in the order in which the last step used what is spilled, over all stages; each as soon as the
- * planner's rule for reading ahead (tensor/plan_reads.c) and the memory in use now allow. Without one: the backward
+ * planner's rule for reading ahead (plan/reads.c) and the memory in use now allow. Without one: the backward
  * stage's tensors in the reverse order of their last offers, then those of the backward stage that the caller says
  * comes next, within a fixed budget.
  *

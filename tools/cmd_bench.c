@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 #include "tools/output_file.h"
 #include "tools/tune_file.h"
 #include "util/util.h"

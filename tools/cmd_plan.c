@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/plan_report.h"
-#include "tools/plan_trace.h"
+#include "tools/plan/report.h"
+#include "tools/plan/trace.h"
 #include "util/util.h"
 
 #define DEFAULT_DRIVE_WRITE 5000000000u

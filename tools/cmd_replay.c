@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/replay_drive.h"
-#include "tools/replay_report.h"
+#include "tools/replay/drive.h"
+#include "tools/replay/report.h"
 #include "tools/stop.h"
 #include "util/util.h"
 

@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/bench.h"
-#include "tools/bench_devices.h"
+#include "tools/bench/bench.h"
+#include "tools/bench/devices.h"
 #include "tools/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"

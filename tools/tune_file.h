@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 
 /* $XDG_CONFIG_HOME/spillway/tune.json, else ~/.config/spillway/tune.json. Return: path, or NULL with spw_last_error(). */
 const char *tune_file_default(char *path, size_t len);

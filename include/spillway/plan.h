@@ -2,7 +2,7 @@
 /*
  * spillway/plan.h - which tensors of a training step to spill, from a measured step and measured drives
  *
- * The planner simulates the step: compute, writes, reads, and the memory that tensors hold. tensor/plan.c begins with
+ * The planner simulates the step: compute, writes, reads, and the memory that tensors hold. plan/plan.c begins with
  * the model, what it assumes, and how it chooses.
  *
  * Contract

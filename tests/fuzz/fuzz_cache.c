@@ -6,7 +6,7 @@
  * What a storage holds follows from its key and version. Memory that was offered is destroyed and freed as soon as its token
  * is back.
  */
-/* link: util tensor */
+/* link: util plan trace tensor */
 #include <malloc.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_jobfile.c - a job file of anybody's: an error with its line, or jobs that make sense */
-/* link: util tools/bench_jobfile tools/bench_options tools/bench_values tools/nearest */
+/* link: util tools/bench/jobfile tools/bench/options tools/bench/values tools/nearest */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 #include "util/util.h"
 
 static void tell(const char *fault)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_model.c - any description of a model for spillway plan: refused in words, or finite figures that fit each other */
-/* link: util tools/plan_model tensor/plan tensor/plan_choose tensor/plan_forecast tensor/plan_reads tensor/plan_simulate tensor/plan_work */
+/* link: util tools/plan/model plan/plan plan/choose plan/forecast plan/reads plan/simulate plan/work */
 #include <errno.h>
 #include <math.h>
 
 #include "tests/fuzz/fuzz.h"
 #include "util/util.h"
-#include "tools/plan_model.h"
+#include "tools/plan/model.h"
 
 #define PLANNED_MAX 80u /* tensors: larger steps take too long for a fuzzer */
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_options.c - sizes, times, counts and options as somebody types them */
-/* link: util tools/bench_options tools/bench_values tools/nearest */
+/* link: util tools/bench/options tools/bench/values tools/nearest */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 #include "util/util.h"
 
 /* What is read is written and read back: the same within the digits that are shown. */

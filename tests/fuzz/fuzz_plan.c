@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused in words, or a plan that keeps what spillway/plan.h promises */
-/* link: util tensor/plan tensor/plan_choose tensor/plan_forecast tensor/plan_reads tensor/plan_simulate tensor/plan_work */
+/* link: util plan/plan plan/choose plan/forecast plan/reads plan/simulate plan/work */
 #include <errno.h>
 
 #include <spillway/plan.h>

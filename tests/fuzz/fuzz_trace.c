@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_trace.c - a trace of anybody's: an error with words, or events that keep what spillway/trace.h guarantees */
-/* link: util tensor/trace_names tensor/trace_read */
+/* link: util trace/names trace/read */
 #include <errno.h>
 
 #include <spillway/trace.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/integration/test_store_status.c - who has a partition open, and what the shared page tells about it */
 #include "tests/integration/test_store.h"
-#include "store/status.h"
+#include "drives/status.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "engine/device.h"
-#include "store/safety.h"
-#include "store/share.h"
-#include "store/status.h"
+#include "drives/safety.h"
+#include "drives/share.h"
+#include "drives/status.h"
 #include "tests/sim/sim.h"
 #include "util/util.h"
 

@@ -19,7 +19,7 @@
 #include <spillway/engine.h>
 
 #include "layout/layout.h"
-#include "store/assemble.h"
+#include "drives/assemble.h"
 #include "util/util.h"
 
 #define FAKE_DRIVES_MAX 8

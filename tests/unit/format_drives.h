@@ -24,7 +24,7 @@
 
 #include <spillway/format.h>
 
-#include "store/assemble.h"
+#include "drives/assemble.h"
 #include "util/util.h"
 
 #define MIB        (UINT64_C(1) << 20)

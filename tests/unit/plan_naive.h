@@ -3,7 +3,7 @@
  * tests/unit/plan_naive.h - the planner's model once more: slow, and from the sentences that describe it
  *
  * Everything is found by looking at all tensors; the rule for reading ahead is checked at every point of the forecast,
- * in the form in which tensor/plan.c states it first.
+ * in the form in which plan/plan.c states it first.
  */
 #ifndef SPW_TESTS_PLAN_NAIVE_H
 #define SPW_TESTS_PLAN_NAIVE_H

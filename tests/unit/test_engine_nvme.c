@@ -4,11 +4,11 @@
  *
  * Two sources are included: the backend, to have its ring served by the test, and what looks into sysfs, to have a sysfs of its own.
  */
-#include "engine/backend_nvme.c"
+#include "engine/nvme/backend.c"
 #define SPW_SYSFS "sys"
 #undef likely
 #undef unlikely
-#include "engine/nvme_node.c"
+#include "engine/nvme/node.c"
 
 #include "tests/unit/nvme_drive.h"
 

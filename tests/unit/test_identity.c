@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "store/identity.h"
+#include "drives/identity.h"
 #include "util/util.h"
 
 #define WWID "eui.0025385b91b00000\n"

@@ -9,7 +9,7 @@
 
 #include <spillway/plan.h>
 
-#include "tensor/plan_internal.h"
+#include "plan/internal.h"
 
 #define TENSORS 20000u
 #define CALLS   200000u

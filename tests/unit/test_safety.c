@@ -8,7 +8,7 @@
 
 #include "tests/unit/format_drives.h"
 
-#include "store/safety.h"
+#include "drives/safety.h"
 
 /* ---- A system that answers otherwise ---- */
 

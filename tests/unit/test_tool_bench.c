@@ -11,13 +11,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "tools/bench_devices.c"
-#include "tools/bench_offsets.c"
-#include "tools/bench_options.c"
-#include "tools/bench_values.c"
-#include "tools/bench_backlog.c"
-#include "tools/bench_crc32c.c"
-#include "tools/bench_verify.c"
+#include "tools/bench/devices.c"
+#include "tools/bench/offsets.c"
+#include "tools/bench/options.c"
+#include "tools/bench/values.c"
+#include "tools/bench/backlog.c"
+#include "tools/bench/crc32c.c"
+#include "tools/bench/verify.c"
 #include "tools/nearest.c"
 
 /* ---- Offsets ---------------------------------------------------------------------------------------------------------------- */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_bench_store.c - the bench on a store that fails: what is in flight keeps its memory, and the first error is told */
-/* link: util tools/bench_timer tools/bench_offsets tools/bench_options tools/bench_values tools/nearest */
+/* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values tools/nearest */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tools/bench_store.c"
+#include "tools/bench/store.c"
 
 #define OBJECT_BYTES 4096u
 #define PUTS_MAX     4u

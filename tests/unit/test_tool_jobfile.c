@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tools/bench_jobfile.c"
-#include "tools/bench_options.c"
-#include "tools/bench_values.c"
+#include "tools/bench/jobfile.c"
+#include "tools/bench/options.c"
+#include "tools/bench/values.c"
 #include "tools/nearest.c"
 
 static char path[256];

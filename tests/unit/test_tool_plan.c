@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tools/plan_model.c"
+#include "tools/plan/model.c"
 
 #define DAY  86400.0
 #define YEAR (365.25 * DAY)

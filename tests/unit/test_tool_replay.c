@@ -8,8 +8,8 @@
 
 #include <errno.h>
 
-#include "tools/replay_pattern.c"
-#include "tools/replay_step.c"
+#include "tools/replay/pattern.c"
+#include "tools/replay/step.c"
 
 #define MS 1000000u
 

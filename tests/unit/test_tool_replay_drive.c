@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tools/replay_drive.c"
+#include "tools/replay/drive.c"
 #include "tools/stop.c"
 
 static unsigned calls;

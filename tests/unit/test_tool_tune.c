@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one within a measurement does */
-/* link: util alloc layout engine store tools/cmd_tune tools/tune_file tools/output_file tools/output tools/options tools/nearest */
-/* link: tools/stop tools/bench_options tools/bench_values tools/bench_jobfile tools/bench_run tools/bench_devices tools/bench_timer */
-/* link: tools/bench_worker tools/bench_store tools/bench_offsets tools/bench_verify tools/bench_crc32c tools/bench_backlog */
-/* link: tools/bench_live */
+/* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file tools/output_file tools/output tools/options tools/nearest */
+/* link: tools/stop tools/bench/options tools/bench/values tools/bench/jobfile tools/bench/run tools/bench/devices tools/bench/timer */
+/* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify tools/bench/crc32c tools/bench/backlog */
+/* link: tools/bench/live */
 /* wrap: bench_run bench_run_free spw_device_open */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 #include "tools/tool.h"
 
 static char drive[256], settings[300];

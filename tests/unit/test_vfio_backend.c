@@ -45,15 +45,15 @@ static void test_waiting_transfers(void **state)
 	assert_int_equal(fake.deallocations, 1);
 	assert_int_equal(fake.drives[0][FAKE_DRIVE_BYTES - 1], 0);
 	memset(fake.drives[0], 0x77, 4 * COMMAND_MAX);
-	assert_int_equal(spw_vfio_write_zeroes(device->vfio, block, 2 * COMMAND_MAX), 0);
+	assert_int_equal(spw_vfio_write_zeroes(spw_vfio_of(device), block, 2 * COMMAND_MAX), 0);
 	assert_int_equal(fake.zeroes, 2);
 	assert_int_equal(fake.drives[0][block - 1], 0x77);
 	assert_int_equal(fake.drives[0][block], 0);
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX - 1], 0);
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX], 0x77);
 	assert_int_equal(spw_device_pread(device, foreign, block, FAKE_DRIVE_BYTES), -EINVAL);
-	assert_int_equal(spw_vfio_write_zeroes(device->vfio, 1, block), -EINVAL);
-	assert_int_equal(spw_vfio_read(device->vfio, foreign, block, UINT64_MAX - block + 1), -EINVAL);
+	assert_int_equal(spw_vfio_write_zeroes(spw_vfio_of(device), 1, block), -EINVAL);
+	assert_int_equal(spw_vfio_read(spw_vfio_of(device), foreign, block, UINT64_MAX - block + 1), -EINVAL);
 }
 
 static void test_waiting_transfers_that_fail(void **state)

@@ -9,8 +9,6 @@
 #include <liburing.h>
 #include <sys/eventfd.h>
 
-#include "engine/vfio_namespace.h"
-
 static unsigned bad_ends;
 
 /* A buffer is given back only when the controller cannot write to it any more. */
@@ -142,8 +140,8 @@ static void test_a_controller_that_takes_long_to_stop(void **state)
 	uint64_t start_ns;
 
 	(void)state;
-	device->vfio->controller->ready_ms = 600000;
-	device->vfio->controller->stop_ms = 30;
+	spw_vfio_of(device)->controller->ready_ms = 600000;
+	spw_vfio_of(device)->controller->stop_ms = 30;
 	open_queue_of(32, true, 40);
 	fake.never_after = 0;
 	fake.never_stops = true;
@@ -500,11 +498,11 @@ static void test_how_long_a_shutdown_may_take(void **state)
 		spw_device_close(device);
 		fake.rtd3e_us = cases[i].told_us;
 		open_device();
-		assert_int_equal(device->vfio->controller->shutdown_ms, cases[i].waits_ms);
+		assert_int_equal(spw_vfio_of(device)->controller->shutdown_ms, cases[i].waits_ms);
 	}
 	fake.never_shuts_down = true;
-	device->vfio->controller->ready_ms = 20000;
-	device->vfio->controller->shutdown_ms = 30;
+	spw_vfio_of(device)->controller->ready_ms = 20000;
+	spw_vfio_of(device)->controller->shutdown_ms = 30;
 	start_ns = spw_clock_ns();
 	spw_device_close(device);
 	assert_in_range(spw_clock_ns() - start_ns, 30000000, 20000000000 - 1);

@@ -25,8 +25,8 @@
 
 #include <spillway/format.h>
 
-#include "store/safety.h"
-#include "store/vfio_system.h"
+#include "drives/safety.h"
+#include "drives/vfio/system.h"
 #include "util/util.h"
 
 #define ADDRESS         "0000:3d:00.0"

@@ -10,7 +10,7 @@
 #include <spillway/store.h>
 
 #include "layout/layout.h"
-#include "store/identity.h"
+#include "drives/identity.h"
 
 /* Return: how many bytes of both reserved areas are not zero. */
 static unsigned bytes_that_are_left(void)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_function.c - controllers behind vfio-pci by iommufd and by their groups, with a kernel in memory */
-/* link: util engine/vfio_function engine/vfio_container engine/vfio_iommufd engine/vfio_space */
+/* link: util engine/vfio/domain engine/vfio/function engine/vfio/container engine/vfio/iommufd engine/vfio/space */
 /* wrap: open close ioctl mmap pread pwrite fstat calloc eventfd opendir fopen readlink access */
 #include "tests/unit/vfio_kernel.h"
 
-#include "engine/vfio_link.h"
+#include "engine/vfio/link.h"
 
 #define MEMORY_BYTES 65536u
 

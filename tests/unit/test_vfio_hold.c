@@ -22,7 +22,7 @@
 #include <spillway/store.h>
 
 #include "engine/device.h"
-#include "engine/vfio_controller.h"
+#include "engine/vfio/controller.h"
 #include "util/util.h"
 
 #define CONTROLLERS 4u

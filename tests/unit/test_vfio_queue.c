@@ -3,9 +3,9 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_fake.h"
 
-#include "engine/vfio_space.h"
-#include "engine/vfio_prp.h"
-#include "engine/vfio_sgl.h"
+#include "engine/vfio/space.h"
+#include "engine/vfio/prp.h"
+#include "engine/vfio/sgl.h"
 
 #define PAGE 4096u
 

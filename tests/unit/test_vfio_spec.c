@@ -6,8 +6,6 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
-#include "engine/vfio_namespace.h"
-
 #define PATIENCE_NS 20000000000
 
 static void close_device(void)
@@ -87,8 +85,8 @@ static void test_how_long_a_start_may_take(void **state)
 		fake.to = cases[i].to;
 		fake.crto = cases[i].crto;
 		open_device();
-		assert_int_equal(device->vfio->controller->ready_ms, cases[i].ms);
-		assert_int_equal(device->vfio->controller->stop_ms, cases[i].ms < 5000 ? cases[i].ms : 5000);
+		assert_int_equal(spw_vfio_of(device)->controller->ready_ms, cases[i].ms);
+		assert_int_equal(spw_vfio_of(device)->controller->stop_ms, cases[i].ms < 5000 ? cases[i].ms : 5000);
 	}
 }
 
@@ -194,15 +192,15 @@ static void test_limits_of_what_moves_no_data(void **state)
 static void test_no_limits(void **state)
 {
 	(void)state;
-	assert_int_equal(device->vfio->controller->zeroes_bytes_max, COMMAND_MAX);
-	assert_int_equal(spw_vfio_deallocate_max(device->vfio),
+	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
+	assert_int_equal(spw_vfio_deallocate_max(spw_vfio_of(device)),
 			 (uint64_t)SPW_VFIO_DEALLOCATE_BLOCKS_MAX << fake.block_shift);
 	close_device();
 	fake.has_limits = true;
 	fake.wzsl = 31;
 	open_device();
-	assert_int_equal(device->vfio->controller->zeroes_bytes_max, COMMAND_MAX);
-	assert_int_equal(device->vfio->controller->deallocate_blocks_max, UINT32_MAX);
+	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
+	assert_int_equal(spw_vfio_of(device)->controller->deallocate_blocks_max, UINT32_MAX);
 }
 
 /* ---- What it tells ---------------------------------------------------------------------------------------------------------- */

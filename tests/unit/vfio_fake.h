@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-#include "engine/vfio_controller.h"
+#include "engine/vfio/controller.h"
 #include "util/util.h"
 
 #define FAKE_ADDRESS       "0000:3d:00.0"

@@ -30,7 +30,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/vfio_iommufd.h"
+#include "engine/vfio/iommufd.h"
 #include "tests/sweep/wrap_ioctl.h"
 #include "util/util.h"
 

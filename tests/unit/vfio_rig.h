@@ -3,6 +3,7 @@
 #ifndef SPW_TESTS_VFIO_RIG_H
 #define SPW_TESTS_VFIO_RIG_H
 
+#include "engine/vfio/namespace.h"
 #include "tests/unit/vfio_fake.h"
 
 #include <spillway/engine.h>

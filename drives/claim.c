@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/claim.c - become the only user of a drive, as who writes all over it must be */
+#include <errno.h>
+#include <stdio.h>
+
+#include <spillway/format.h>
+
+#include "engine/device.h"
+#include "engine/vfio/vfio.h"
+#include "drives/opener.h"
+#include "drives/safety.h"
+#include "util/util.h"
+
+/*
+ * No mount, no holder, no other exclusive opener, no store open on any partition. A store's processes lock single bytes, so a lock on
+ * all bytes meets every one of them, whatever the superblocks say; also those whose partition lay where the device has no
+ * bytes any more.
+ * @held: set when a process has it, by a claim or a lock, which a killed one may for a moment
+ */
+static int claim_now(const char *path, const struct spw_log *log, struct spw_device **device, bool *held)
+{
+	int rc = spw_safety_in_use(path, NULL);
+
+	*device = NULL;
+	*held = false;
+	if (rc != 0)
+		return rc;
+	rc = spw_safety_open(path, false, true, log, device);
+	*held = rc == -EBUSY;
+	/* The kernel lets a protected device be opened for writing, and fails the first write. */
+	if (rc == 0)
+		rc = spw_safety_writable(path);
+	if (rc != 0)
+		return rc;
+	rc = spw_device_lock(*device, 0, SPW_LOCK_ALL_BYTES);
+	if (rc == -EBUSY)
+		(void)spw_error(rc,
+				"%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
+				path, path);
+	if (rc == 0)
+		rc = spw_safety_relatives_locked(path, NULL);
+	*held = rc == -EBUSY;
+	/* Once more of what is open now: until then the name may have been another's. */
+	return rc == 0 ? spw_safety_in_use(path, NULL) : rc;
+}
+
+/* Nobody but a process that has ended has it. */
+static bool is_dying(const char *path, const struct spw_device *device)
+{
+	char opener[64], words[512];
+	bool dying;
+
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	dying = !spw_safety_opener(path, device ? device->fd : -1, opener, sizeof(opener));
+	if (dying)
+		(void)spw_error(-EBUSY, "%s", words);
+	else
+		(void)spw_error(-EBUSY, "%s; it is %s", words, opener);
+	return dying;
+}
+
+int spw_claim(const char *path, const struct spw_log *log, struct spw_device **device)
+{
+	uint64_t deadline_ns = spw_opener_deadline_ns();
+	bool held, logged = false;
+
+	for (;;) {
+		int rc = claim_now(path, log, device, &held);
+
+		if (rc == 0)
+			return 0;
+		/* What is behind vfio has no other process, and comes free with it. */
+		held = held && !spw_vfio_is_name(path) && is_dying(path, *device);
+		spw_device_close(*device);
+		*device = NULL;
+		if (!held)
+			return rc;
+		if (!logged)
+			spw_log(log, SPW_LOG_WARNING,
+				"%s: a process that was killed perhaps has not released it yet; waiting up to %u s",
+				path, SPW_TEARDOWN_S_MAX);
+		logged = true;
+		if (!spw_opener_pause(deadline_ns))
+			return rc;
+	}
+}

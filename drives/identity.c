@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * drives/identity.c - which block devices are paths to the same drive, by what sysfs tells of them
+ *
+ *   NVMe  The same worldwide identifier, in the same subsystem, with the same namespace number. The identifier is the
+ *         drive's UUID, NGUID or EUI-64, and where it has none, one that the kernel makes of its serial number. None of
+ *         the three is enough: there are drives that all have the same identifier, subsystems with many namespaces, and
+ *         in each a number 1.
+ *   SCSI  The same worldwide identifier, the same size, and no other serial number. There are bridges that give all
+ *         that is behind them one identifier.
+ *
+ * What is all zeroes identifies nothing, and what cannot be read is not the same. That is sound: the kernel has the
+ * identifiers of every NVMe namespace that it shows, and a SCSI drive without one is a single drive to everybody, to
+ * multipathd as well. One that is just going away cannot be used any more.
+ */
+#include "drives/identity.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+#define ATTRIBUTE_BYTES 512
+
+/* A page of vital product data: a header of four bytes, and at most a byte's worth of serial number. */
+#define PAGE_BYTES_MAX    260
+#define PAGE_HEADER_BYTES 4
+
+/* ---- sysfs ---- */
+
+/* The folder of a block device's whole drive. Return: false: there is no such device. */
+static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_MAX])
+{
+	char path[PATH_MAX];
+
+	if (snprintf(path, sizeof(path), "%s/class/block/%s", sysfs, name) >= (int)sizeof(path) ||
+	    !realpath(path, folder) ||
+	    snprintf(path, sizeof(path), "%s/class/block/%s/partition", sysfs, name) >= (int)sizeof(path))
+		return false;
+	if (access(path, F_OK) == 0)
+		*strrchr(folder, '/') = '\0';
+	return true;
+}
+
+/* Return: false: it cannot be read, or is empty. */
+static bool read_attribute(const char *folder, const char *attribute, char text[ATTRIBUTE_BYTES])
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/%s", folder, attribute) < (int)sizeof(path) &&
+	       spw_read_line(path, text, ATTRIBUTE_BYTES) && text[0] != '\0';
+}
+
+static bool same_attribute(const char *a, const char *b, const char *attribute)
+{
+	char texts[2][ATTRIBUTE_BYTES];
+
+	return read_attribute(a, attribute, texts[0]) && read_attribute(b, attribute, texts[1]) &&
+	       strcmp(texts[0], texts[1]) == 0;
+}
+
+static uint64_t read_blocks(const char *sysfs, const char *name, const char *attribute, uint64_t otherwise)
+{
+	char path[PATH_MAX], text[ATTRIBUTE_BYTES];
+
+	return snprintf(path, sizeof(path), "%s/class/block/%s", sysfs, name) < (int)sizeof(path) &&
+			       read_attribute(path, attribute, text)
+		       ? strtoull(text, NULL, 10)
+		       : otherwise;
+}
+
+/* ---- The same drive ---- */
+
+/* "naa.5000c500a1b2c3d4", "eui.0025385b91b00000": is there more than zeroes behind the kind? */
+static bool identifies(const char *wwid)
+{
+	const char *dot = strchr(wwid, '.'), *value = dot ? dot + 1 : wwid;
+
+	return value[strspn(value, "0- ")] != '\0';
+}
+
+/* The attribute that has a drive's identifier. Return: NULL: it has none. */
+static const char *read_wwid(const char *folder, char wwid[ATTRIBUTE_BYTES])
+{
+	static const char *const attributes[] = {"wwid", "device/wwid"};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(attributes); i++)
+		if (read_attribute(folder, attributes[i], wwid))
+			return identifies(wwid) ? attributes[i] : NULL;
+	return NULL;
+}
+
+/* Return: bytes of the serial number; 0: it has none. */
+static size_t read_serial(const char *folder, char serial[PAGE_BYTES_MAX])
+{
+	char path[PATH_MAX], page[PAGE_BYTES_MAX];
+	size_t len = 0;
+	FILE *file;
+
+	if (snprintf(path, sizeof(path), "%s/device/vpd_pg80", folder) >= (int)sizeof(path))
+		return 0;
+	file = fopen(path, "re");
+	if (file) {
+		len = fread(page, 1, sizeof(page), file);
+		(void)fclose(file);
+	}
+	if (len <= PAGE_HEADER_BYTES)
+		return 0;
+	memcpy(serial, page + PAGE_HEADER_BYTES, len - PAGE_HEADER_BYTES);
+	return len - PAGE_HEADER_BYTES;
+}
+
+static bool has_other_serial(const char *a, const char *b)
+{
+	char serials[2][PAGE_BYTES_MAX];
+	size_t lens[2] = {read_serial(a, serials[0]), read_serial(b, serials[1])};
+
+	return lens[0] > 0 && lens[1] > 0 && (lens[0] != lens[1] || memcmp(serials[0], serials[1], lens[0]) != 0);
+}
+
+/* By their folders. */
+static bool same_drive(const char *a, const char *b)
+{
+	char wwid[ATTRIBUTE_BYTES];
+	const char *attribute = read_wwid(a, wwid);
+
+	if (!attribute || !same_attribute(a, b, attribute))
+		return false;
+	if (strcmp(attribute, "wwid") == 0)
+		return same_attribute(a, b, "nsid") && same_attribute(a, b, "device/subsysnqn");
+	return same_attribute(a, b, "size") && !has_other_serial(a, b);
+}
+
+/* Of one drive. In doubt they do: a drive has no beginning, and what has no size may end anywhere. */
+static bool overlap(const char *sysfs, const char *a, const char *b)
+{
+	uint64_t starts[2] = {read_blocks(sysfs, a, "start", 0), read_blocks(sysfs, b, "start", 0)};
+	uint64_t sizes[2] = {read_blocks(sysfs, a, "size", UINT64_MAX), read_blocks(sysfs, b, "size", UINT64_MAX)};
+
+	return starts[0] <= starts[1] ? starts[1] - starts[0] < sizes[0] : starts[0] - starts[1] < sizes[1];
+}
+
+bool spw_identity_same(const char *sysfs, const char *a, const char *b)
+{
+	char folders[2][PATH_MAX];
+
+	return drive_folder(sysfs, a, folders[0]) && drive_folder(sysfs, b, folders[1]) &&
+	       strcmp(folders[0], folders[1]) != 0 && same_drive(folders[0], folders[1]) && overlap(sysfs, a, b);
+}
+
+/* ---- All of them ---- */
+
+struct search {
+	const char *sysfs, *name;
+	char wwid[ATTRIBUTE_BYTES]; /* of its drive */
+	const char *attribute;      /* that has it */
+	int (*visit)(void *context, const char *name);
+	void *context;
+};
+
+/* Call @visit with each name in a folder, as spw_identity_each_path() does. A folder that is not there has none. */
+static int each_name(const char *folder, int (*visit)(struct search *search, const char *folder, const char *name),
+		     struct search *search)
+{
+	struct dirent *entry;
+	DIR *dir = opendir(folder);
+	int rc = 0;
+
+	if (!dir)
+		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
+	while (rc == 0 && (entry = readdir(dir)) != NULL)
+		if (entry->d_name[0] != '.')
+			rc = visit(search, folder, entry->d_name);
+	(void)closedir(dir);
+	return rc;
+}
+
+static bool has_file(const char *folder, const char *name, const char *file)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/%s/%s", folder, name, file) < (int)sizeof(path) &&
+	       access(path, F_OK) == 0;
+}
+
+/* A drive, or a partition of one. What has no number cannot be opened: the kernel hides paths that it has joined. */
+static int visit_path(struct search *search, const char *folder, const char *name)
+{
+	if (!has_file(folder, name, "dev") || !spw_identity_same(search->sysfs, search->name, name))
+		return 0;
+	return search->visit(search->context, name);
+}
+
+static int visit_partition(struct search *search, const char *folder, const char *name)
+{
+	return has_file(folder, name, "partition") ? visit_path(search, folder, name) : 0;
+}
+
+/* Of most drives no more than the identifier is read, and partitions have none. */
+static int visit_drive(struct search *search, const char *folder, const char *name)
+{
+	char path[PATH_MAX], wwid[ATTRIBUTE_BYTES];
+	int rc;
+
+	if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path) ||
+	    !read_attribute(path, search->attribute, wwid) || strcmp(wwid, search->wwid) != 0)
+		return 0;
+	rc = visit_path(search, folder, name);
+	return rc == 0 ? each_name(path, visit_partition, search) : rc;
+}
+
+int spw_identity_each_path(const char *sysfs, const char *name, int (*visit)(void *context, const char *name),
+			   void *context)
+{
+	struct search search = {.sysfs = sysfs, .name = name, .visit = visit, .context = context};
+	char folder[PATH_MAX];
+
+	if (!drive_folder(sysfs, name, folder))
+		return 0;
+	search.attribute = read_wwid(folder, search.wwid);
+	if (!search.attribute)
+		return 0;
+	if (snprintf(folder, sizeof(folder), "%s/class/block", sysfs) >= (int)sizeof(folder))
+		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
+	return each_name(folder, visit_drive, &search);
+}
+
+/* ---- A namespace that is driven from here ---- */
+
+/* Is an identifier that both have another one? @text as the kernel writes it: hexadecimal, with dashes or blanks. */
+static bool contradicts(const char *folder, const char *attribute, const uint8_t *bytes, size_t count)
+{
+	static const uint8_t none[16];
+	char text[ATTRIBUTE_BYTES], *at = text;
+
+	if (memcmp(bytes, none, count) == 0 || !read_attribute(folder, attribute, text))
+		return false;
+	for (size_t i = 0; i < count; i++) {
+		unsigned byte;
+		int used = 0;
+
+		at += strspn(at, "- ");
+		if (sscanf(at, "%2x%n", &byte, &used) != 1 || byte != bytes[i])
+			return true;
+		at += used;
+	}
+	return false;
+}
+
+/* What a drive says of itself is padded with blanks in sysfs. */
+static bool reads(const char *folder, const char *attribute, const char *wanted)
+{
+	char text[ATTRIBUTE_BYTES];
+	size_t len = strlen(wanted);
+
+	return read_attribute(folder, attribute, text) && strncmp(text, wanted, len) == 0 &&
+	       text[len + strspn(text + len, " ")] == '\0';
+}
+
+/* By its serial number, too: an identifier may be missing, or everybody's. */
+static bool is_namespace(const char *folder, const struct spw_identity_namespace *wanted)
+{
+	char id[16];
+
+	(void)snprintf(id, sizeof(id), "%u", wanted->id);
+	return reads(folder, "nsid", id) && reads(folder, "device/serial", wanted->serial) &&
+	       reads(folder, "device/model", wanted->model) && !contradicts(folder, "nguid", wanted->unique, 16) &&
+	       !contradicts(folder, "eui", wanted->unique + 16, 8);
+}
+
+int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name, size_t len)
+{
+	char folder[PATH_MAX], path[PATH_MAX];
+	struct dirent *entry;
+	bool found = false;
+	DIR *dir;
+
+	if (snprintf(folder, sizeof(folder), "%s/class/block", sysfs) >= (int)sizeof(folder))
+		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
+	dir = opendir(folder);
+	if (!dir)
+		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
+	while (!found && (entry = readdir(dir)) != NULL) {
+		found = entry->d_name[0] != '.' && has_file(folder, entry->d_name, "dev") &&
+			snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name) < (int)sizeof(path) &&
+			is_namespace(path, wanted);
+		if (found)
+			(void)snprintf(name, len, "%s", entry->d_name);
+	}
+	(void)closedir(dir);
+	return found;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/in_use.c - who uses a drive or a relative of it: mounts, swap, block devices on top, loop devices, locks */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "engine/vfio/vfio.h"
+#include "drives/opener.h"
+#include "drives/relatives.h"
+#include "drives/safety.h"
+#include "drives/sysfs.h"
+#include "drives/vfio/system.h"
+#include "util/util.h"
+
+/* ---- Mounts, swap, holders ---- */
+
+/* Blanks in the tables of /proc are written as \040. */
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; to++) {
+		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' && from[2] <= '7' &&
+		    from[3] >= '0' && from[3] <= '7') {
+			*to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+			from += 4;
+		} else {
+			*to = *from++;
+		}
+	}
+	*to = '\0';
+}
+
+/* What is asked of each line of a table: the device (or file) and a place for the answer. */
+struct question {
+	struct stat st;
+	dev_t number;     /* of the block device, a partition perhaps */
+	char answer[256]; /* the mount point, the swap file's name */
+};
+
+static bool is_block_device(const char *path, dev_t number)
+{
+	struct stat st;
+
+	return path[0] == '/' && stat(path, &st) == 0 && S_ISBLK(st.st_mode) && st.st_rdev == number;
+}
+
+/* "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
+static bool is_mount_of(char *line, struct question *question)
+{
+	char *save = NULL, *fields[5], *source;
+	unsigned major_number, minor_number;
+	char *tail = strstr(line, " - ");
+
+	if (!tail)
+		return false;
+	*tail = '\0';
+	tail += 3;
+	fields[0] = strtok_r(line, " ", &save);
+	for (unsigned i = 1; i < SPW_ARRAY_LEN(fields); i++)
+		fields[i] = strtok_r(NULL, " ", &save);
+	if (!fields[4] || sscanf(fields[2], "%u:%u", &major_number, &minor_number) != 2)
+		return false;
+	save = NULL;
+	(void)strtok_r(tail, " ", &save);
+	source = strtok_r(NULL, " ", &save);
+	if (source)
+		unescape(source);
+	/* btrfs has device numbers of its own: there, only the source tells. */
+	if (makedev(major_number, minor_number) != question->number &&
+	    !(source && is_block_device(source, question->number)))
+		return false;
+	unescape(fields[4]);
+	(void)snprintf(question->answer, sizeof(question->answer), "%s", fields[4]);
+	return true;
+}
+
+/* "/swap\040file  file  1048572  0  -2" under a headline */
+static bool is_swap_on(char *line, struct question *question)
+{
+	char *save = NULL, *name = strtok_r(line, " \t", &save);
+	struct stat st;
+
+	if (!name || name[0] != '/')
+		return false;
+	unescape(name);
+	if (stat(name, &st) != 0)
+		return false;
+	if (S_ISBLK(st.st_mode) ? st.st_rdev != question->number
+				: st.st_dev != question->st.st_dev || st.st_ino != question->st.st_ino)
+		return false;
+	(void)snprintf(question->answer, sizeof(question->answer), "%s", name);
+	return true;
+}
+
+/* Return: 1 when a line of the table answers the question, 0, or a negative errno. */
+static int ask_table(const char *table, bool (*ask)(char *line, struct question *question), struct question *question)
+{
+	FILE *file = fopen(table, "re");
+	char *line = NULL;
+	size_t room = 0;
+	int found = 0;
+
+	/* A kernel without swap. Without mounts there is none: then /proc itself is missing, and nobody can tell. */
+	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
+		return 0;
+	if (!file)
+		return spw_error_errno(-errno, "%s cannot be read, so nobody can tell whether the device is in use",
+				       table);
+	while (found == 0 && getline(&line, &room, file) >= 0) {
+		line[strcspn(line, "\n")] = '\0';
+		found = ask(line, question) ? 1 : 0;
+	}
+	/* No memory for a line is no error of the file. */
+	if (found == 0 && !feof(file))
+		found = spw_error(-EIO, "%s cannot be read to its end", table);
+	free(line);
+	(void)fclose(file);
+	return found;
+}
+
+/* The block devices on top: device mapper, RAID, bcache. Return: 1, 0 or a negative errno. */
+static int find_holder(dev_t number, char *answer, size_t len)
+{
+	char folder[PATH_MAX], path[PATH_MAX], name[64];
+	struct dirent *entry = NULL;
+	DIR *dir;
+	int rc;
+
+	if (!spw_sysfs_folder(number, folder) || !spw_sysfs_join(path, sizeof(path), folder, "holders"))
+		return 0;
+	rc = spw_sysfs_open(path, &dir);
+	if (rc <= 0)
+		return rc;
+	while ((entry = readdir(dir)) != NULL && entry->d_name[0] == '.')
+		continue;
+	if (entry) {
+		(void)snprintf(answer, len, "%s", entry->d_name);
+		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) < (int)sizeof(path) &&
+		    spw_read_line(path, name, sizeof(name)))
+			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
+	}
+	rc = entry != NULL;
+	(void)closedir(dir);
+	return rc;
+}
+
+static int has_users(const char *subject, dev_t number)
+{
+	struct question question = {.number = number};
+	int found = ask_table("/proc/self/mountinfo", is_mount_of, &question);
+
+	if (found > 0)
+		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device", subject,
+				 question.answer);
+	if (found == 0)
+		found = ask_table("/proc/swaps", is_swap_on, &question);
+	if (found > 0)
+		return spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another device", subject);
+	if (found == 0)
+		found = find_holder(number, question.answer, sizeof(question.answer));
+	if (found > 0)
+		return spw_error(
+			-EBUSY,
+			"%s is held by %s, a block device made on top of it; remove that first, or name another device",
+			subject, question.answer);
+	return found;
+}
+
+static int file_has_users(const char *subject, const struct stat *st)
+{
+	struct question question = {.st = *st};
+	int rc = ask_table("/proc/swaps", is_swap_on, &question);
+
+	return rc > 0 ? spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another file", subject)
+		      : rc;
+}
+
+/* Loop devices claim nothing of what they show. */
+static int is_shown(const struct spw_relative *relative)
+{
+	const char *loop;
+	int rc = spw_loop_over(relative->loops, &relative->st, relative->via, &loop);
+
+	return rc <= 0 ? rc
+		       : spw_error(-EBUSY,
+				   "%s is shown by /dev/%s, a loop device; name that, or detach it first (losetup -d)",
+				   relative->words, loop);
+}
+
+static int relative_has_users(const struct spw_relative *relative, void *context)
+{
+	int rc = S_ISBLK(relative->st.st_mode) ? has_users(relative->words, relative->st.st_rdev)
+					       : file_has_users(relative->words, &relative->st);
+
+	(void)context;
+	return rc != 0 ? rc : is_shown(relative);
+}
+
+static int each_relative(const char *path, const struct spw_loops *loops,
+			 int (*visit)(const struct spw_relative *relative, void *context), void *context)
+{
+	struct spw_loops *own = NULL;
+	int rc = loops ? 0 : spw_loops_read(&own);
+
+	if (rc == 0)
+		rc = spw_relatives_each(path, loops ? loops : own, visit, context);
+	spw_loops_free(own);
+	return rc;
+}
+
+int spw_safety_in_use(const char *path, const struct spw_loops *loops)
+{
+	if (spw_vfio_is_name(path))
+		return spw_vfio_in_use(path);
+	return each_relative(path, loops, relative_has_users, NULL);
+}
+
+/* ---- Locks ---- */
+
+/* Return: 1 a byte of the range is locked by another description; 0; a negative errno. */
+static int is_locked(int fd, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+
+	return fcntl(fd, F_OFD_GETLK, &lock) != 0 ? -errno : lock.l_type != F_UNLCK;
+}
+
+static int node_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	int fd = spw_safety_open_node(path);
+	int rc = fd < 0 ? fd : is_locked(fd, offset_bytes, len_bytes);
+
+	if (fd >= 0)
+		(void)close(fd);
+	return rc < 0 ? spw_error_errno(rc, "%s: cannot be asked for locks", path) : rc;
+}
+
+/* Other processes have no locks there: they cannot have the drive. */
+static int vfio_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct spw_device *device;
+	int rc = spw_safety_open(path, false, false, NULL, &device);
+
+	if (rc != 0)
+		return rc;
+	rc = spw_device_lock(device, offset_bytes, len_bytes);
+	spw_device_close(device);
+	return rc == -EBUSY ? 1 : rc;
+}
+
+int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	if (spw_vfio_is_name(path))
+		return vfio_locked(path, offset_bytes, len_bytes);
+	return node_locked(path, offset_bytes, len_bytes);
+}
+
+/*
+ * "1: OFDLCK ADVISORY  WRITE -1 08:01:393 1048576 1048576" is a lock on inode 393. The file system's number is not always the one that
+ * stat(2) gives: where that has no drive of its own (btrfs, overlays), the inode alone has to do.
+ */
+static bool is_lock_on(char *line, struct question *question)
+{
+	const struct stat *st = &question->st;
+	unsigned major_number, minor_number;
+	unsigned long long inode;
+
+	if (!strstr(line, "OFDLCK") ||
+	    sscanf(line, "%*s %*s %*s %*s %*s %x:%x:%llu", &major_number, &minor_number, &inode) != 3)
+		return false;
+	return inode == st->st_ino && (major(st->st_dev) == 0 || makedev(major_number, minor_number) == st->st_dev);
+}
+
+/* By its name, if that still leads to it and this user may open it. Return: 1; 0; -ESTALE otherwise. */
+static int file_locked_by_name(const struct spw_relative *file)
+{
+	int fd = open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int rc = -ESTALE;
+	struct stat st;
+
+	if (fd < 0)
+		return rc;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && spw_same_file(&st, &file->st))
+		rc = is_locked(fd, 0, SPW_LOCK_ALL_BYTES);
+	(void)close(fd);
+	return rc < 0 ? -ESTALE : rc;
+}
+
+/* The table of all locks tells of every file, but makes the kernel wait until no lock is changed: 10 ms. */
+static int file_locked(const char *path, const struct spw_relative *file)
+{
+	struct question question = {.st = file->st};
+	int rc = file_locked_by_name(file);
+
+	if (rc == -ESTALE)
+		rc = ask_table("/proc/locks", is_lock_on, &question);
+	return rc > 0 ? spw_error(-EBUSY,
+				  "%s: a process has a store on the file open that this loop device shows; end that "
+				  "process first, "
+				  "or name the file",
+				  path)
+		      : rc;
+}
+
+static int relative_locked(const struct spw_relative *relative, void *context)
+{
+	const char *path = context;
+	char node[PATH_MAX];
+	int rc;
+
+	if (relative->is_self)
+		return 0;
+	if (!S_ISBLK(relative->st.st_mode))
+		return file_locked(path, relative);
+	/* Without a node nobody has it open by that. */
+	if (!relative->name || !spw_sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
+		return 0;
+	rc = node_locked(node, 0, SPW_LOCK_ALL_BYTES);
+	return rc <= 0 ? rc
+		       : spw_error(-EBUSY,
+				   "%s: a process has a store on %s open, which has the same blocks; end that process "
+				   "first (see fuser %s)",
+				   path, node, node);
+}
+
+int spw_safety_relatives_locked(const char *path, const struct spw_loops *loops)
+{
+	return each_relative(path, loops, relative_locked, (void *)(uintptr_t)path);
+}
+
+/* ---- Openers ---- */
+
+struct search {
+	int but_fd;
+	char *words;
+	size_t len;
+};
+
+static int relative_opened(const struct spw_relative *relative, void *context)
+{
+	const struct search *search = context;
+
+	return spw_opener_find(&relative->st, relative->is_self ? search->but_fd : -1, search->words, search->len);
+}
+
+bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len)
+{
+	struct search search = {.but_fd = but_fd, .words = words, .len = len};
+
+	return each_relative(path, NULL, relative_opened, &search) > 0;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/loop.c - ask all loop devices what they show */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/loop.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "drives/sysfs.h"
+#include "util/util.h"
+
+#define ALL_BLOCK_DEVICES "/sys/class/block"
+
+struct loop {
+	char name[64];
+	dev_t number;
+	int asked; /* 0: shown is known; a negative errno: this user may not ask */
+	struct stat shown;
+	char backing[PATH_MAX]; /* its name, as far as it has one */
+};
+
+struct spw_loops {
+	unsigned count;
+	struct loop *list; /* those that show something */
+};
+
+/* ---- Reading ---- */
+
+/* Return: 0; -ENXIO it shows nothing any more; another negative errno: this user may not ask it. */
+static int ask(const struct loop *loop, struct stat *shown)
+{
+	struct loop_info64 info = {0};
+	char node[PATH_MAX];
+	int fd, rc = 0;
+
+	if (!spw_sysfs_node(loop->name, loop->number, node, sizeof(node)))
+		return -ENODEV;
+	fd = open(node, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	if (ioctl(fd, LOOP_GET_STATUS64, &info))
+		rc = -errno;
+	(void)close(fd);
+	*shown = (struct stat){
+		.st_mode = info.lo_rdevice ? S_IFBLK : S_IFREG,
+		.st_dev = (dev_t)info.lo_device,
+		.st_ino = (ino_t)info.lo_inode,
+		.st_rdev = (dev_t)info.lo_rdevice,
+	};
+	return rc;
+}
+
+/* Return: whether the block device of that name is a loop device that shows something. */
+static bool read_loop(const char *name, struct loop *loop)
+{
+	char folder[PATH_MAX], path[PATH_MAX];
+
+	/* Most names end here: other devices, and loop devices that are free. */
+	if (strncmp(name, "loop", 4) != 0 || strlen(name) >= sizeof(loop->name) ||
+	    !spw_sysfs_join(folder, sizeof(folder), ALL_BLOCK_DEVICES, name) ||
+	    !spw_sysfs_join(path, sizeof(path), folder, "loop/backing_file") ||
+	    !spw_read_line(path, loop->backing, sizeof(loop->backing)) || !spw_sysfs_number(folder, &loop->number))
+		return false;
+	memcpy(loop->name, name, strlen(name) + 1);
+	loop->asked = ask(loop, &loop->shown);
+	return loop->asked != -ENXIO;
+}
+
+static int add(struct spw_loops *loops, const struct loop *loop)
+{
+	struct loop *larger = reallocarray(loops->list, loops->count + 1, sizeof(*larger));
+
+	if (!larger)
+		return spw_error(-ENOMEM, "no memory for the list of loop devices");
+	loops->list = larger;
+	larger[loops->count++] = *loop;
+	return 0;
+}
+
+int spw_loops_read(struct spw_loops **out)
+{
+	struct spw_loops *loops = calloc(1, sizeof(*loops));
+	struct dirent *entry;
+	struct loop loop;
+	DIR *dir = NULL;
+	int rc = loops ? spw_sysfs_open(ALL_BLOCK_DEVICES, &dir)
+		       : spw_error(-ENOMEM, "no memory for the list of loop devices");
+
+	/* Without sysfs there is none. */
+	rc = rc > 0 ? 0 : rc;
+	while (dir && rc == 0 && (entry = readdir(dir)) != NULL)
+		if (read_loop(entry->d_name, &loop))
+			rc = add(loops, &loop);
+	if (dir)
+		(void)closedir(dir);
+	if (rc) {
+		spw_loops_free(loops);
+		loops = NULL;
+	}
+	*out = loops;
+	return rc;
+}
+
+void spw_loops_free(struct spw_loops *loops)
+{
+	if (loops)
+		free(loops->list);
+	free(loops);
+}
+
+/* ---- Asking ---- */
+
+int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown, const char **backing)
+{
+	for (unsigned i = 0; i < loops->count; i++) {
+		const struct loop *loop = &loops->list[i];
+
+		if (loop->number != number)
+			continue;
+		*shown = loop->shown;
+		*backing = loop->backing;
+		if (loop->asked == -EACCES || loop->asked == -EPERM)
+			return spw_error(
+				loop->asked,
+				"/dev/%s: no permission to ask it what it shows; run as root, or as a user in the "
+				"group that owns it",
+				loop->name);
+		return loop->asked ? spw_error_errno(loop->asked, "/dev/%s cannot be asked what it shows (%s)",
+						     loop->name, loop->backing)
+				   : 1;
+	}
+	return 0;
+}
+
+/*
+ * Where this user may not ask the loop device, its backing's name has to do. That says nothing of a file that was deleted, or has
+ * several names.
+ */
+static int shows_by_name(const struct loop *loop, const struct stat *wanted)
+{
+	static const char deleted[] = " (deleted)";
+	size_t len = strlen(loop->backing);
+	struct stat st;
+
+	if (stat(loop->backing, &st) == 0)
+		return spw_same_file(&st, wanted);
+	if (S_ISREG(wanted->st_mode) &&
+	    (wanted->st_nlink > 1 ||
+	     (len >= strlen(deleted) && strcmp(loop->backing + len - strlen(deleted), deleted) == 0)))
+		return spw_error(-EACCES,
+				 "/dev/%s shows %s, which may be the same file; run as root, or detach it (losetup -d)",
+				 loop->name, loop->backing);
+	return 0;
+}
+
+int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but, const char **name)
+{
+	for (unsigned i = 0; i < loops->count; i++) {
+		const struct loop *loop = &loops->list[i];
+		int rc;
+
+		if (loop->number == but)
+			continue;
+		rc = loop->asked == 0 ? spw_same_file(&loop->shown, shown) : shows_by_name(loop, shown);
+		*name = loop->name;
+		if (rc)
+			return rc;
+	}
+	return 0;
+}

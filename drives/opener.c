@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/opener.c - look through /proc for who has a drive open */
+#include "drives/opener.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "drives/sysfs.h"
+#include "util/util.h"
+
+/* "flags:	02100002", octal, in /proc/PID/fdinfo/FD */
+static bool opened_for_writing(const char *pid, const char *fd)
+{
+	char path[64], line[64];
+	unsigned flags = O_RDONLY;
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/%.20s/fdinfo/%.20s", pid, fd);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "flags: %o", &flags) == 1)
+			break;
+	if (file)
+		(void)fclose(file);
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+static bool process_has(const char *pid, const struct stat *st, int but_fd)
+{
+	char path[NAME_MAX + 64];
+	bool own = strtol(pid, NULL, 10) == (long)getpid(), found = false;
+	struct dirent *entry;
+	struct stat other;
+	DIR *dir;
+
+	(void)snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
+	dir = opendir(path);
+	while (dir && !found && (entry = readdir(dir)) != NULL) {
+		if (!isdigit((unsigned char)entry->d_name[0]) || (own && atoi(entry->d_name) == but_fd))
+			continue;
+		found = fstatat(dirfd(dir), entry->d_name, &other, 0) == 0 && spw_same_file(st, &other) &&
+			opened_for_writing(pid, entry->d_name);
+	}
+	if (dir)
+		(void)closedir(dir);
+	return found;
+}
+
+bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len)
+{
+	DIR *proc = opendir("/proc");
+	char path[64], command[32];
+	struct dirent *entry;
+	bool found = false;
+
+	while (proc && !found && (entry = readdir(proc)) != NULL) {
+		if (!isdigit((unsigned char)entry->d_name[0]) || !process_has(entry->d_name, st, but_fd))
+			continue;
+		found = true;
+		(void)snprintf(path, sizeof(path), "/proc/%.20s/comm", entry->d_name);
+		(void)spw_read_line(path, command, sizeof(command));
+		spw_make_printable(command);
+		(void)snprintf(words, len, "process %.20s (%s)", entry->d_name, command);
+	}
+	if (proc)
+		(void)closedir(proc);
+	return found;
+}
+
+uint64_t spw_opener_deadline_ns(void)
+{
+	return spw_clock_ns() + SPW_TEARDOWN_S_MAX * UINT64_C(1000000000);
+}
+
+bool spw_opener_pause(uint64_t deadline_ns)
+{
+	const struct timespec interval = {.tv_nsec = 10000000};
+
+	if (spw_clock_ns() >= deadline_ns)
+		return false;
+	(void)nanosleep(&interval, NULL);
+	return true;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/safety.c - drives by name: opening them with a remedy in the message, and what kind they are */
+#include "drives/safety.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/device.h"
+#include "engine/vfio/vfio.h"
+#include "drives/identity.h"
+#include "drives/sysfs.h"
+#include "drives/vfio/system.h"
+#include "util/util.h"
+
+int spw_safety_open_node(const char *path)
+{
+	char node[PATH_MAX];
+	int rc = spw_device_block_node(path, node, sizeof(node));
+	int fd = rc == 0 ? open(node, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : rc;
+
+	if (rc == 0 && fd < 0)
+		return -errno;
+	return fd;
+}
+
+/* stat(2) of the node by which others know @path. */
+static int stat_node(const char *path, struct stat *st)
+{
+	char node[PATH_MAX];
+	int rc = spw_device_block_node(path, node, sizeof(node));
+
+	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
+}
+
+/*
+ * The same, for who needs to know. Return: 1; 0: it has none, being a controller behind vfio-pci, which nobody else could use; or
+ * a negative errno, with the words.
+ */
+static int examine_node(const char *path, struct stat *st)
+{
+	int rc;
+
+	if (spw_vfio_is_name(path))
+		return 0;
+	rc = stat_node(path, st);
+	return rc != 0 ? spw_error_errno(rc, "%s cannot be examined", path) : 1;
+}
+
+struct name_list {
+	char *text;
+	size_t len, used;
+	unsigned count;
+};
+
+static int add_name(const char *name, dev_t number, void *context)
+{
+	struct name_list *list = context;
+	int written = snprintf(list->text + list->used, list->len - list->used, list->count > 0 ? ", %s" : "%s", name);
+
+	(void)number;
+	list->count++;
+	if (written > 0 && list->used + (size_t)written < list->len)
+		list->used += (size_t)written;
+	return 0;
+}
+
+unsigned spw_safety_partitions(const char *path, char *names, size_t len)
+{
+	struct name_list list = {.text = names, .len = len};
+	struct stat st;
+
+	names[0] = '\0';
+	if (stat_node(path, &st) == 0 && S_ISBLK(st.st_mode))
+		(void)spw_sysfs_partitions(st.st_rdev, add_name, &list);
+	return list.count;
+}
+
+/* ---- Names, opening ---- */
+
+static bool are_same(const char *a, const char *b)
+{
+	struct spw_vfio_name names[2];
+	struct stat stats[2];
+
+	if (spw_vfio_is_name(a) || spw_vfio_is_name(b))
+		return spw_vfio_is_name(a) && spw_vfio_is_name(b) && spw_vfio_parse(a, &names[0]) == 0 &&
+		       spw_vfio_parse(b, &names[1]) == 0 && strcmp(names[0].address, names[1].address) == 0 &&
+		       names[0].namespace_id == names[1].namespace_id;
+	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 && spw_same_file(&stats[0], &stats[1]);
+}
+
+/* Two block devices, and the same blocks behind both. */
+static bool are_paths(const char *a, const char *b)
+{
+	char folders[2][PATH_MAX];
+	struct stat stats[2];
+
+	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 && S_ISBLK(stats[0].st_mode) &&
+	       S_ISBLK(stats[1].st_mode) && spw_sysfs_folder(stats[0].st_rdev, folders[0]) &&
+	       spw_sysfs_folder(stats[1].st_rdev, folders[1]) &&
+	       spw_identity_same("/sys", spw_sysfs_name(folders[0]), spw_sysfs_name(folders[1]));
+}
+
+static int verify_pair(const char *a, const char *b)
+{
+	if (are_same(a, b))
+		return spw_error(-ENOTUNIQ, "%s and %s are the same device; name each drive once", a, b);
+	if (are_paths(a, b))
+		return spw_error(-ENOTUNIQ, "%s and %s are two paths to the same drive; name each drive once", a, b);
+	return 0;
+}
+
+int spw_safety_distinct(const char *const paths[], unsigned count)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < count; i++)
+		for (unsigned j = 0; rc == 0 && j < i; j++)
+			rc = verify_pair(paths[j], paths[i]);
+	return rc;
+}
+
+static int read_only_error(const char *path)
+{
+	return spw_error(-EROFS, "%s: is read-only; remove the write protection, or name another device", path);
+}
+
+int spw_safety_still(const struct spw_device *device)
+{
+	const char *path = spw_device_path(device);
+	struct stat named, opened;
+
+	if (spw_vfio_is_name(path))
+		return 0;
+	if (fstat(device->fd, &opened) != 0)
+		return spw_error_errno(-errno, "%s cannot be examined", path);
+	if (stat_node(path, &named) != 0 || !spw_same_file(&named, &opened))
+		return spw_error(-ESTALE, "%s: names another device than a moment ago; look what it is, and try again",
+				 path);
+	return 0;
+}
+
+int spw_safety_writable(const char *path)
+{
+	int protected = 0;
+	struct stat st;
+	int fd;
+
+	/* Its driver, which is us, finds write protection in the status of a write. */
+	if (spw_vfio_is_name(path))
+		return 0;
+	fd = spw_safety_open_node(path);
+	if (fd < 0)
+		return spw_error_errno(fd, "%s: cannot be asked whether it is write-protected", path);
+	if (fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
+		int rc = spw_error_errno(-errno, "%s: cannot be asked whether it is write-protected", path);
+
+		(void)close(fd);
+		return rc;
+	}
+	(void)close(fd);
+	return protected ? read_only_error(path) : 0;
+}
+
+int spw_safety_conventional(const char *path)
+{
+	char folder[PATH_MAX], queue[PATH_MAX], zoned[32];
+	struct stat st;
+	dev_t whole;
+	int rc = examine_node(path, &st);
+
+	if (rc <= 0 || !S_ISBLK(st.st_mode))
+		return rc < 0 ? rc : 0;
+	/* A kernel that knows no zones has no such file. */
+	if (!spw_sysfs_whole(st.st_rdev, folder, &whole) ||
+	    !spw_sysfs_join(queue, sizeof(queue), folder, "queue/zoned") ||
+	    !spw_read_line(queue, zoned, sizeof(zoned)) || strcmp(zoned, "none") == 0)
+		return 0;
+	return spw_error(-ESPIPE,
+			 "%s: is a zoned drive (%s), which has to be written in order, zone by zone; name a "
+			 "conventional drive",
+			 path, zoned);
+}
+
+int spw_safety_changeable(const char *path)
+{
+	struct statx st;
+
+	/* A system that cannot tell has no such attributes. */
+	if (statx(AT_FDCWD, path, 0, STATX_TYPE, &st) != 0)
+		return 0;
+	if (st.stx_attributes & STATX_ATTR_IMMUTABLE)
+		return spw_error(-EPERM, "%s: is immutable, also for root; run chattr -i on it, or name another file",
+				 path);
+	if (st.stx_attributes & STATX_ATTR_APPEND)
+		return spw_error(-EPERM,
+				 "%s: can only be appended to, also by root; run chattr -a on it, or name another file",
+				 path);
+	return 0;
+}
+
+int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
+		    struct spw_device **device)
+{
+	struct spw_device_opts opts;
+	int rc;
+
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = read_only;
+	opts.exclusive = exclusive;
+	if (log)
+		opts.log = *log;
+	rc = spw_device_open(path, &opts, device);
+	if (spw_vfio_is_name(path))
+		return rc == -EBUSY ? spw_vfio_busy_error(path) : rc;
+	if (rc == -EPERM && !read_only && spw_safety_changeable(path) != 0)
+		return rc;
+	if (rc == -EACCES || rc == -EPERM)
+		return spw_error(rc, "%s: no permission to %s it; run as root, or as a user in the group that owns it",
+				 path, read_only ? "read" : "write");
+	if (rc == -EROFS)
+		return read_only_error(path);
+	if (rc == -EBUSY)
+		return spw_error(rc, "%s: is in use by another program (see fuser %s); end that first", path, path);
+	return rc;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/signatures.c - what libblkid finds on a drive: file systems, partition tables, members of volumes and arrays */
+#include <blkid/blkid.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/device.h"
+#include "engine/vfio/vfio.h"
+#include "drives/safety.h"
+#include "drives/vfio/image.h"
+#include "util/util.h"
+
+static const char *probe_value(blkid_probe probe, const char *name)
+{
+	const char *value;
+
+	return blkid_probe_lookup_value(probe, name, &value, NULL) == 0 ? value : NULL;
+}
+
+/* What a signature is, from libblkid's USAGE. */
+static const char *usage_words(const char *usage, const char *type)
+{
+	if (strcmp(type, "swap") == 0)
+		return "area";
+	if (!usage)
+		return "signature";
+	if (strcmp(usage, "filesystem") == 0)
+		return "file system";
+	if (strcmp(usage, "crypto") == 0)
+		return "encrypted volume";
+	return strcmp(usage, "raid") == 0 ? "RAID or LVM member" : "signature";
+}
+
+static void describe(blkid_probe probe, struct spw_signature *signature)
+{
+	const char *type = probe_value(probe, "TYPE"), *table = probe_value(probe, "PTTYPE");
+	const char *label = probe_value(probe, "LABEL"),
+		   *magic = probe_value(probe, type ? "SBMAGIC_OFFSET" : "PTMAGIC_OFFSET");
+	size_t len;
+
+	if (type)
+		(void)snprintf(signature->what, sizeof(signature->what), label ? "%s %s \"%s\"" : "%s %s", type,
+			       usage_words(probe_value(probe, "USAGE"), type), label);
+	else
+		(void)snprintf(signature->what, sizeof(signature->what), "%s partition table",
+			       table ? table : "unknown");
+	/* A label is anybody's bytes, and this is shown on terminals. */
+	spw_make_printable(signature->what);
+	signature->offset_bytes = magic ? strtoull(magic, NULL, 10) : 0;
+	if (magic && blkid_probe_lookup_value(probe, type ? "SBMAGIC" : "PTMAGIC", NULL, &len) == 0)
+		signature->len_bytes = len;
+}
+
+/* Settings as of wipefs(8): whatever has a magic, a wrong checksum and a lone backup table included. */
+static int configure(blkid_probe probe, int fd, unsigned sector_bytes)
+{
+	if (blkid_probe_set_device(probe, fd, 0, 0) != 0 ||
+	    (sector_bytes && blkid_probe_set_sectorsize(probe, sector_bytes) != 0))
+		return -EIO;
+	blkid_probe_enable_superblocks(probe, 1);
+	blkid_probe_set_superblocks_flags(probe, BLKID_SUBLKS_TYPE | BLKID_SUBLKS_LABEL | BLKID_SUBLKS_USAGE |
+							 BLKID_SUBLKS_MAGIC | BLKID_SUBLKS_BADCSUM);
+	blkid_probe_enable_partitions(probe, 1);
+	blkid_probe_set_partitions_flags(probe, BLKID_PARTS_MAGIC | BLKID_PARTS_FORCE_GPT);
+	return 0;
+}
+
+static int collect(blkid_probe probe, struct spw_signatures *signatures)
+{
+	int more = 0;
+
+	while (signatures->count < SPW_SIGNATURES_MAX && (more = blkid_do_probe(probe)) == 0) {
+		struct spw_signature *signature = &signatures->found[signatures->count];
+
+		describe(probe, signature);
+		signatures->count++;
+	}
+	return more < 0 ? -EIO : 0;
+}
+
+void spw_safety_prepare(void)
+{
+	blkid_init_debug(0);
+}
+
+/* @sector_bytes: 0: as the descriptor says */
+static int search(const char *path, int fd, unsigned sector_bytes, struct spw_signatures *signatures)
+{
+	blkid_probe probe = blkid_new_probe();
+	int rc;
+
+	if (!probe)
+		return spw_error(-ENOMEM, "%s: no memory to search for file systems", path);
+	rc = configure(probe, fd, sector_bytes);
+	if (rc == 0)
+		rc = collect(probe, signatures);
+	blkid_free_probe(probe);
+	return rc == 0 ? 0
+		       : spw_error(rc, "%s: libblkid could not read it to search for file systems; check the drive",
+				   path);
+}
+
+/*
+ * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the image has nothing.
+ * In doubt it is somebody's.
+ */
+static void add_boot_sector(int fd, struct spw_signatures *signatures)
+{
+	uint8_t mark[2];
+
+	if (signatures->count > 0 || pread(fd, mark, sizeof(mark), 510) != sizeof(mark) || mark[0] != 0x55 ||
+	    mark[1] != 0xaa)
+		return;
+	(void)snprintf(signatures->found[0].what, sizeof(signatures->found[0].what), "boot sector");
+	signatures->found[0].offset_bytes = 510;
+	signatures->found[0].len_bytes = sizeof(mark);
+	signatures->count = 1;
+}
+
+int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures)
+{
+	int fd = spw_vfio_image(device);
+	int rc;
+
+	memset(signatures, 0, sizeof(*signatures));
+	if (fd < 0)
+		return fd;
+	rc = search(spw_device_path(device), fd, spw_device_geometry(device)->logical_block_bytes, signatures);
+	if (rc == 0)
+		add_boot_sector(fd, signatures);
+	(void)close(fd);
+	return rc;
+}
+
+static int vfio_signatures(const char *path, struct spw_signatures *signatures)
+{
+	struct spw_device *device;
+	int rc = spw_safety_open(path, true, false, NULL, &device);
+
+	if (rc == 0)
+		rc = spw_safety_image_signatures(device, signatures);
+	spw_device_close(device);
+	return rc;
+}
+
+int spw_safety_signatures(const char *path, struct spw_signatures *signatures)
+{
+	int fd, rc;
+
+	memset(signatures, 0, sizeof(*signatures));
+	if (spw_vfio_is_name(path))
+		return vfio_signatures(path, signatures);
+	fd = spw_safety_open_node(path);
+	if (fd < 0)
+		return spw_error_errno(fd, "%s: cannot be searched for file systems", path);
+	rc = search(path, fd, 0, signatures);
+	(void)close(fd);
+	return rc;
+}

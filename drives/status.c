@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/status.c - the shared pages of open partitions: whose they are, and reading those of other processes */
+#include "drives/status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/fork.h"
+#include "util/util.h"
+
+#define READS_MAX 1000 /* of a page that changes under our eyes each time */
+#define TAKES_MAX 100  /* of a name that somebody else takes and leaves each time */
+#define FOLDER    "/dev/shm"
+
+#define PAGE_PATH_BYTES (sizeof(FOLDER) + SPW_PAGE_NAME_BYTES)
+
+void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES])
+{
+	(void)snprintf(name, SPW_PAGE_NAME_BYTES, "/spillway-%.36s-%u", store_uuid, partition);
+}
+
+static int no_page_error(const char *name)
+{
+	return spw_error(-EUCLEAN, "/dev/shm%s is no status page of this version of spillway", name);
+}
+
+static void page_path(const char *store_uuid, uint32_t partition, char path[PAGE_PATH_BYTES])
+{
+	char name[SPW_PAGE_NAME_BYTES];
+
+	spw_page_name(store_uuid, partition, name);
+	(void)snprintf(path, PAGE_PATH_BYTES, FOLDER "%s", name);
+}
+
+/* ---- Whose a page is ---- */
+
+static int lock_page(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
+}
+
+/* Return: 1 somebody alive has the page; 0 nobody has; a negative errno: that cannot be told. */
+static int owner_of(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+	if (fcntl(fd, F_OFD_GETLK, &lock))
+		return -errno;
+	return lock.l_type != F_UNLCK;
+}
+
+static bool is_named(int fd, const char *path)
+{
+	struct stat opened, named;
+
+	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+	       opened.st_ino == named.st_ino;
+}
+
+/*
+ * Remove what has the name of a page and is owned by nobody (PAGE-1). Under the page's own lock, so that of several who try one
+ * does, and none removes what another has just made.
+ * Return: 0 the name is free, as far as we know; -EBUSY it is owned; -EACCES it is another user's, who could keep us from our
+ * drives if his word counted; another negative errno: it cannot be removed.
+ */
+static int remove_unowned(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct stat st;
+	int rc;
+
+	if (fd < 0 && errno == ENOENT)
+		return 0;
+	/* A link or a folder is no page. One that may not be opened is another user's. */
+	if (fd < 0)
+		return errno == ELOOP || errno == EISDIR ? (unlink(path) ? -errno : 0) : -errno;
+	rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? lock_page(fd) : 0;
+	if (rc == -EAGAIN)
+		rc = st.st_uid == geteuid() || st.st_uid == 0 ? -EBUSY : -EACCES;
+	if (rc == 0 && is_named(fd, path) && unlink(path))
+		rc = -errno;
+	(void)close(fd);
+	return rc;
+}
+
+/*
+ * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would end the process
+ * by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
+ */
+static int reserve(int fd)
+{
+	off_t len = (off_t)sizeof(struct spw_status_page);
+
+	if (ftruncate(fd, len))
+		return -errno;
+	while (fallocate(fd, 0, 0, len)) {
+		if (errno == EOPNOTSUPP) /* a file system that has no limit */
+			return 0;
+		if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
+}
+
+/* PAGE-2. @fd: set to the page, without a name. */
+static int make_page(int *fd)
+{
+	int rc;
+
+	*fd = open(FOLDER, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (*fd < 0)
+		return -errno;
+	rc = reserve(*fd);
+	if (rc == 0)
+		rc = lock_page(*fd);
+	if (rc == 0)
+		rc = spw_fork_add(*fd);
+	if (rc)
+		(void)close(*fd);
+	return rc;
+}
+
+static int busy_error(const char *store_uuid, uint32_t partition)
+{
+	struct spw_status *status = malloc(sizeof(*status));
+	int rc = -EBUSY;
+
+	if (status && spw_status_read(store_uuid, partition, status, sizeof(*status)) == 0)
+		(void)spw_error(rc,
+				"partition %u of the store is open in process %d (%s); use another partition, or end "
+				"that process",
+				partition, status->pid, status->command);
+	else
+		(void)spw_error(rc,
+				"partition %u of the store is open in another process; use another partition, or end "
+				"that process",
+				partition);
+	free(status);
+	return rc;
+}
+
+/* Of several who want the same name, the first gets it; the others find it owned. */
+static int name_page(const char *path, int fd)
+{
+	char link[32];
+	int rc = 0;
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	for (unsigned i = 0; i < TAKES_MAX; i++) {
+		if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+			return 0;
+		if (errno != EEXIST)
+			return -errno;
+		rc = remove_unowned(path);
+		if (rc)
+			return rc;
+	}
+	return -EEXIST;
+}
+
+int spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
+{
+	char path[PAGE_PATH_BYTES];
+	int rc;
+
+	spw_fork_hold();
+	rc = make_page(fd);
+	spw_fork_release();
+	page_path(store_uuid, partition, path);
+	if (rc == 0) {
+		rc = name_page(path, *fd);
+		if (rc)
+			spw_fork_close(*fd);
+	}
+	if (rc)
+		*fd = -1;
+	if (rc == -EBUSY)
+		return busy_error(store_uuid, partition);
+	return rc ? spw_error_errno(rc, "%s cannot be made", path) : 0;
+}
+
+static bool is_owned(const char *store_uuid, uint32_t partition)
+{
+	char path[PAGE_PATH_BYTES];
+	int fd, owner;
+
+	page_path(store_uuid, partition, path);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return false;
+	owner = owner_of(fd);
+	(void)close(fd);
+	return owner > 0;
+}
+
+bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (i != but && is_owned(store_uuid, i))
+			return true;
+	return false;
+}
+
+void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
+{
+	char path[PAGE_PATH_BYTES];
+
+	if (fd < 0)
+		return;
+	page_path(store_uuid, partition, path);
+	if (is_named(fd, path))
+		(void)unlink(path);
+	spw_fork_close(fd);
+}
+
+/* ---- Reading a page ---- */
+
+/*
+ * Open the page of a partition. Anybody may put anything there: nothing of it is waited for, and only its size is
+ * known.
+ */
+static int open_page(const char *store_uuid, uint32_t partition, int flags, int *out)
+{
+	char name[SPW_PAGE_NAME_BYTES];
+	struct stat st;
+	int fd;
+
+	spw_page_name(store_uuid, partition, name);
+	fd = shm_open(name, flags | O_NONBLOCK, 0);
+	if (fd < 0 && errno == ENOENT)
+		return spw_error(-ENOENT, "partition %u of store %s is not open in any process", partition, store_uuid);
+	if (fd < 0)
+		return spw_error_errno(-errno, "cannot read /dev/shm%s (its owner and root can)", name);
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(struct spw_status_page)) {
+		(void)close(fd);
+		return no_page_error(name);
+	}
+	*out = fd;
+	return 0;
+}
+
+static bool read_exactly(int fd, void *bytes, size_t len, size_t offset)
+{
+	ssize_t got;
+
+	do
+		got = pread(fd, bytes, len, (off_t)offset);
+	while (got < 0 && errno == EINTR);
+	return got == (ssize_t)len;
+}
+
+/* All of the page as it is at one moment. Return: 0; -EIO it cannot be read; -EAGAIN it changes each time. */
+static int read_page(int fd, struct spw_status_page *copy)
+{
+	uint32_t before, after;
+
+	for (unsigned i = 0; i < READS_MAX; i++) {
+		if (!read_exactly(fd, &before, sizeof(before), offsetof(struct spw_status_page, sequence)))
+			return -EIO;
+		if (before % 2)
+			continue;
+		if (!read_exactly(fd, copy, sizeof(*copy), 0) ||
+		    !read_exactly(fd, &after, sizeof(after), offsetof(struct spw_status_page, sequence)))
+			return -EIO;
+		if (after == before)
+			return 0;
+	}
+	return -EAGAIN;
+}
+
+/*
+ * Copy the page of a partition: by reading, not by mapping it, for its owner could cut the file off at any moment,
+ * and who then looks at the mapping ends by SIGBUS. Nothing in it has been checked but its size, magic and version.
+ * @owner: set as owner_of() says
+ */
+static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy, int *owner)
+{
+	char name[SPW_PAGE_NAME_BYTES];
+	int fd, rc = open_page(store_uuid, partition, O_RDONLY, &fd);
+
+	if (rc)
+		return rc;
+	rc = read_page(fd, copy);
+	if (rc == 0 && owner)
+		*owner = owner_of(fd);
+	(void)close(fd);
+	if (rc == -EAGAIN)
+		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest", partition);
+	if (rc == 0 && copy->magic == 0)
+		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition, store_uuid);
+	spw_page_name(store_uuid, partition, name);
+	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION || copy->size != sizeof(*copy))
+		return no_page_error(name);
+	return 0;
+}
+
+/* Text from elsewhere ends where its array ends, and does nothing to a terminal. */
+static void clean(char *text, size_t size)
+{
+	text[size - 1] = '\0';
+	spw_make_printable(text);
+}
+
+#define CLEAN(text) clean(text, sizeof(text))
+
+static int check_copy(struct spw_status_page *copy, int owner, const char *store_uuid, uint32_t partition)
+{
+	struct spw_status *status = &copy->status;
+
+	if (owner == 0)
+		return spw_error(-ESRCH, "partition %u of store %s is not open: process %d left its page behind",
+				 partition, store_uuid, status->pid);
+	CLEAN(status->store_uuid);
+	CLEAN(status->command);
+	CLEAN(status->description);
+	if (status->drives > SPW_DRIVES_MAX || status->partition != partition ||
+	    strcmp(status->store_uuid, store_uuid) != 0)
+		return spw_error(-EUCLEAN, "the status page of partition %u of store %s makes no sense", partition,
+				 store_uuid);
+	for (uint32_t i = 0; i < status->drives; i++)
+		CLEAN(status->drive[i].path);
+	return 0;
+}
+
+int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status, size_t size)
+{
+	struct spw_status_page *copy = malloc(sizeof(*copy));
+	uint64_t now_ns;
+	int rc, owner = 0;
+
+	if (!copy)
+		return spw_error(-ENOMEM, "out of memory");
+	rc = copy_page(store_uuid, partition, copy, &owner);
+	if (rc == 0)
+		rc = check_copy(copy, owner, store_uuid, partition);
+	if (rc == 0) {
+		now_ns = spw_clock_ns();
+		copy->status.age_ns = now_ns > copy->refreshed_ns ? now_ns - copy->refreshed_ns : 0;
+		copy->status.size = size < sizeof(*status) ? size : sizeof(*status);
+		memcpy(status, &copy->status, copy->status.size);
+	}
+	free(copy);
+	return rc;
+}
+
+int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive)
+{
+	struct spw_status *status = malloc(sizeof(*status));
+	struct spw_status_page *page;
+	int fd, rc;
+
+	if (!status)
+		return spw_error(-ENOMEM, "out of memory");
+	rc = spw_status_read(store_uuid, partition, status, sizeof(*status));
+	if (rc == 0 && drive >= status->drives)
+		rc = spw_error(-EINVAL, "the store has %u drives, numbered from 0", status->drives);
+	free(status);
+	if (rc == 0)
+		rc = open_page(store_uuid, partition, O_RDWR, &fd);
+	if (rc)
+		return rc;
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		rc = spw_error_errno(-errno, "cannot map the status page of partition %u of store %s", partition,
+				     store_uuid);
+	(void)close(fd);
+	if (rc)
+		return rc;
+	atomic_fetch_or(&page->revive, UINT64_C(1) << drive);
+	(void)munmap(page, sizeof(*page));
+	return 0;
+}
+
+/* The next entry of /dev/shm that is named like a page. */
+static bool next_name(DIR *dir, struct spw_status_name *name)
+{
+	struct dirent *entry;
+
+	while ((entry = readdir(dir)) != NULL)
+		if (sscanf(entry->d_name, "spillway-%36[0-9a-f-]-%u", name->store_uuid, &name->partition) == 2)
+			return true;
+	return false;
+}
+
+/* Who opens a store does it, and who lists them: nothing else would remove the page of a store that is not opened again. */
+void spw_status_sweep(void)
+{
+	struct spw_status_page *page = malloc(sizeof(*page));
+	DIR *dir = page ? opendir(FOLDER) : NULL;
+	struct spw_status_name name;
+	int owner;
+
+	while (dir && next_name(dir, &name)) {
+		char path[PAGE_PATH_BYTES];
+
+		if (copy_page(name.store_uuid, name.partition, page, &owner) || owner != 0)
+			continue;
+		page_path(name.store_uuid, name.partition, path);
+		(void)remove_unowned(path);
+	}
+	if (dir)
+		(void)closedir(dir);
+	free(page);
+}
+
+int spw_status_list(struct spw_status_name names[], unsigned count)
+{
+	struct spw_status_name name;
+	struct spw_status *status;
+	int found = 0;
+	DIR *dir;
+
+	spw_status_sweep();
+	dir = opendir("/dev/shm");
+	if (!dir)
+		return errno == ENOENT ? 0 : spw_error_errno(-errno, "cannot list /dev/shm");
+	status = malloc(sizeof(*status));
+	while (status && next_name(dir, &name)) {
+		if (spw_status_read(name.store_uuid, name.partition, status, sizeof(*status)))
+			continue;
+		if ((unsigned)found < count)
+			names[found] = name;
+		found++;
+	}
+	(void)closedir(dir);
+	if (!status)
+		return spw_error(-ENOMEM, "out of memory");
+	free(status);
+	return found;
+}

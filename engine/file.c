@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/file.c - a device that the kernel has a node or a file for: opened, transferred to and locked by its descriptor */
+#include "engine/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/geometry.h"
+#include "util/util.h"
+
+/*
+ * A program may run without standard output, as some do in the background. A drive that got its number would get what the program
+ * prints, too, in its first blocks.
+ */
+static int above_standard(int fd)
+{
+	int higher, error;
+
+	if (fd < 0 || fd > STDERR_FILENO)
+		return fd;
+	higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	error = errno;
+	(void)close(fd);
+	errno = error;
+	return higher;
+}
+
+static bool is_drive(const struct stat *st)
+{
+	return S_ISBLK(st->st_mode) || S_ISREG(st->st_mode);
+}
+
+/* The messages name what the user named. */
+static int open_fd(struct spw_device *device, const char *node, bool exclusive)
+{
+	int flags = O_DIRECT | O_CLOEXEC | O_NOCTTY | (device->read_only ? O_RDONLY : O_RDWR);
+	const char *path = device->path;
+	struct stat st;
+
+	/* Other kinds are not opened at all: that alone may wait, or move a tape. */
+	if (stat(node, &st))
+		return spw_error_errno(-errno, "%s cannot be opened", path);
+	if (!is_drive(&st))
+		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
+	/* Without O_CREAT it has a meaning for block devices alone, whatever the name led to a moment ago. */
+	if (exclusive)
+		flags |= O_EXCL;
+	device->fd = above_standard(open(node, flags));
+	if (device->fd >= 0 && (fstat(device->fd, &st) || !is_drive(&st)))
+		return spw_error(-ESTALE,
+				 "%s: became something else while it was opened; look what it is, and try again", path);
+	if (device->fd >= 0)
+		return 0;
+	if (errno == EINVAL && S_ISREG(st.st_mode))
+		return spw_error(-EOPNOTSUPP,
+				 "%s: its file system refuses O_DIRECT; use one that has direct I/O (ext4, xfs)", path);
+	if (errno == EBUSY)
+		return spw_error(-EBUSY, "%s is mounted or held by another program (see lsblk, fuser)", path);
+	return spw_error_errno(-errno, "%s cannot be opened", path);
+}
+
+static void file_close(struct spw_device *device)
+{
+	if (device->fd < 0)
+		return;
+	/* A forked child, or a ring that the kernel has not taken down yet, may hold the description, and the locks with it. */
+	(void)spw_device_unlock(device, 0, 0);
+	(void)close(device->fd);
+}
+
+/* Return: 1 go on; 0 and errno EINTR: again; a negative errno, in words. */
+static int judge(const struct spw_device *device, const char *what, ssize_t n, size_t len, uint64_t offset_bytes)
+{
+	if (n > 0)
+		return 1;
+	if (n < 0 && errno == EINTR)
+		return 0;
+	return spw_device_failed(device, what, len, offset_bytes,
+				 n < 0 ? -errno : spw_device_no_progress_error(device));
+}
+
+static int file_read(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = pread(device->fd, (char *)buf + done, len - done, (off_t)(offset_bytes + done));
+		int ret = judge(device, "read", n, len - done, offset_bytes + done);
+
+		if (ret < 0)
+			return ret;
+		done += ret > 0 ? (size_t)n : 0;
+	}
+	return 0;
+}
+
+static int file_write(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = pwrite(device->fd, (const char *)buf + done, len - done, (off_t)(offset_bytes + done));
+		int ret = judge(device, "write", n, len - done, offset_bytes + done);
+
+		if (ret < 0)
+			return ret;
+		done += ret > 0 ? (size_t)n : 0;
+	}
+	return 0;
+}
+
+static int file_sync(const struct spw_device *device)
+{
+	while (fdatasync(device->fd))
+		if (errno != EINTR)
+			return spw_error_errno(spw_device_translate_error(device, -errno), "%s: flush failed",
+					       device->path);
+	return 0;
+}
+
+static int file_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint64_t range[2] = {offset_bytes, len_bytes};
+	int ret;
+
+	do {
+		if (device->geometry.kind == SPW_DEVICE_FILE)
+			ret = fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset_bytes,
+					(off_t)len_bytes);
+		else
+			ret = ioctl(device->fd, BLKDISCARD, range);
+	} while (ret && errno == EINTR);
+	return ret ? spw_device_failed(device, "discard", len_bytes, offset_bytes, -errno) : 0;
+}
+
+/* ---- Locks, of the open file description ---- */
+
+static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = type,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+
+	if (fcntl(device->fd, F_OFD_SETLK, &lock) == 0)
+		return 0;
+	if (errno == EAGAIN || errno == EACCES)
+		return spw_error(-EBUSY, "%s: bytes %llu to %llu are locked by another process or another opener",
+				 device->path, (unsigned long long)offset_bytes,
+				 (unsigned long long)(offset_bytes + len_bytes));
+	return spw_error_errno(-errno, "%s cannot be %slocked", device->path, type == F_UNLCK ? "un" : "");
+}
+
+static int file_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	return set_lock(device, F_WRLCK, offset_bytes, len_bytes);
+}
+
+int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	return set_lock(device, F_RDLCK, offset_bytes, len_bytes);
+}
+
+static int file_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	return set_lock(device, F_UNLCK, offset_bytes, len_bytes);
+}
+
+int spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+
+	if (fcntl(device->fd, F_OFD_GETLK, &lock))
+		return spw_error_errno(-errno, "%s: cannot be asked for locks", device->path);
+	return lock.l_type != F_UNLCK;
+}
+
+static const struct spw_device_ops file_ops = {
+	.read = file_read,
+	.write = file_write,
+	.sync = file_sync,
+	.discard = file_discard,
+	.lock = file_lock,
+	.unlock = file_unlock,
+	.close = file_close,
+};
+
+int spw_file_open(struct spw_device *device, const char *node, bool exclusive)
+{
+	int ret;
+
+	device->ops = &file_ops;
+	ret = open_fd(device, node, exclusive);
+	return ret ? ret : spw_geometry_read(device->fd, device->path, &device->geometry);
+}

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/nvme/backend.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the character nodes of namespaces
+ *
+ * What the block layer does for a transfer is done here or above: no command is longer than the controller and the kernel take, a
+ * failure that the drive does not call final is tried again as often as the kernel would, and a status becomes the errno that the
+ * block layer gives. There is no way to stop a command that the drive has: it ends by itself, or with the controller's time limit.
+ * While the kernel resets a controller it keeps what comes by the block node, and refuses what comes by the other: then a part goes
+ * by the block node, too.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/arena.h"
+#include "engine/geometry.h"
+#include "engine/nvme/admin.h"
+#include "engine/nvme/entry.h"
+#include "engine/nvme/node.h"
+#include "engine/nvme/probe.h"
+#include "engine/uring.h"
+#include "util/util.h"
+
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
+#define RETRIES_MAX 5
+
+/* What a kernel gives that does not say: PRP lists of one page, less one. */
+#define SEGMENTS_ASSUMED 127u
+
+struct nvme_device {
+	struct spw_nvme_namespace ns;
+	int32_t placement; /* identifier for writes, or SPW_NVME_PLACEMENT_NONE */
+	uint32_t command_bytes_max;
+	uint32_t segments_max;
+	bool read_only;
+	bool reset_logged;
+};
+
+struct nvme {
+	struct spw_uring uring; /* first: see engine/uring.h */
+	bool fixed;             /* registered memory is used, until the kernel refuses it */
+	int fds[SPW_QUEUE_DEVICES_MAX];
+	struct nvme_device devices[SPW_QUEUE_DEVICES_MAX];
+	struct spw_nvme_range *ranges; /* of deallocations in flight, one per slot */
+};
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+
+static int check_namespace(const struct spw_device *device, const struct spw_nvme_namespace *ns)
+{
+	const struct spw_geometry *g = &device->geometry;
+
+	if (ns->metadata_bytes > 0)
+		return spw_error(-EOPNOTSUPP, "nvme refused: %s is formatted with %u bytes of metadata per block",
+				 device->path, ns->metadata_bytes);
+	if (1u << ns->block_shift != g->logical_block_bytes || ns->blocks << ns->block_shift != g->size_bytes)
+		return spw_error(
+			-ESTALE,
+			"nvme refused: %s has %llu blocks of %u bytes, which is not the size of its block node",
+			device->path, (unsigned long long)ns->blocks, 1u << ns->block_shift);
+	return 0;
+}
+
+static int choose_placement(struct spw_queue *q, const struct spw_device *device, int fd, struct nvme_device *d)
+{
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
+	int count;
+
+	d->placement = SPW_NVME_PLACEMENT_NONE;
+	if (q->placement == 0)
+		return 0;
+	count = spw_nvme_ask_placements(spw_nvme_system_ioctl, fd, device->path, d->ns.id, ids);
+	if (count < 0)
+		return count;
+	if (count == 0) {
+		spw_log(&q->log, SPW_LOG_WARNING, "%s has no placement handles (FDP); writes go without", device->path);
+		return 0;
+	}
+	d->placement = ids[(q->placement - 1) % (unsigned)count];
+	return 0;
+}
+
+static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
+{
+	const struct spw_device *device = q->devices[index].device;
+	struct nvme_device *d = &n->devices[index];
+	uint64_t bytes_max;
+	int ret = spw_nvme_open_char(device);
+
+	if (ret < 0)
+		return ret;
+	n->fds[index] = ret;
+	ret = spw_nvme_ask_namespace(spw_nvme_system_ioctl, n->fds[index], device->path, &d->ns);
+	if (ret == 0)
+		ret = check_namespace(device, &d->ns);
+	if (ret == 0)
+		ret = choose_placement(q, device, n->fds[index], d);
+	if (ret)
+		return ret;
+	d->read_only = device->read_only;
+	bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << d->ns.block_shift;
+	d->command_bytes_max = spw_geometry_passthrough_bytes(device->fd);
+	if (d->command_bytes_max > bytes_max)
+		d->command_bytes_max = (uint32_t)bytes_max;
+	d->segments_max = device->geometry.segments_max ? device->geometry.segments_max : SEGMENTS_ASSUMED;
+	return 0;
+}
+
+/* What all devices of the queue can do. */
+static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abilities *all)
+{
+	struct spw_nvme_probed probed[SPW_QUEUE_DEVICES_MAX];
+
+	for (unsigned i = 0; i < q->device_count; i++) {
+		const struct nvme_device *d = &n->devices[i];
+		int ret = open_device(q, n, i);
+
+		if (ret)
+			return ret;
+		probed[i] = (struct spw_nvme_probed){
+			.fd = n->fds[i],
+			.path = q->devices[i].device->path,
+			.ns = &d->ns,
+			.segments_max = d->segments_max,
+		};
+	}
+	return spw_nvme_probe(probed, q->device_count, q->wait_mode == SPW_WAIT_POLL, all);
+}
+
+/*
+ * How many pieces of memory to register. Linux 6.1 takes registered memory only if no more pages lie behind a command's first byte in
+ * its piece than a command may have, and makes a list of all of them: in such small pieces a command of any length costs more than one
+ * that pins its own pages. Where it is so, nothing is registered.
+ */
+static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all)
+{
+	if (all->fixed)
+		return INT16_MAX;
+	if (q->arena_len_bytes > 0)
+		spw_log(&q->log, SPW_LOG_INFO,
+			"nvme: the kernel takes no large pieces of registered memory for passthrough; each command "
+			"pins its own pages");
+	return 0;
+}
+
+static int nvme_prepare(struct spw_queue *q, struct spw_io *io);
+static void take_completions(struct spw_queue *q, struct spw_uring *u);
+
+static int set_up(struct spw_queue *q, struct nvme *n)
+{
+	struct spw_nvme_abilities all;
+	int ret = open_devices(q, n, &all);
+
+	if (ret)
+		return ret;
+	if (q->wait_mode == SPW_WAIT_POLL && !all.polled) {
+		spw_log(&q->log, SPW_LOG_WARNING, "nvme: the kernel does not poll passthrough; using interrupts");
+		q->wait_mode = SPW_WAIT_INTERRUPT;
+	}
+	n->uring.extra_flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32;
+	n->uring.take = take_completions;
+	ret = spw_uring_set_up(q, &n->uring, n->fds, choose_pieces(q, &all));
+	if (ret)
+		return ret;
+	n->fixed = q->pieces > 0;
+	q->prepare = nvme_prepare;
+	return 0;
+}
+
+static void free_state(struct spw_queue *q, struct nvme *n)
+{
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (n->fds[i] >= 0)
+			(void)close(n->fds[i]);
+	free(n->ranges);
+	free(n);
+}
+
+static int nvme_open(struct spw_queue *q)
+{
+	struct nvme *n = calloc(1, sizeof(*n));
+	int ret = -ENOMEM;
+
+	if (!n)
+		return spw_error(-ENOMEM, "nvme: no memory");
+	SPW_ASSERT(q->depth > 0 && q->device_count > 0);
+	for (unsigned i = 0; i < q->device_count; i++)
+		n->fds[i] = -1;
+	n->ranges = calloc((size_t)q->depth * q->device_count, sizeof(*n->ranges));
+	if (n->ranges)
+		ret = set_up(q, n);
+	else
+		(void)spw_error(ret, "nvme: no memory");
+	if (ret)
+		free_state(q, n);
+	else
+		q->state = n;
+	return ret;
+}
+
+static void nvme_close(struct spw_queue *q)
+{
+	struct nvme *n = q->state;
+
+	spw_uring_tear_down(q, &n->uring);
+	free_state(q, n);
+	q->state = NULL;
+}
+
+static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
+{
+	const struct nvme *n = q->state;
+	const struct nvme_device *d = &n->devices[dev - q->devices];
+
+	dev->part_bytes_max = d->command_bytes_max;
+	dev->segments_max = d->segments_max;
+	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
+	/* Nobody splits what has too many segments: transparent huge pages may be missing, and registered pages may count one by one. */
+	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
+		q->arena_page_bytes = q->page_bytes;
+}
+
+/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+
+static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d, struct spw_part *part,
+			  struct io_uring_sqe *sqe, struct nvme_uring_cmd *cmd)
+{
+	const struct nvme *n = q->state;
+
+	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes, part->len_bytes, d->placement);
+	if (part->iov_count) {
+		sqe->cmd_op = NVME_URING_CMD_IO_VEC;
+		cmd->addr = (uintptr_t)part->iov;
+		cmd->data_len = part->iov_count;
+		return;
+	}
+	cmd->addr = (uintptr_t)part->buf;
+	cmd->data_len = part->len_bytes;
+	if (part->piece >= 0 && likely(n->fixed))
+		spw_nvme_entry_use_registered(sqe, (uint16_t)part->piece);
+	else
+		part->piece = -1;
+}
+
+/*
+ * A polled ring gets no command without memory. The kernel cannot poll for it and has it end by an interrupt; and where it keeps what
+ * it would poll, Linux 6.1 then keeps something else, follows it and dies.
+ */
+static int flush_now(struct spw_queue *q, struct spw_part *part)
+{
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	spw_part_completed(q, part, spw_device_sync(q->devices[part->device].device));
+	return 0;
+}
+
+static int nvme_issue(struct spw_queue *q, struct spw_part *part)
+{
+	struct nvme *n = q->state;
+	const struct nvme_device *d = &n->devices[part->device];
+	struct nvme_uring_cmd *cmd;
+	struct io_uring_sqe *sqe;
+
+	if (q->polls && part->op == SPW_FLUSH)
+		return flush_now(q, part);
+	/* The kernel does not look at how the node was opened. */
+	if (unlikely(d->read_only) && part->op != SPW_READ && part->op != SPW_FLUSH) {
+		spw_part_completed(q, part, -EBADF);
+		return 0;
+	}
+	sqe = io_uring_get_sqe(&n->uring.ring);
+	if (!sqe)
+		return -EAGAIN;
+	cmd = spw_nvme_entry(sqe, part->device, NVME_URING_CMD_IO, (uintptr_t)part);
+	sqe->flags = IOSQE_FIXED_FILE;
+	if (likely(part->op <= SPW_WRITE))
+		fill_transfer(q, d, part, sqe, cmd);
+	else if (part->op == SPW_FLUSH)
+		spw_nvme_encode_flush(cmd, &d->ns);
+	else
+		spw_nvme_encode_deallocate(cmd, &d->ns, part->offset_bytes, part->len_bytes,
+					   &n->ranges[part - q->parts]);
+	return 0;
+}
+
+/* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
+static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
+{
+	struct nvme *n = q->state;
+	struct spw_queue_device *dev;
+	uint64_t piece;
+	struct spw_part *part = spw_whole_slot(q, io, q->piece_shift, &dev, &piece);
+	bool is_registered = part != NULL;
+	const struct nvme_device *d;
+	struct nvme_uring_cmd *cmd;
+	struct io_uring_sqe *sqe;
+
+	if (!part)
+		part = spw_whole_unregistered_slot(q, io, &dev);
+	if (unlikely(!part))
+		return spw_queue_prepare_any(q, io);
+	d = &n->devices[io->device];
+	sqe = unlikely(d->read_only) ? NULL : io_uring_get_sqe(&n->uring.ring);
+	if (unlikely(!sqe))
+		return spw_queue_prepare_any(q, io);
+	cmd = spw_nvme_entry(sqe, (int)io->device, NVME_URING_CMD_IO, (uintptr_t)part);
+	sqe->flags = IOSQE_FIXED_FILE;
+	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes, d->placement);
+	cmd->addr = (uintptr_t)io->buf;
+	cmd->data_len = io->len_bytes;
+	if (likely(is_registered)) {
+		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
+		spw_whole_issued(q, dev, part, io);
+	} else {
+		spw_whole_unregistered_issued(q, dev, part, io);
+	}
+	return 0;
+}
+
+static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
+{
+	struct nvme *n = q->state;
+	struct io_uring_sq *sq = &n->uring.ring.sq;
+
+	/* The kernel cannot take a command back from a drive: it ends by itself. What was not published yet it never sees. */
+	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
+		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << 1];
+
+		if (sqe->user_data != (uintptr_t)part)
+			continue;
+		memset(sqe, 0, sizeof(*sqe));
+		sqe->opcode = IORING_OP_NOP;
+		sqe->fd = -1;
+		sqe->user_data = SPW_URING_TAG_CANCEL;
+		spw_part_completed(q, part, -ECANCELED);
+		return;
+	}
+}
+
+/* ---- While a controller is reset --------------------------------------------------------------------------------------------- */
+
+/*
+ * The kernel has taken the command back, or does not take it: not the drive's fault, nor the command's. -EFAULT: where a command has
+ * to wait to be issued, Linux 6.1 loses its memory; memory that is bad is so by the block node, too.
+ */
+static bool is_reset(int res)
+{
+	uint32_t code = (uint32_t)res & SPW_NVME_STATUS_CODE;
+
+	if (res < 0)
+		return res == -EINTR || res == -EFAULT;
+	return !((uint32_t)res & SPW_NVME_STATUS_DNR) &&
+	       (code == SPW_NVME_HOST_PATHING_ERROR || code == SPW_NVME_ABORTED_BY_HOST);
+}
+
+static int transfer_by_block_node(const struct spw_device *device, const struct spw_part *part)
+{
+	const struct iovec one = {.iov_base = part->buf, .iov_len = part->len_bytes};
+	const struct iovec *iov = part->iov_count > 0 ? part->iov : &one;
+	uint64_t offset_bytes = part->offset_bytes;
+	uint32_t count = part->iov_count > 0 ? part->iov_count : 1;
+	int ret = 0;
+
+	for (uint32_t i = 0; i < count && ret == 0; offset_bytes += iov[i++].iov_len)
+		ret = part->op == SPW_READ ? spw_device_pread(device, iov[i].iov_base, iov[i].iov_len, offset_bytes)
+					   : spw_device_pwrite(device, iov[i].iov_base, iov[i].iov_len, offset_bytes);
+	return ret;
+}
+
+/* It waits there until the controller is back, or is given up. */
+static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, struct spw_part *part)
+{
+	const struct spw_device *device = q->devices[part->device].device;
+	int ret;
+
+	if (!d->reset_logged)
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s: the kernel takes no commands past the block layer (is the controller being reset?); the "
+			"block node is used instead",
+			device->path);
+	d->reset_logged = true;
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	if (part->op == SPW_FLUSH)
+		ret = spw_device_sync(device);
+	else if (part->op == SPW_DISCARD)
+		ret = spw_device_discard(device, part->offset_bytes, part->len_bytes);
+	else
+		ret = transfer_by_block_node(device, part);
+	return ret ? ret : (int64_t)part->len_bytes;
+}
+
+/* ---- Completions ------------------------------------------------------------------------------------------------------------ */
+
+/* @res: a negative errno of the kernel, or the drive's status. Return: what becomes of the part. */
+__attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct nvme *n, struct spw_part *part,
+						     int res)
+{
+	uint32_t status = (uint32_t)res;
+
+	if (res == -EINVAL && part->piece >= 0) {
+		if (n->fixed)
+			spw_log(&q->log, SPW_LOG_WARNING,
+				"nvme: the kernel refuses registered memory; from now on each command pins its own");
+		n->fixed = false;
+		q->registered_bytes = 0;
+		return -EAGAIN;
+	}
+	if (is_reset(res) && part->io->engine_state != IO_CANCELLED)
+		return part->retries < RETRIES_MAX ? -EAGAIN : go_by_block_node(q, &n->devices[part->device], part);
+	if (res < 0)
+		return res;
+	if (spw_nvme_errno(status) == 0)
+		return part->len_bytes;
+	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < RETRIES_MAX)
+		return -EAGAIN;
+	q->drive_status = status & SPW_NVME_STATUS_CODE;
+	return spw_nvme_errno(status);
+}
+
+/* Of what did not end whole, or was not issued so. */
+static void complete(struct spw_queue *q, struct nvme *n, struct spw_part *part, int res)
+{
+	if (spw_io_is_whole(part->io))
+		spw_part_unfold(q, part);
+	spw_part_completed(q, part, likely(res == 0) ? part->len_bytes : judge(q, n, part, res));
+	q->drive_status = 0;
+}
+
+static void take_completions(struct spw_queue *q, struct spw_uring *u)
+{
+	struct nvme *n = q->state;
+	struct io_uring_cq *cq = &u->ring.cq;
+	unsigned mask = *cq->kring_mask;
+	unsigned tail = io_uring_smp_load_acquire(cq->ktail);
+	unsigned head = *cq->khead;
+
+	while (head != tail) {
+		/* Completions of 32 bytes. */
+		const struct io_uring_cqe *cqe = &cq->cqes[(head & mask) << 1];
+		uint64_t tag = cqe->user_data;
+		int res = cqe->res;
+
+		head++;
+		if (likely(tag > SPW_URING_TAG_CANCEL)) {
+			struct spw_part *part = (struct spw_part *)(uintptr_t)tag;
+
+			if (unlikely(res != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+				complete(q, n, part, res);
+		} else if (tag == SPW_URING_TAG_WAKE) {
+			spw_uring_wake_completed(u);
+		}
+	}
+	/* The entries are read before the kernel may write over them. */
+	io_uring_smp_store_release(cq->khead, head);
+}
+
+const struct spw_backend_ops spw_backend_nvme = {
+	.name = "nvme",
+	.backend = SPW_BACKEND_NVME,
+	.discards = true,
+	.open = nvme_open,
+	.close = nvme_close,
+	.limits = nvme_limits,
+	.issue = nvme_issue,
+	.submit = spw_uring_submit,
+	.wait = spw_uring_wait,
+	.cancel = nvme_cancel,
+	.status_text = spw_nvme_status_text,
+};

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/nvme/command.h - NVMe commands and answers as bytes: encode and decode, no I/O
+ *
+ * Names and numbers are those of the NVM Express Base and NVM Command Set specifications. Fields of an answer are little-endian and
+ * come from a drive: nothing of them is trusted beyond its range.
+ */
+#ifndef SPW_ENGINE_NVME_COMMAND_H
+#define SPW_ENGINE_NVME_COMMAND_H
+
+#include <linux/nvme_ioctl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/nvme.h>
+
+/* What older kernel headers do not have. */
+#ifndef NVME_URING_CMD_IO
+struct nvme_uring_cmd {
+	uint8_t opcode, flags;
+	uint16_t rsvd1;
+	uint32_t nsid, cdw2, cdw3;
+	uint64_t metadata, addr;
+	uint32_t metadata_len, data_len;
+	uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, timeout_ms, rsvd2;
+};
+#define NVME_URING_CMD_IO     _IOWR('N', 0x80, struct nvme_uring_cmd)
+#define NVME_URING_CMD_IO_VEC _IOWR('N', 0x81, struct nvme_uring_cmd)
+#endif
+
+_Static_assert(sizeof(struct nvme_uring_cmd) == 72,
+	       "a passthrough command fills the rest of a large entry but 8 bytes");
+
+enum spw_nvme_opcode {
+	SPW_NVME_FLUSH = 0x00,
+	SPW_NVME_WRITE = 0x01,
+	SPW_NVME_READ = 0x02,
+	SPW_NVME_DATASET_MANAGEMENT = 0x09,
+	SPW_NVME_IO_MANAGEMENT_RECEIVE = 0x12,
+};
+
+enum spw_nvme_admin_opcode {
+	SPW_NVME_GET_LOG_PAGE = 0x02,
+	SPW_NVME_IDENTIFY = 0x06,
+};
+
+/* CNS of Identify. */
+#define SPW_NVME_IDENTIFY_NAMESPACE  0x00u
+#define SPW_NVME_IDENTIFY_CONTROLLER 0x01u
+#define SPW_NVME_IDENTIFY_BYTES      4096u
+
+#define SPW_NVME_LOG_HEALTH   0x02u
+#define SPW_NVME_HEALTH_BYTES 512u
+
+/* A command names up to this many blocks: NLB is 16 bits and counts from 0. */
+#define SPW_NVME_BLOCKS_MAX 65536u
+
+/* MDTS counts in pages of CAP.MPSMIN, which user space cannot read; every drive known has 4 KiB. */
+#define SPW_NVME_PAGE_BYTES 4096u
+
+/* No data placement directive. */
+#define SPW_NVME_PLACEMENT_NONE (-1)
+
+/* ---- Commands of the I/O queues ---- */
+
+struct spw_nvme_namespace {
+	uint32_t id;
+	uint32_t block_shift; /* of a logical block */
+	uint32_t metadata_bytes;
+	uint64_t blocks;
+};
+
+/*
+ * Read or Write of whole blocks. @placement: the placement identifier that a Write carries (FDP), or SPW_NVME_PLACEMENT_NONE. The
+ * caller sets addr and data_len.
+ */
+static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
+					    bool is_read, uint64_t offset_bytes, uint32_t len_bytes, int32_t placement)
+{
+	uint64_t first = offset_bytes >> ns->block_shift;
+
+	*cmd = (struct nvme_uring_cmd){
+		.opcode = is_read ? SPW_NVME_READ : SPW_NVME_WRITE,
+		.nsid = ns->id,
+		.cdw10 = (uint32_t)first,
+		.cdw11 = (uint32_t)(first >> 32),
+		.cdw12 = (len_bytes >> ns->block_shift) - 1,
+	};
+	if (__builtin_expect(placement >= 0 && !is_read, 0)) {
+		cmd->cdw12 |= 2u << 20; /* DTYPE: data placement */
+		cmd->cdw13 = (uint32_t)placement << 16;
+	}
+}
+
+void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns);
+
+/* One range of Dataset Management. */
+struct spw_nvme_range {
+	uint32_t attributes;
+	uint32_t blocks;
+	uint64_t first_block;
+};
+
+_Static_assert(sizeof(struct spw_nvme_range) == 16, "as in the specification");
+
+/* Deallocate one range, which must stay valid until the command has ended. @len_bytes: below 2^32 blocks. */
+void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns, uint64_t offset_bytes,
+				uint64_t len_bytes, struct spw_nvme_range *range);
+
+/* ---- Status ---- */
+
+/* A completion's status field without the phase: DNR (do not retry), M, CRD; status code type (3 bits) and status code (8). */
+#define SPW_NVME_STATUS_DNR  0x4000u
+#define SPW_NVME_STATUS_CODE 0x07ffu
+
+/* What the kernel says for a command that it has not given to a drive, or has taken back. */
+#define SPW_NVME_HOST_PATHING_ERROR 0x370u
+#define SPW_NVME_ABORTED_BY_HOST    0x371u
+
+/* As the kernel's block layer would report it; its name is spw_nvme_status_text(). */
+int spw_nvme_errno(uint32_t status);
+
+/* ---- Answers ---- */
+
+void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES], struct spw_nvme_info *info);
+
+/* Return: 0; -EPROTO the drive's answer makes no sense. */
+int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES], struct spw_nvme_namespace *ns);
+
+void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
+
+/* Reclaim Unit Handle Status: header and descriptors. */
+#define SPW_NVME_PLACEMENTS_MAX   128u
+#define SPW_NVME_PLACEMENTS_BYTES (16u + SPW_NVME_PLACEMENTS_MAX * 32u)
+
+/* The placement identifiers of a namespace. Return: how many, at most SPW_NVME_PLACEMENTS_MAX. */
+unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len, uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/nvme/probe.c - what the kernel's NVMe passthrough can do with devices, found out by reading their first blocks
+ *
+ * On a ring and in memory of its own, so that neither the queue's owner nor the arena's content matters. That a drive fails the read
+ * says nothing against the way there. All devices are tried on one ring, whose memory is registered once and goes with the ring: to
+ * make a ring, and to take registered memory back, keeps the kernel waiting for all its processors, tens of milliseconds each time.
+ */
+#include "engine/nvme/probe.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/nvme/entry.h"
+#include "util/util.h"
+
+struct probe {
+	struct io_uring ring;
+	char *memory;
+	size_t bytes;                         /* to register; 0: not tried */
+	const struct spw_nvme_probed *failed; /* the device that passthrough does not work with */
+};
+
+/* Return: 0 the command got to the drive and back; a negative errno of the kernel. */
+static int read_block(struct probe *p, const struct spw_nvme_probed *device, bool registered)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&p->ring);
+	struct nvme_uring_cmd *cmd;
+	struct io_uring_cqe *cqe;
+	int ret;
+
+	if (!sqe)
+		return -EBUSY;
+	cmd = spw_nvme_entry(sqe, device->fd, NVME_URING_CMD_IO, 1);
+	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, SPW_NVME_PLACEMENT_NONE);
+	cmd->addr = (uintptr_t)p->memory;
+	cmd->data_len = 1u << device->ns->block_shift;
+	if (registered)
+		spw_nvme_entry_use_registered(sqe, 0);
+	/* A wait that polls may end with nothing, and nothing may be left in flight on a ring that is given up. */
+	do {
+		ret = io_uring_submit_and_wait(&p->ring, 1);
+		if (ret >= 0)
+			ret = io_uring_peek_cqe(&p->ring, &cqe);
+	} while (ret == -EAGAIN || ret == -EINTR);
+	if (ret < 0)
+		return ret;
+	ret = cqe->res < 0 ? cqe->res : 0;
+	io_uring_cqe_seen(&p->ring, cqe);
+	return ret;
+}
+
+/* Whether commands to every device can use the beginning of a registered piece. */
+static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[], unsigned count)
+{
+	const struct iovec memory = {.iov_base = p->memory, .iov_len = p->bytes};
+
+	if (p->bytes == 0 || io_uring_register_buffers(&p->ring, &memory, 1))
+		return false;
+	for (unsigned i = 0; i < count; i++)
+		if (read_block(p, &devices[i], true))
+			return false;
+	return true;
+}
+
+static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], unsigned count, bool polled,
+		      struct spw_nvme_abilities *abilities)
+{
+	struct io_uring_params params = {
+		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32 | (polled ? IORING_SETUP_IOPOLL : 0),
+	};
+	int ret = io_uring_queue_init_params(4, &p->ring, &params);
+
+	p->failed = &devices[0];
+	if (ret)
+		return ret;
+	for (unsigned i = 0; i < count && ret == 0; i++) {
+		p->failed = &devices[i];
+		ret = read_block(p, &devices[i], false);
+	}
+	if (ret == 0) {
+		abilities->polled = polled;
+		abilities->fixed = registered_works(p, devices, count);
+	}
+	io_uring_queue_exit(&p->ring);
+	return ret;
+}
+
+static const char *remedy(int error)
+{
+	switch (error) {
+	case -EACCES:
+	case -EPERM: return " (needs root, or Linux 6.2; or seccomp, kernel.io_uring_disabled)";
+	case -EINVAL:
+	case -ENOSYS:
+	case -EOPNOTSUPP: return " (needs Linux 5.19)";
+	default: return "";
+	}
+}
+
+uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count)
+{
+	uint32_t most = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		most = devices[i].segments_max > most ? devices[i].segments_max : most;
+	return most < SPW_NVME_PROBE_PAGES_MAX ? most + 2 : 0;
+}
+
+int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
+		   struct spw_nvme_abilities *abilities)
+{
+	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE), bytes;
+	struct probe p = {.failed = devices};
+	int ret = -EOPNOTSUPP;
+
+	*abilities = (struct spw_nvme_abilities){0};
+	p.bytes = spw_nvme_probe_pages(devices, count) * page_bytes;
+	bytes = p.bytes > 0 ? p.bytes : page_bytes;
+	p.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p.memory == MAP_FAILED)
+		return spw_error(-ENOMEM, "nvme: no memory to try %s", devices[0].path);
+	/* Else a huge page would be one segment. */
+	(void)madvise(p.memory, bytes, MADV_NOHUGEPAGE);
+	if (want_polled)
+		ret = probe_ring(&p, devices, count, true, abilities);
+	if (!abilities->polled)
+		ret = probe_ring(&p, devices, count, false, abilities);
+	(void)munmap(p.memory, bytes);
+	return ret ? spw_error(ret, "nvme refused: passthrough to %s: %s%s", p.failed->path, spw_strerror(ret),
+			       remedy(ret))
+		   : 0;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/vfio/container.c - controllers by their IOMMU groups, and the container that has their address space
+ *
+ * A group belongs to the one process that opened it. When the last group leaves its container, the kernel forgets what
+ * was mapped, so the container is given up then and the next controller gets a new one.
+ */
+#include "engine/vfio/function.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/vfio.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+struct spw_vfio_group {
+	struct spw_vfio_group *next;
+	int fd;
+	unsigned number;
+	unsigned links; /* that are not cut */
+	struct spw_vfio_domain *container;
+};
+
+/* spw_vfio_domains_lock is held for both. */
+static struct spw_vfio_domain *current;
+static struct spw_vfio_group *groups;
+
+/* ---- The container ---------------------------------------------------------------------------------------------------------- */
+
+static int make_container(struct spw_vfio_domain *d)
+{
+	int version;
+
+	d->fd = open("/dev/vfio/vfio", O_RDWR | O_CLOEXEC);
+	if (d->fd < 0) {
+		int ret = -errno;
+
+		return spw_error_errno(ret, "/dev/vfio/vfio cannot be opened%s",
+				       ret == -ENOENT || ret == -ENODEV ? " (modprobe vfio-pci)" : "");
+	}
+	version = ioctl(d->fd, VFIO_GET_API_VERSION);
+	if (version != VFIO_API_VERSION || ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1) {
+		(void)close(d->fd);
+		return spw_error(-EOPNOTSUPP,
+				 "/dev/vfio/vfio has version %d and not the kind of IOMMU that is needed "
+				 "(modprobe vfio_iommu_type1)",
+				 version);
+	}
+	return 0;
+}
+
+static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t len, uint32_t offset)
+{
+	while (offset != 0 && offset + sizeof(struct vfio_iommu_type1_info_cap_iova_range) <= len) {
+		const struct vfio_iommu_type1_info_cap_iova_range *cap = (const void *)(info + offset);
+		uint32_t room = (uint32_t)((len - offset - sizeof(*cap)) / sizeof(cap->iova_ranges[0]));
+
+		if (cap->header.id == VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE) {
+			for (uint32_t i = 0; i < cap->nr_iovas && i < room && i < SPW_VFIO_RANGES_MAX; i++)
+				space->ranges[space->range_count++] = (struct spw_vfio_range){
+					.first = cap->iova_ranges[i].start,
+					.last = cap->iova_ranges[i].end,
+				};
+			return;
+		}
+		if (cap->header.next <= offset)
+			return;
+		offset = cap->header.next;
+	}
+}
+
+/*
+ * Which addresses the IOMMU takes, for all groups that are attached: each that comes may take some away. Without
+ * being told, those that every machine has: below the window of interrupts.
+ */
+static int ask_ranges(struct spw_vfio_domain *d)
+{
+	union {
+		struct vfio_iommu_type1_info info;
+		char bytes[4096];
+	} answer = {.info.argsz = sizeof(answer)};
+	struct spw_vfio_space told = {0};
+
+	if (ioctl(d->fd, VFIO_IOMMU_GET_INFO, &answer))
+		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
+	if (answer.info.flags & VFIO_IOMMU_INFO_CAPS && answer.info.argsz <= sizeof(answer))
+		read_ranges(&told, answer.bytes, answer.info.argsz, answer.info.cap_offset);
+	if (told.range_count == 0)
+		told.ranges[told.range_count++] = (struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
+	memcpy(d->space.ranges, told.ranges, sizeof(told.ranges));
+	d->space.range_count = told.range_count;
+	return 0;
+}
+
+static int set_iommu(const struct spw_vfio_function *f)
+{
+	if (ioctl(f->domain->fd, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) == 0)
+		return 0;
+	if (errno == EPERM)
+		return spw_vfio_unsafe_interrupts(f, "vfio_iommu_type1");
+	return spw_error_errno(-errno, "pci:%s: its IOMMU cannot be used", f->link.address);
+}
+
+/* A container without groups has forgotten all by itself. */
+static int container_map(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
+{
+	struct vfio_iommu_type1_dma_map map = {
+		.argsz = sizeof(map),
+		.flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
+		.vaddr = (uintptr_t)m->memory,
+		.iova = m->iova,
+		.size = m->len_bytes,
+	};
+
+	return d->members > 0 && ioctl(d->fd, VFIO_IOMMU_MAP_DMA, &map) ? -errno : 0;
+}
+
+static int container_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
+{
+	struct vfio_iommu_type1_dma_unmap unmap = {.argsz = sizeof(unmap), .iova = m->iova, .size = m->len_bytes};
+
+	return d->members > 0 && ioctl(d->fd, VFIO_IOMMU_UNMAP_DMA, &unmap) ? -errno : 0;
+}
+
+/* ---- Groups ----------------------------------------------------------------------------------------------------------------- */
+
+static int open_group_fd(const struct spw_vfio_function *f, int *fd)
+{
+	struct vfio_group_status status = {.argsz = sizeof(status)};
+	const char *address = f->link.address;
+	unsigned number = f->group_number;
+	char path[64];
+	int ret;
+
+	(void)snprintf(path, sizeof(path), "/dev/vfio/%u", number);
+	*fd = open(path, O_RDWR | O_CLOEXEC);
+	if (*fd < 0) {
+		ret = -errno;
+		if (ret == -EBUSY)
+			return spw_error(ret, "pci:%s is in use by another process (see fuser %s /dev/vfio/devices/*)",
+					 address, path);
+		if (ret == -ENOENT && access("/dev/vfio/noiommu-0", F_OK) == 0)
+			return spw_error(-EOPNOTSUPP, "pci:%s has no IOMMU, and is not driven without one", address);
+		return spw_error_errno(ret, "pci:%s: %s cannot be opened", address, path);
+	}
+	if (ioctl(*fd, VFIO_GROUP_GET_STATUS, &status))
+		ret = spw_error_errno(-errno, "pci:%s: %s does not tell its state", address, path);
+	else if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
+		ret = spw_error(-EBUSY,
+				"pci:%s shares its IOMMU group %u with devices that other drivers have (see "
+				"/sys/kernel/iommu_groups/%u/devices): bind all of them to vfio-pci, or put the drive "
+				"into another slot",
+				address, number, number);
+	else
+		return 0;
+	(void)close(*fd);
+	return ret;
+}
+
+static int attach_group(struct spw_vfio_group *g, struct spw_vfio_function *f)
+{
+	int ret = spw_vfio_domain_get(&spw_vfio_by_group, &current, f);
+	struct spw_vfio_domain *d = f->domain;
+
+	if (ret)
+		return ret;
+	if (ioctl(g->fd, VFIO_GROUP_SET_CONTAINER, &d->fd)) {
+		ret = spw_error_errno(-errno, "pci:%s: its IOMMU group %u cannot be used", f->link.address, g->number);
+		spw_vfio_domain_put(f);
+		return ret;
+	}
+	ret = d->members++ == 0 ? set_iommu(f) : 0;
+	if (ret == 0)
+		ret = ask_ranges(d);
+	if (ret) {
+		(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
+		d->members--;
+		spw_vfio_domain_put(f);
+		return ret;
+	}
+	g->container = d;
+	return 0;
+}
+
+static int open_group(struct spw_vfio_function *f)
+{
+	struct spw_vfio_group *g = calloc(1, sizeof(*g));
+	int ret;
+
+	if (!g)
+		return spw_error(-ENOMEM, "vfio: no memory");
+	g->number = f->group_number;
+	g->links = 1;
+	ret = open_group_fd(f, &g->fd);
+	if (ret)
+		goto fail;
+	ret = attach_group(g, f);
+	if (ret) {
+		(void)close(g->fd);
+		goto fail;
+	}
+	g->next = groups;
+	groups = g;
+	f->group = g;
+	return 0;
+fail:
+	free(g);
+	return ret;
+}
+
+/* The lock is held. */
+static int get_group(struct spw_vfio_function *f)
+{
+	for (struct spw_vfio_group *g = groups; g; g = g->next) {
+		if (g->number != f->group_number)
+			continue;
+		g->links++;
+		g->container->links++;
+		f->group = g;
+		f->domain = g->container;
+		return 0;
+	}
+	return open_group(f);
+}
+
+/* The lock is held. */
+static void put_group(struct spw_vfio_group *g)
+{
+	struct spw_vfio_domain *d = g->container;
+
+	if (--g->links > 0)
+		return;
+	for (struct spw_vfio_group **at = &groups; *at; at = &(*at)->next) {
+		if (*at != g)
+			continue;
+		*at = g->next;
+		break;
+	}
+	/*
+	 * Without its device's descriptor the group leaves the container, and with it the IOMMU lets nothing of it
+	 * through.
+	 */
+	(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
+	(void)close(g->fd);
+	free(g);
+	if (--d->members == 0 && current == d)
+		current = NULL;
+}
+
+/* ---- The way ---------------------------------------------------------------------------------------------------------------- */
+
+static int open_by_group(struct spw_vfio_function *f)
+{
+	int ret;
+
+	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	ret = get_group(f);
+	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	if (ret)
+		return ret;
+	/* The kernel resets the function, which takes long: others may open and close theirs meanwhile. */
+	f->fd = ioctl(f->group->fd, VFIO_GROUP_GET_DEVICE_FD, f->link.address);
+	return f->fd < 0 ? spw_error_errno(-errno, "pci:%s cannot be opened", f->link.address) : 0;
+}
+
+static void leave_group(struct spw_vfio_function *f)
+{
+	if (f->fd >= 0)
+		(void)close(f->fd);
+	f->fd = -1;
+	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	if (f->group)
+		put_group(f->group);
+	f->group = NULL;
+	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+}
+
+const struct spw_vfio_way spw_vfio_by_group = {
+	.name = "group",
+	.more_memory = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)",
+	.make = make_container,
+	.open = open_by_group,
+	.leave = leave_group,
+	.map = container_map,
+	.unmap = container_unmap,
+};

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/vfio/controller.h - an NVMe controller: started, asked, given queue pairs, shut down; or found dead, and
+ * stopped
+ *
+ * Threads    All functions may be called from any thread. A pair belongs to who made it; what is sent by
+ *            spw_vfio_admin() takes turns.
+ *
+ * Life       LIVE until it is closed, or until somebody finds that it does not work: a command past its deadline, a
+ *            fatal status, a completion that cannot be, registers that read as all ones, the kernel wanting it back.
+ *            That somebody stops it: the controller is disabled and then cut off from memory. Once it is STOPPED it
+ *            can write nowhere any more, and whoever has commands in flight fails them and has the memory back. It
+ *            does not come back to life; the next spw_vfio_open() starts anew.
+ */
+#ifndef SPW_ENGINE_VFIO_CONTROLLER_H
+#define SPW_ENGINE_VFIO_CONTROLLER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/vfio/queue.h"
+
+#define SPW_VFIO_PAIRS_MAX 64u
+
+/* What spw_vfio_read() and its like copy through at a time. */
+#define SPW_VFIO_COPY_BYTES (128u << 10)
+
+/* How long a command may take, unless somebody says otherwise: as long as the kernel's nvme_core.io_timeout. */
+#define SPW_VFIO_TIMEOUT_MS 30000u
+
+enum spw_vfio_state { SPW_VFIO_LIVE, SPW_VFIO_STOPPING, SPW_VFIO_STOPPED };
+
+struct spw_vfio_controller {
+	struct spw_vfio_link *link;
+	atomic_uint state;
+	int error;        /* of what was in flight when it was found dead, and why; once it is not LIVE */
+	char reason[160]; /* "pci:0000:3d:00.0: ..." */
+
+	/* CAP */
+	uint32_t entries_max;
+	uint32_t doorbell_bytes;
+	uint32_t ready_ms; /* how long it may take to start, */
+	uint32_t stop_ms;  /* and to stop before it is cut off */
+
+	/* Identify Controller */
+	uint32_t shutdown_ms; /* how long a shutdown may take; RTD3E */
+	struct spw_nvme_info identity;
+	uint64_t command_bytes_max; /* MDTS, and what one list of pages holds */
+	uint32_t namespaces;
+	bool writes_zeroes;
+	bool takes_sgl;                 /* with I/O commands; aligned to 4 bytes, as all memory here is */
+	bool tells_namespaces;          /* when they change */
+	uint64_t zeroes_bytes_max;      /* of one Write Zeroes, */
+	uint32_t deallocate_blocks_max; /* and of one Dataset Management */
+
+	atomic_uint namespace_changes; /* so often it has said that namespaces have changed */
+
+	pthread_mutex_t admin_lock; /* all below */
+	struct spw_vfio_pair admin;
+	char *admin_data; /* a page */
+	uint64_t admin_data_iova;
+	bool listens;        /* an Asynchronous Event Request is with the controller */
+	uint32_t pairs;      /* that it has, besides the admin queue's */
+	uint64_t pairs_free; /* bit i: pair i + 1 */
+	uint32_t event;      /* the last that was not logged yet, and whether there is one */
+	bool has_event;
+
+	pthread_mutex_t io_lock; /* for the transfers that wait; all below */
+	struct spw_vfio_pair io;
+	char *io_data; /* SPW_VFIO_COPY_BYTES, and the list of its pages behind it */
+};
+
+/* Start the controller behind @link, which belongs to it from now on, whatever is returned. */
+int spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller);
+
+/* All pairs but its own are gone. Tells it to shut down, and waits until it has. */
+void spw_vfio_controller_close(struct spw_vfio_controller *controller);
+
+/* What is refused from now on, as an error of its own; 0 when it is LIVE. */
+int spw_vfio_controller_error(const struct spw_vfio_controller *controller);
+
+/*
+ * Send an admin command, without its addresses, and wait. @data: at most a page, NULL for none; goes both ways.
+ * Return: 0; the drive's status, positive; a negative errno.
+ */
+int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
+		   uint32_t len_bytes, uint32_t *result);
+
+/*
+ * The same on the controller's own pair of I/O rings, at most SPW_VFIO_COPY_BYTES. @sends, @fetches: which way
+ * @data is copied.
+ */
+int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
+		     uint32_t len_bytes, bool sends, bool fetches);
+
+/*
+ * Make a pair, with @extra_bytes of memory for its owner. Return: 0; -EBUSY the controller has no more; a negative
+ * errno.
+ */
+int spw_vfio_pair_open(struct spw_vfio_controller *controller, uint32_t slots, uint64_t extra_bytes,
+		       struct spw_vfio_pair *pair);
+
+/* Nothing is in flight, or the controller is STOPPED. */
+void spw_vfio_pair_close(struct spw_vfio_controller *controller, struct spw_vfio_pair *pair);
+
+/*
+ * Look whether it lives, and stop it if not; log what it has to say. For now and then.
+ * Return: whether it is LIVE.
+ */
+bool spw_vfio_controller_check(struct spw_vfio_controller *controller, const struct spw_log *log);
+
+/* Stop it. The first to call says why: @error, and the text. On return it is STOPPED. */
+void spw_vfio_controller_stop(struct spw_vfio_controller *controller, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static inline enum spw_vfio_state spw_vfio_controller_state(const struct spw_vfio_controller *controller)
+{
+	return (enum spw_vfio_state)atomic_load_explicit(&controller->state, memory_order_acquire);
+}
+
+/* Used by all whose own timeout is not given; the tests shorten it. */
+extern uint32_t spw_vfio_timeout_ms;
+
+/* How long a queue without commands sleeps at most until it looks at its controllers; the tests change it. */
+extern uint32_t spw_vfio_idle_ms;
+
+#endif

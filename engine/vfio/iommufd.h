@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/vfio/iommufd.h - what the kernel is asked for through /dev/iommu and the node of a vfio device
+ *
+ * The kernel's interface as of Linux 6.6, which never changes: include/uapi/linux/iommufd.h, and of
+ * include/uapi/linux/vfio.h what came with device nodes. The headers of Debian 12 are older. Only what is used; every
+ * request begins with its own size, and what is reserved is 0.
+ */
+#ifndef SPW_ENGINE_VFIO_IOMMUFD_H
+#define SPW_ENGINE_VFIO_IOMMUFD_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+
+/* ---- /dev/iommu ---- */
+
+#define SPW_IOMMUFD_REQUEST(number) _IO(';', 0x80 + (number))
+
+/* A new address space, without mappings. */
+struct spw_iommufd_alloc {
+	uint32_t size_bytes;
+	uint32_t flags; /* none */
+	uint32_t ioas;  /* its number: an answer */
+};
+#define SPW_IOMMUFD_ALLOC SPW_IOMMUFD_REQUEST(1)
+static_assert(sizeof(struct spw_iommufd_alloc) == 12, "as the kernel has it");
+
+struct spw_iommufd_range {
+	uint64_t first, last; /* both inclusive */
+};
+static_assert(sizeof(struct spw_iommufd_range) == 16, "as the kernel has it");
+
+/* Which addresses all devices that are attached can have. -EMSGSIZE: there are more than there was room for. */
+struct spw_iommufd_ranges {
+	uint32_t size_bytes;
+	uint32_t ioas;
+	uint32_t count; /* room for so many; answer: so many there are */
+	uint32_t reserved;
+	uint64_t ranges;      /* address of an array of struct spw_iommufd_range */
+	uint64_t align_bytes; /* an answer; a page at most */
+};
+#define SPW_IOMMUFD_RANGES SPW_IOMMUFD_REQUEST(4)
+static_assert(sizeof(struct spw_iommufd_ranges) == 32, "as the kernel has it");
+static_assert(offsetof(struct spw_iommufd_ranges, ranges) == 16, "as the kernel has it");
+
+#define SPW_IOMMUFD_MAP_FIXED    0x1u /* at this address */
+#define SPW_IOMMUFD_MAP_WRITABLE 0x2u
+#define SPW_IOMMUFD_MAP_READABLE 0x4u
+
+struct spw_iommufd_map {
+	uint32_t size_bytes;
+	uint32_t flags;
+	uint32_t ioas;
+	uint32_t reserved;
+	uint64_t memory;
+	uint64_t len_bytes;
+	uint64_t iova;
+};
+#define SPW_IOMMUFD_MAP SPW_IOMMUFD_REQUEST(5)
+static_assert(sizeof(struct spw_iommufd_map) == 40, "as the kernel has it");
+static_assert(offsetof(struct spw_iommufd_map, memory) == 16, "as the kernel has it");
+
+struct spw_iommufd_unmap {
+	uint32_t size_bytes;
+	uint32_t ioas;
+	uint64_t iova;
+	uint64_t len_bytes;
+};
+#define SPW_IOMMUFD_UNMAP SPW_IOMMUFD_REQUEST(6)
+static_assert(sizeof(struct spw_iommufd_unmap) == 24, "as the kernel has it");
+
+/* ---- The node of a device ---- */
+
+#define SPW_VFIO_REQUEST(number) _IO(';', 100 + (number))
+
+/* It belongs to what is open as /dev/iommu, until it is closed; until then nothing can be done with it. */
+struct spw_vfio_bind {
+	uint32_t size_bytes;
+	uint32_t flags; /* none */
+	int32_t iommufd;
+	uint32_t device; /* its number there: an answer */
+};
+#define SPW_VFIO_BIND SPW_VFIO_REQUEST(18)
+static_assert(sizeof(struct spw_vfio_bind) == 16, "as the kernel has it");
+
+/* It reaches memory by an address space of what it is bound to. */
+struct spw_vfio_attach {
+	uint32_t size_bytes;
+	uint32_t flags; /* none */
+	uint32_t ioas;  /* answer: the number of the IOMMU's own table */
+};
+#define SPW_VFIO_ATTACH SPW_VFIO_REQUEST(19)
+static_assert(sizeof(struct spw_vfio_attach) == 12, "as the kernel has it");
+
+/* It reaches no memory any more. */
+struct spw_vfio_detach {
+	uint32_t size_bytes;
+	uint32_t flags; /* none */
+};
+#define SPW_VFIO_DETACH SPW_VFIO_REQUEST(20)
+static_assert(sizeof(struct spw_vfio_detach) == 8, "as the kernel has it");
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/vfio/namespace.h - what the backend sees of a namespace behind vfio */
+#ifndef SPW_ENGINE_VFIO_NAMESPACE_H
+#define SPW_ENGINE_VFIO_NAMESPACE_H
+
+#include "engine/device.h"
+#include "engine/vfio/controller.h"
+
+#define SPW_VFIO_WRITE_ZEROES 0x08
+
+/* So many blocks at a time keep a drive from being silent for long, where it takes as many. */
+#define SPW_VFIO_DEALLOCATE_BLOCKS_MAX (1u << 21)
+
+struct holding;
+
+struct spw_vfio_namespace {
+	struct spw_vfio_namespace *next; /* of the same controller */
+	struct holding *holding;
+	struct spw_vfio_controller *controller;
+	struct spw_nvme_namespace nvme;
+	uint64_t command_bytes_max; /* what one command carries, by the controller and by its count of blocks */
+	uint32_t physical_block_bytes;
+	uint8_t unique[24]; /* identifiers that no other namespace has; zeroes: it has none */
+	bool exclusive;
+	char path[SPW_VFIO_NAME_BYTES];
+};
+
+/* What is behind a device; NULL: it is not behind vfio. */
+static inline struct spw_vfio_namespace *spw_vfio_of(const struct spw_device *device)
+{
+	return device->geometry.kind == SPW_DEVICE_VFIO ? device->state : NULL;
+}
+
+/* What one Dataset Management deallocates. */
+static inline uint64_t spw_vfio_deallocate_max(const struct spw_vfio_namespace *ns)
+{
+	uint32_t blocks = ns->controller->deallocate_blocks_max;
+
+	return (uint64_t)(blocks < SPW_VFIO_DEALLOCATE_BLOCKS_MAX ? blocks : SPW_VFIO_DEALLOCATE_BLOCKS_MAX)
+	       << ns->nvme.block_shift;
+}
+
+/* Is it not what was opened any more? Asks a controller that lives. */
+bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns);
+
+/* The placement identifiers that writes may carry. Return: how many; 0: none. */
+int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
+
+#endif

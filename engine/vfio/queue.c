@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/vfio/queue.c - rings and slots of a queue pair, and what is said of completions that cannot be */
+#include "engine/vfio/queue.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "util/util.h"
+
+uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
+{
+	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
+
+	/* A ring with all entries in use looks like an empty one: more than the slots, in any case. */
+	while (entries < 2 * slots)
+		entries *= 2;
+	while (entries > entries_max && entries > 2)
+		entries /= 2;
+	return entries;
+}
+
+static uint64_t ring_bytes(uint32_t entries, size_t entry_bytes)
+{
+	return spw_round_up((uint64_t)entries * entry_bytes, SPW_NVME_PAGE_BYTES);
+}
+
+static uint64_t sq_bytes(const struct spw_vfio_pair *pair)
+{
+	return ring_bytes(pair->mask + 1, sizeof(union spw_vfio_command));
+}
+
+static uint64_t cq_bytes(const struct spw_vfio_pair *pair)
+{
+	return ring_bytes(pair->mask + 1, sizeof(struct spw_vfio_completion));
+}
+
+int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id, uint32_t slots,
+		       uint32_t entries_max, uint32_t doorbell_bytes, uint64_t extra_bytes)
+{
+	uint64_t doorbells = SPW_VFIO_DOORBELLS + 2ull * id * doorbell_bytes;
+	volatile char *registers = link->registers;
+	int ret;
+
+	*pair = (struct spw_vfio_pair){.id = id, .slot_count = slots};
+	SPW_ASSERT(slots > 0 && slots <= SPW_VFIO_SLOTS_MAX);
+	if (doorbells + doorbell_bytes + sizeof(uint32_t) > link->registers_bytes)
+		return spw_error(-EPROTO, "pci:%s: queue %u has its doorbells beyond the %llu bytes of registers",
+				 link->address, id, (unsigned long long)link->registers_bytes);
+	pair->mask = spw_vfio_pair_entries(slots, entries_max) - 1;
+	pair->head_lag_max = slots < pair->mask ? pair->mask - slots : 0;
+	pair->sq_doorbell = (volatile uint32_t *)(registers + doorbells);
+	pair->cq_doorbell = (volatile uint32_t *)(registers + doorbells + doorbell_bytes);
+	pair->slots = calloc(SPW_VFIO_SLOTS_MAX, sizeof(*pair->slots));
+	if (!pair->slots)
+		return spw_error(-ENOMEM, "pci:%s: no memory for a queue of %u commands", link->address, slots);
+	ret = spw_vfio_memory_alloc(link, sq_bytes(pair) + cq_bytes(pair) + extra_bytes, &pair->memory);
+	if (ret) {
+		spw_vfio_pair_free(pair, link);
+		return ret;
+	}
+	pair->commands = (union spw_vfio_command *)(void *)pair->memory.base;
+	pair->completions = (const struct spw_vfio_completion *)(void *)(pair->memory.base + sq_bytes(pair));
+	return 0;
+}
+
+void spw_vfio_pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link)
+{
+	spw_vfio_memory_free(link, &pair->memory);
+	free(pair->slots);
+	pair->slots = NULL;
+}
+
+uint64_t spw_vfio_pair_sq_iova(const struct spw_vfio_pair *pair)
+{
+	return pair->memory.iova;
+}
+
+uint64_t spw_vfio_pair_cq_iova(const struct spw_vfio_pair *pair)
+{
+	return pair->memory.iova + sq_bytes(pair);
+}
+
+char *spw_vfio_pair_extra(const struct spw_vfio_pair *pair)
+{
+	return pair->memory.base + sq_bytes(pair) + cq_bytes(pair);
+}
+
+void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot)
+{
+	if (!pair->slots[slot].busy)
+		return;
+	pair->slots[slot].busy = 0;
+	pair->in_flight--;
+}
+
+__attribute__((cold)) int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id)
+{
+	uint32_t slot = cid & SPW_VFIO_CID_SLOT;
+
+	if (sq_id != pair->id)
+		pair->complaint = "a completion for a command of another queue";
+	else if (cid > SPW_VFIO_CID_MASK || slot >= pair->slot_count)
+		pair->complaint = "a completion for a command that never was";
+	else if (cid == pair->slots[slot].cid)
+		pair->complaint = "a second completion for one command";
+	else
+		pair->complaint = "a completion for a command that had ended before";
+	return -1;
+}

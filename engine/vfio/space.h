@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/vfio/space.h - the addresses by which controllers reach memory: which are free, and what is mapped where */
+#ifndef SPW_ENGINE_VFIO_SPACE_H
+#define SPW_ENGINE_VFIO_SPACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SPW_VFIO_RANGES_MAX 32u
+#define SPW_VFIO_FIRST_IOVA UINT64_C(0x1000) /* 0 is not given: what was forgotten points there */
+
+struct spw_vfio_range {
+	uint64_t first, last; /* both inclusive */
+};
+
+struct spw_vfio_mapping {
+	struct spw_vfio_mapping *next; /* by iova */
+	char *memory;
+	uint64_t len_bytes;
+	uint64_t iova;
+	unsigned users;
+};
+
+struct spw_vfio_space {
+	struct spw_vfio_range ranges[SPW_VFIO_RANGES_MAX]; /* what the IOMMU takes, in order */
+	unsigned range_count;
+	struct spw_vfio_mapping *mappings;
+};
+
+/*
+ * Find room for a mapping, the lowest that there is, as far from the beginning of a large page as the memory is, so
+ * that the IOMMU can use large pages too. Address 0 is never given. Return: whether there is room.
+ */
+bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes, uint64_t *iova);
+
+/* NULL: just this memory is not mapped. */
+struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space, const void *memory,
+						uint64_t len_bytes);
+
+void spw_vfio_space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
+void spw_vfio_space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
+
+#endif

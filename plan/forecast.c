@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/forecast.c - when each tensor is out of memory, in closed form: what the planner searches with
+ *
+ * Writes and reads each run at a rate of their own, whatever the other does; the simulation says what sharing changes.
+ * One pass per question, so a forecast costs a fraction of a simulation.
+ */
+#include "plan/internal.h"
+
+#include <string.h>
+
+/* ---- Writes ---- */
+
+/* Those before it, in the order of packing, that wait for their write or are written when the next one is packed. */
+struct staged {
+	const struct plan_work *work;
+	const uint8_t *counted; /* who is written */
+	uint32_t oldest;        /* the first of those in work->by_pack */
+	double bytes;
+};
+
+static void staged_until(struct staged *staged, uint32_t end, double ns)
+{
+	const struct plan_work *work = staged->work;
+
+	for (; staged->oldest < end; staged->oldest++) {
+		uint32_t i = work->by_pack[staged->oldest];
+
+		if (!staged->counted[i])
+			continue;
+		if (work->forecast.written_ns[i] > ns)
+			return;
+		staged->bytes -= work->bytes[i];
+	}
+}
+
+/* The first event not before @ns, near the one at @event. */
+static uint32_t event_from(const struct plan_work *work, uint32_t event, double ns)
+{
+	while (event > 0 && work->events[event - 1].ns >= ns)
+		event--;
+	while (event < work->event_count && work->events[event].ns < ns)
+		event++;
+	return event;
+}
+
+/* Writes in the order of packing. @wasted: those that end too late to give memory back take their time all the same. */
+static void time_writes(struct plan_work *work, const struct plan_rates *rates, const uint8_t *spill, bool wasted)
+{
+	/* Stores of bytes may change anything, as far as the compiler knows: what is in a variable it need not load again. */
+	uint8_t *out = work->forecast.out, *written = work->forecast.written;
+	double *written_ns = work->forecast.written_ns;
+	const double *pack_ns = work->pack_ns, *wanted_ns = work->wanted_ns, *bytes = work->bytes;
+	const uint32_t *by_pack = work->by_pack;
+	struct staged staged = {.work = work, .counted = written};
+	double free_ns = 0, rate = rates->write, delay_ns = rates->write_delay_ns;
+	bool bounded = work->staging < PLAN_NEVER_NS;
+	uint32_t event = 0, count = work->count;
+
+	for (uint32_t k = 0; k < count; k++) {
+		uint32_t i = by_pack[k];
+		double begin_ns = pack_ns[i] > free_ns ? pack_ns[i] : free_ns, end_ns;
+
+		out[i] = written[i] = 0;
+		if (!spill[i] || rate <= 0 || begin_ns >= wanted_ns[i])
+			continue;
+		if (bounded)
+			staged_until(&staged, k, pack_ns[i]);
+		if (bounded && staged.bytes + bytes[i] > work->staging)
+			continue;
+		end_ns = begin_ns + bytes[i] / rate;
+		written_ns[i] = end_ns + delay_ns;
+		if (written_ns[i] < wanted_ns[i]) {
+			event = event_from(work, event, written_ns[i]);
+			work->forecast.out_ns[i] = work->events[event].ns;
+			out[i] = work->events[event].ns < wanted_ns[i];
+		}
+		written[i] = out[i] || wasted;
+		if (!written[i])
+			continue;
+		free_ns = end_ns;
+		staged.bytes += bytes[i];
+	}
+}
+
+/* ---- Reads ---- */
+
+/* Reads as late as possible, from the last use to the first; what would have to be read before it is out stays. */
+static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	double next_ns = PLAN_NEVER_NS;
+	bool dropped = false;
+
+	for (uint32_t k = work->count; k-- > 0;) {
+		uint32_t i = work->by_use[k];
+		double end_ns = work->use_ns[i] - rates->read_delay_ns - PLAN_TOLERANCE_NS, begin_ns;
+
+		if (!forecast->out[i] || !work->used[i])
+			continue;
+		if (end_ns > next_ns)
+			end_ns = next_ns;
+		begin_ns = end_ns - work->bytes[i] / rates->read;
+		if (begin_ns <= forecast->out_ns[i]) {
+			spill[i] = 0;
+			dropped = true;
+			continue;
+		}
+		forecast->read_begin_ns[i] = next_ns = begin_ns;
+	}
+	return dropped;
+}
+
+static void time_reads_on_demand(struct plan_work *work)
+{
+	for (uint32_t i = 0; i < work->count; i++)
+		work->forecast.read_begin_ns[i] = work->use_ns[i];
+}
+
+/* ---- Memory over time ---- */
+
+/* The first place from @k on, in the order of packing, of one that leaves memory. */
+static uint32_t next_out(const struct plan_work *work, uint32_t k)
+{
+	const uint8_t *out = work->forecast.out;
+
+	while (k < work->count && !out[work->by_pack[k]])
+		k++;
+	return k;
+}
+
+/* The same in the order of use, of one that is read. */
+static uint32_t next_read(const struct plan_work *work, uint32_t k)
+{
+	const uint8_t *out = work->forecast.out, *used = work->used;
+
+	while (k < work->count && !(out[work->by_use[k]] && used[work->by_use[k]]))
+		k++;
+	return k;
+}
+
+static double out_ns(const struct plan_work *work, uint32_t k)
+{
+	return k < work->count ? work->forecast.out_ns[work->by_pack[k]] : PLAN_NEVER_NS;
+}
+
+static double read_ns(const struct plan_work *work, uint32_t k)
+{
+	return k < work->count ? work->forecast.read_begin_ns[work->by_use[k]] : PLAN_NEVER_NS;
+}
+
+struct points {
+	double *ns, *bytes;
+	uint32_t count;
+};
+
+static void add_point(struct points *points, double ns, double bytes)
+{
+	points->ns[points->count] = ns;
+	points->bytes[points->count++] = bytes;
+}
+
+static double highest(const struct points *points)
+{
+	double peak = 0;
+
+	for (uint32_t k = 0; k < points->count; k++)
+		peak = points->bytes[k] > peak ? points->bytes[k] : peak;
+	return peak;
+}
+
+/* At one time: reads that begin (before what is packed only if they begin earlier), the event, what it gives back. */
+static void merge_points(struct plan_work *work, bool with_reads)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	struct points points = {.ns = forecast->point_ns, .bytes = forecast->point_bytes};
+	uint32_t out = next_out(work, 0), read = with_reads ? next_read(work, 0) : work->count;
+	double next_out_ns = out_ns(work, out), next_read_ns = read_ns(work, read), bytes = 0;
+
+	for (uint32_t k = 0; k < work->event_count; k++) {
+		const struct plan_event *event = &work->events[k];
+		double ns = event->ns;
+		uint32_t i = event->tensor;
+
+		while (next_read_ns < ns || (next_read_ns <= ns && event->kind != PLAN_PACK)) {
+			uint32_t reading = work->by_use[read];
+
+			forecast->point_in[reading] = points.count;
+			bytes += work->bytes[reading];
+			add_point(&points, next_read_ns, bytes);
+			read = next_read(work, read + 1);
+			next_read_ns = read_ns(work, read);
+		}
+		if (event->kind == PLAN_RELEASE && forecast->out[i] && !work->used[i]) {
+			forecast->point_in[i] = points.count;
+		} else if (event->kind == PLAN_PACK || event->kind == PLAN_RELEASE) {
+			bytes += event->kind == PLAN_PACK ? work->bytes[i] : -work->bytes[i];
+			add_point(&points, ns, bytes);
+		}
+		while (next_out_ns <= ns) {
+			uint32_t written = work->by_pack[out];
+
+			forecast->point_out[written] = points.count;
+			bytes -= work->bytes[written];
+			add_point(&points, ns, bytes);
+			out = next_out(work, out + 1);
+			next_out_ns = out_ns(work, out);
+		}
+	}
+	forecast->points = points.count;
+	forecast->peak = highest(&points);
+}
+
+/* ---- Forecasts ---- */
+
+void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates, enum plan_reads reads,
+				 uint8_t *spill)
+{
+	time_writes(work, rates, spill, false);
+	memcpy(spill, work->forecast.out, work->count);
+	if (reads == PLAN_READS_ON_DEMAND)
+		time_reads_on_demand(work);
+	else if (time_reads_back(work, rates, spill))
+		time_writes(work, rates, spill, false); /* earlier now: all that is left still leaves memory */
+	merge_points(work, true);
+}
+
+void spw_planner_forecast_needs(struct plan_work *work, const uint8_t *spill)
+{
+	time_writes(work, &work->alone, spill, true);
+	merge_points(work, false);
+}

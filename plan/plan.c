@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/plan.c - the planner: from a measured step and measured drives to keep or spill for each tensor
+ *
+ * The model (plan_simulate.c)
+ *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory: that is the stall.
+ *              It never waits for a write.
+ *   Memory     of a tensor is in use from its packing to its release, but for the time from the first event after the
+ *              end of its write to the beginning of its read. An event is whatever compute does with a tensor, or a
+ *              call that only gives back memory; what it changes by itself comes first.
+ *   Writes     start after packing, in that order, one tensor after the other at the drives' write bandwidth w. What is
+ *              packed while more waits to be written than may (staging_bytes) is kept.
+ *   Reads      are in the order of use, at the read bandwidth r, each as soon as the memory allows.
+ *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r: min(w, m / 2), min(r, m / 2).
+ *   Requests   of one tensor overlap, and so do those of tensors that follow each other. So latency costs no bandwidth,
+ *              but a tensor's transfer has ended only
+ *                  latency + chunk / bandwidth
+ *              after the drives have served its last byte: its last requests share the drives with the next tensor's.
+ *   Forwarding What is used, or whose turn it is to be read, while it is still in memory stays there. A write that has
+ *              not been begun is cancelled; one that has been counts as written.
+ *
+ * How deep reads run ahead (plan_simulate.c, plan_forecast.c)
+ *   N(t)  is the memory in use at compute time t if every read began only at its use: what the step needs in any case.
+ *   Tensor i may be read at time t if the memory M holds it until its use u(i), with all that is read before it:
+ *              N(s) + sum of bytes of j, j used no later than i but after s  <=  M      for all s in [t, u(i))
+ *   With C(i), the bytes of all tensors used no later than i, and V(s) = N(s) - C(those used until s), this is
+ *              max of V over [t, u(i))  +  C(i)  <=  M
+ *   and as t and u(i) only grow, all maxima together cost one pass. Memory in use now says nothing about the peak that
+ *   the forward pass of the next micro-batch still brings; V does.
+ *   If reads begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither stalls nor
+ *   goes above P, unless reads and writes share the drives. So P takes one pass backwards over the uses.
+ *
+ * How it chooses (plan_choose.c)
+ *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose read would have to
+ *              begin before its write has ended is kept. In a step of one micro-batch, whose uses are in the reverse
+ *              order of packing, that has the lowest P: who is spilled in addition writes after, and reads before, the
+ *              others. Where the simulation says otherwise, or tensors can be in each other's way, more is tried: to
+ *              keep from the beginning those that could be out of memory shortest, and to expect some of the drives'
+ *              bandwidth to be lost by sharing.
+ *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows. If that is not low
+ *              enough, the budget is P.
+ *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the order of benefit per
+ *              byte: how long they would be out of memory while more than the limit is in use. Cost is what is written,
+ *              and both grow with the size, which therefore does not matter but for what fits: a budget of few tensors
+ *              is also tried with the largest first.
+ *   The simulation decides between all that is tried; keeping all is always among it. Last, as long as a fixed amount
+ *   of work is left (it is for up to some hundred tensors), up to three tensors are moved at a time, and what is better
+ *   stays. A budget for at most a dozen tensors, among few others, is called infeasible only after all choices
+ *   have been tried.
+ *
+ * What it assumes
+ *   The next step is like the measured one. Memory is counted in bytes, as if it could be given back and used again in
+ *   any pieces. Compute is not slowed by transfers. One stream of compute. A peak within one tensor of the lowest is
+ *   good enough: which sizes fit may change with the bandwidth, and then the peak can rise by less than one tensor.
+ */
+#include <spillway/plan.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/internal.h"
+#include "util/util.h"
+
+void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
+{
+	const struct spw_plan_opts defaults = {.size = sizeof(defaults), .mode = SPW_PLAN_FASTEST};
+
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+	memcpy(opts, &size, sizeof(size));
+}
+
+/* The caller's result may be of another version. */
+static void set_result(struct spw_plan_result *result, const struct spw_plan_result *from)
+{
+	size_t size = result->size;
+
+	memcpy(result, from, size < sizeof(*from) ? size : sizeof(*from));
+	result->size = size;
+}
+
+static void fill_result(struct spw_plan_result *result, const struct plan_work *work, const struct spw_plan_step *step,
+			const struct plan_outcome *outcome, const uint8_t *spill)
+{
+	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
+	double compute_ns = (double)(step->forward_ns + step->backward_ns);
+	bool forever = outcome->forever || outcome->stall_ns >= PLAN_LONGEST_NS;
+
+	result->peak_bytes = (uint64_t)outcome->peak;
+	result->peak_keep_all_bytes = (uint64_t)work->keep_all_peak;
+	result->bytes_written = (uint64_t)outcome->written;
+	result->bytes_read = (uint64_t)outcome->read;
+	result->bytes_forwarded = (uint64_t)outcome->forwarded;
+	result->stall_ns = forever || outcome->stall_ns < PLAN_TOLERANCE_NS ? 0 : (uint64_t)outcome->stall_ns;
+	result->wall_ns = (uint64_t)(compute_ns > last_ns ? compute_ns : last_ns) + result->stall_ns;
+	if (forever)
+		result->stall_ns = result->wall_ns = SPW_PLAN_STALL_FOREVER;
+	for (uint32_t i = 0; i < work->count; i++)
+		result->tensors_spilled += spill[i];
+}
+
+static int check_arguments(const struct spw_plan_step *step, const struct spw_plan_drives *drives, const void *choices,
+			   const struct spw_plan_result *result)
+{
+	if (!step || !drives || !result || (step->count > 0 && !choices))
+		return spw_error(-EINVAL, "plan: step, drives, choices and result must be given");
+	if (result->size < sizeof(result->size))
+		return spw_error(-EINVAL, "plan: the size field of the result must be set");
+	return 0;
+}
+
+static int check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts)
+{
+	spw_plan_opts_init(opts, sizeof(*opts));
+	if (!caller)
+		return 0;
+	if (caller->size < sizeof(caller->size))
+		return spw_error(-EINVAL, "plan: options must be set up by spw_plan_opts_init()");
+	spw_opts_merge(opts, sizeof(*opts), caller, caller->size);
+	if (opts->mode > SPW_PLAN_POSITIONAL)
+		return spw_error(-EINVAL, "plan: there is no mode %u", (unsigned)opts->mode);
+	return 0;
+}
+
+int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives, const struct spw_plan_opts *caller,
+	     enum spw_plan_choice choices[], struct spw_plan_result *result)
+{
+	struct spw_plan_result filled = {0};
+	struct plan_found found = {0};
+	struct spw_plan_opts opts;
+	struct plan_work work = {0};
+	uint8_t *bytes = NULL;
+	int rc = check_arguments(step, drives, choices, result);
+
+	if (!rc)
+		rc = check_opts(caller, &opts);
+	if (!rc)
+		rc = spw_planner_work_open(&work, step, drives);
+	if (rc)
+		goto out;
+	bytes = calloc(3, (size_t)work.count + 1);
+	if (!bytes) {
+		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", work.count);
+		goto out;
+	}
+	found.spill = bytes;
+	if (opts.mode == SPW_PLAN_FASTEST)
+		spw_planner_choose_fastest(&work, step, drives, &found, bytes + work.count + 1);
+	else if (opts.mode == SPW_PLAN_BUDGET)
+		spw_planner_choose_budget(&work, (double)opts.memory_bytes, &found, bytes + work.count + 1);
+	else
+		spw_planner_choose_positional(&work, step, drives, NULL, &found, bytes + work.count + 1);
+	fill_result(&filled, &work, step, &found.outcome, found.spill);
+	filled.feasible = found.feasible;
+	filled.memory_bytes =
+		opts.mode == SPW_PLAN_BUDGET && found.feasible ? opts.memory_bytes : (uint64_t)found.memory;
+	set_result(result, &filled);
+	for (uint32_t i = 0; i < work.count; i++)
+		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+out:
+	free(bytes);
+	spw_planner_work_close(&work);
+	return rc;
+}
+
+int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives, uint64_t memory_bytes,
+		      const enum spw_plan_choice choices[], struct spw_plan_point points[], size_t points_max,
+		      struct spw_plan_result *result)
+{
+	struct plan_profile profile = {.points = points, .points_max = points_max};
+	struct spw_plan_result filled = {0};
+	struct plan_outcome outcome;
+	struct plan_work work = {0};
+	uint8_t *spill = NULL;
+	int rc = check_arguments(step, drives, choices, result);
+
+	if (!rc)
+		rc = spw_planner_work_open(&work, step, drives);
+	if (rc)
+		goto out;
+	spill = calloc(1, (size_t)work.count + 1);
+	if (!spill) {
+		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", work.count);
+		goto out;
+	}
+	for (uint32_t i = 0; i < work.count; i++)
+		spill[i] = choices[i] == SPW_PLAN_SPILL;
+	spw_planner_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL, &outcome);
+	fill_result(&filled, &work, step, &outcome, spill);
+	filled.feasible = outcome.peak <= (double)memory_bytes;
+	filled.memory_bytes = memory_bytes;
+	filled.points = (uint32_t)profile.count;
+	set_result(result, &filled);
+out:
+	free(spill);
+	spw_planner_work_close(&work);
+	return rc;
+}

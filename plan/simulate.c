@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/simulate.c - the step event by event: compute, a writer, a reader, and drives that both share
+ *
+ * The states of a tensor, and what moves it on
+ *
+ *   ABSENT -> KEPT -> GONE                                                   packed, released: marked to be kept
+ *   ABSENT -> QUEUED -> WRITING -> STORED -> READING -> RESIDENT -> GONE     marked to be spilled
+ *             QUEUED or WRITING -> RESIDENT                                  wanted while in memory: forwarded
+ *             QUEUED, WRITING or STORED -> GONE                              released without a use
+ *
+ * The memory of a tensor whose write has ended is given back by the next thing that compute does: until then it is in
+ * memory as if the write were still under way. So is that of one which is gone before its write has ended.
+ *
+ * What is packed while more waits to be written than may (staging_bytes) is kept, whatever it is marked for.
+ */
+#include "plan/internal.h"
+
+#include <string.h>
+
+#include "util/util.h"
+
+#define NOBODY UINT32_MAX
+/* Closer together is at once, in a fixed order: what is left between equal times is rounding. */
+#define TIE_NS 1e-3
+
+enum state {
+	ABSENT,
+	KEPT,
+	QUEUED,
+	WRITING,
+	STORED,
+	READING,
+	RESIDENT,
+	GONE,
+};
+
+/* A FIFO of transfers: the one that the drives serve, then those whose last requests are ending. */
+struct channel {
+	uint32_t *order; /* in the order of service */
+	double *end_ns;  /* of those that have been served */
+	uint32_t ended;  /* how many */
+	uint32_t served;
+	uint32_t begun;       /* served or one more */
+	double alone, shared; /* rates, of this direction alone and while both run */
+	double delay_ns;
+	double served_ns; /* when the one being served will have been, at this rate; PLAN_NEVER_NS if there is none, too */
+	double rate;
+	double remaining; /* bytes of it at since_ns */
+	double since_ns;
+};
+
+struct simulation {
+	struct plan_work *work;
+	const uint8_t *spill;
+	struct plan_outcome *outcome;
+	struct plan_profile *profile;
+	uint8_t *state;
+	uint8_t *in_flight; /* a write; its memory has not been given back */
+	struct channel write, read;
+	uint32_t *queue; /* to be written, in the order of packing */
+	uint32_t queue_head, queue_tail;
+	uint32_t given_back; /* of the writes that have ended */
+	bool other_rates;    /* a transfer has begun or been served */
+	double staged;       /* bytes that wait to be written or are */
+	double now_ns;
+	double behind_ns; /* wall time minus compute time */
+	uint32_t event;
+	uint32_t awaited; /* the tensor that compute waits for, or NOBODY */
+	double bytes;
+	/* reading ahead */
+	double memory;
+	uint32_t head;   /* in the order of use: who is read next */
+	double ahead;    /* bytes of all that leaves memory, of those before the head */
+	uint32_t *peaks; /* points of the forecast from now to the head's use: falling, so the first is the highest */
+	uint32_t peaks_head, peaks_tail;
+	uint32_t point_now, point_next;
+};
+
+size_t spw_planner_simulation_bytes(uint32_t count)
+{
+	size_t n = (size_t)count + 1;
+
+	return n * (2 * sizeof(uint8_t) + 3 * sizeof(uint32_t) + 2 * sizeof(double) + 4 * sizeof(uint32_t)) + 64;
+}
+
+static void set_up_channel(struct channel *channel, double alone, double mixed, double delay_ns)
+{
+	channel->alone = alone;
+	channel->shared = alone > mixed / 2 ? mixed / 2 : alone;
+	channel->delay_ns = delay_ns;
+	channel->served_ns = PLAN_NEVER_NS;
+}
+
+static void set_up(struct simulation *sim)
+{
+	const struct plan_work *work = sim->work;
+	size_t n = (size_t)work->count + 1;
+	void *at = work->simulation;
+
+	sim->write.end_ns = at;
+	sim->read.end_ns = sim->write.end_ns + n;
+	at = sim->read.end_ns + n;
+	sim->write.order = at;
+	sim->read.order = sim->write.order + n;
+	sim->queue = sim->read.order + n;
+	sim->peaks = sim->queue + n;
+	sim->state = (uint8_t *)(sim->peaks + 4 * n);
+	sim->in_flight = sim->state + n;
+	memset(sim->state, ABSENT, work->count);
+	memset(sim->in_flight, 0, work->count);
+	set_up_channel(&sim->write, work->alone.write, work->mixed, work->alone.write_delay_ns);
+	set_up_channel(&sim->read, work->alone.read, work->mixed, work->alone.read_delay_ns);
+	sim->awaited = NOBODY;
+}
+
+/* ---- The drives ---- */
+
+static bool serves(const struct channel *channel)
+{
+	return channel->begun > channel->served;
+}
+
+static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i)
+{
+	channel->order[channel->begun++] = i;
+	channel->remaining = sim->work->bytes[i];
+	channel->since_ns = sim->now_ns;
+	channel->rate = 0;
+	sim->other_rates = true;
+}
+
+static void service_ended(struct simulation *sim, struct channel *channel)
+{
+	channel->end_ns[channel->served++] = sim->now_ns + channel->delay_ns;
+	channel->served_ns = PLAN_NEVER_NS;
+	sim->other_rates = true;
+}
+
+static void set_rate(struct channel *channel, double rate, double now_ns)
+{
+	if (!serves(channel) || channel->rate == rate)
+		return;
+	channel->remaining -= channel->rate * (now_ns - channel->since_ns);
+	if (channel->remaining < 0)
+		channel->remaining = 0;
+	channel->since_ns = now_ns;
+	channel->rate = rate;
+	channel->served_ns = rate > 0 ? now_ns + channel->remaining / rate : PLAN_NEVER_NS;
+}
+
+/* Both directions at once get half of the mixed bandwidth each, and never more than alone. */
+static void share_drives(struct simulation *sim)
+{
+	bool both = serves(&sim->write) && serves(&sim->read);
+
+	set_rate(&sim->write, both ? sim->write.shared : sim->write.alone, sim->now_ns);
+	set_rate(&sim->read, both ? sim->read.shared : sim->read.alone, sim->now_ns);
+	sim->other_rates = false;
+}
+
+/* ---- Memory ---- */
+
+static void change_memory(struct simulation *sim, double bytes)
+{
+	struct plan_profile *profile = sim->profile;
+	uint64_t ns = (uint64_t)(sim->now_ns < PLAN_LONGEST_NS ? sim->now_ns : PLAN_LONGEST_NS);
+
+	sim->bytes += bytes;
+	if (sim->bytes > sim->outcome->peak)
+		sim->outcome->peak = sim->bytes;
+	if (!profile || profile->count >= profile->points_max)
+		return;
+	/* Sums beyond 2^53 are rounded, and may end below 0. */
+	profile->points[profile->count++] =
+		(struct spw_plan_point){.ns = ns, .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
+}
+
+static void forward(struct simulation *sim, uint32_t i)
+{
+	if (sim->state[i] == QUEUED)
+		sim->staged -= sim->work->bytes[i];
+	sim->state[i] = RESIDENT;
+	sim->outcome->forwarded += sim->work->bytes[i];
+}
+
+/* ---- Reading ahead ---- */
+
+/*
+ * The highest point of the forecast from now to the use of tensor i. Both ends only move on, so every point enters and
+ * leaves once.
+ */
+static double highest_until_use(struct simulation *sim, uint32_t i)
+{
+	const struct plan_forecast *forecast = &sim->work->forecast;
+	double compute_ns = sim->awaited != NOBODY ? sim->work->events[sim->event].ns : sim->now_ns - sim->behind_ns;
+	uint32_t *peaks = sim->peaks;
+
+	compute_ns += PLAN_TOLERANCE_NS;
+	while (sim->point_now + 1 < forecast->points && forecast->point_ns[sim->point_now + 1] <= compute_ns)
+		sim->point_now++;
+	for (; sim->point_next < forecast->points &&
+	       (sim->point_next <= sim->point_now || forecast->point_ns[sim->point_next] < sim->work->use_ns[i]);
+	     sim->point_next++) {
+		while (sim->peaks_tail > sim->peaks_head &&
+		       forecast->point_bytes[peaks[sim->peaks_tail - 1]] <= forecast->point_bytes[sim->point_next])
+			sim->peaks_tail--;
+		peaks[sim->peaks_tail++] = sim->point_next;
+	}
+	while (peaks[sim->peaks_head] < sim->point_now)
+		sim->peaks_head++;
+	return forecast->point_bytes[peaks[sim->peaks_head]];
+}
+
+/* What is not in memory yet must fit now, too: writes may be late, and a release that is due now to come. */
+static bool fits(struct simulation *sim, uint32_t i)
+{
+	if (sim->state[i] == STORED && sim->bytes + sim->work->bytes[i] > sim->memory)
+		return false;
+	return highest_until_use(sim, i) + (sim->ahead + sim->work->bytes[i]) <= sim->memory;
+}
+
+static void next_head(struct simulation *sim)
+{
+	const struct plan_work *work = sim->work;
+	uint32_t i = work->by_use[sim->head++];
+
+	if (work->forecast.out[i] && work->used[i])
+		sim->ahead += work->bytes[i];
+}
+
+static void begin_read(struct simulation *sim, uint32_t i)
+{
+	sim->state[i] = READING;
+	begin_service(sim, &sim->read, i);
+	sim->outcome->read += sim->work->bytes[i];
+	next_head(sim);
+	change_memory(sim, sim->work->bytes[i]);
+}
+
+/* Strictly in the order of use. What is still in memory when its turn comes, and fits, stays there. */
+static void read_ahead(struct simulation *sim)
+{
+	const struct plan_work *work = sim->work;
+
+	while (sim->head < work->count && !serves(&sim->read)) {
+		uint32_t i = work->by_use[sim->head];
+		enum state state = sim->state[i];
+
+		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT || state == GONE) {
+			next_head(sim);
+		} else if (state == STORED) {
+			if (sim->awaited != i && !fits(sim, i))
+				return;
+			begin_read(sim, i);
+		} else if (state != ABSENT && (!work->forecast.out[i] || fits(sim, i))) {
+			forward(sim, i);
+		} else {
+			return;
+		}
+	}
+}
+
+/* ---- Writing ---- */
+
+static void begin_write(struct simulation *sim)
+{
+	if (sim->work->alone.write <= 0)
+		return;
+	while (!serves(&sim->write) && sim->queue_head < sim->queue_tail) {
+		uint32_t i = sim->queue[sim->queue_head++];
+
+		if (sim->state[i] != QUEUED)
+			continue; /* forwarded or released: the write is cancelled */
+		sim->state[i] = WRITING;
+		sim->in_flight[i] = 1;
+		begin_service(sim, &sim->write, i);
+		sim->outcome->written += sim->work->bytes[i];
+	}
+}
+
+/* Nobody learns of the end of a write before compute does something. */
+static void end_writes(struct simulation *sim)
+{
+	struct channel *write = &sim->write;
+
+	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns + TIE_NS; write->ended++)
+		sim->staged -= sim->work->bytes[write->order[write->ended]];
+}
+
+/* Compute has done something, and learns of what was written until then. */
+static void give_back(struct simulation *sim)
+{
+	for (; sim->given_back < sim->write.ended; sim->given_back++) {
+		uint32_t i = sim->write.order[sim->given_back];
+
+		sim->in_flight[i] = 0;
+		if (sim->state[i] == WRITING)
+			sim->state[i] = STORED;
+		if (sim->state[i] == STORED || sim->state[i] == GONE)
+			change_memory(sim, -sim->work->bytes[i]);
+	}
+}
+
+/* ---- Compute ---- */
+
+static void pack(struct simulation *sim, uint32_t i)
+{
+	double bytes = sim->work->bytes[i];
+
+	change_memory(sim, bytes);
+	sim->state[i] = KEPT;
+	if (!sim->spill[i] || sim->staged + bytes > sim->work->staging)
+		return;
+	sim->state[i] = QUEUED;
+	sim->staged += bytes;
+	sim->queue[sim->queue_tail++] = i;
+}
+
+/* Return: whether compute goes on. */
+static bool use(struct simulation *sim, uint32_t i)
+{
+	if (sim->state[i] == STORED || sim->state[i] == READING) {
+		sim->awaited = i;
+		return false;
+	}
+	if (sim->state[i] == QUEUED || sim->state[i] == WRITING)
+		forward(sim, i);
+	return true;
+}
+
+static void release(struct simulation *sim, uint32_t i)
+{
+	enum state state = sim->state[i];
+
+	if (state == QUEUED)
+		sim->staged -= sim->work->bytes[i];
+	sim->state[i] = GONE;
+	if (state != STORED && !sim->in_flight[i])
+		change_memory(sim, -sim->work->bytes[i]);
+}
+
+static void end_reads(struct simulation *sim)
+{
+	struct channel *read = &sim->read;
+
+	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns + TIE_NS; read->ended++)
+		sim->state[read->order[read->ended]] = RESIDENT;
+}
+
+static void compute(struct simulation *sim)
+{
+	const struct plan_event *event = &sim->work->events[sim->event];
+
+	end_writes(sim);
+	end_reads(sim);
+	if (event->kind == PLAN_PACK)
+		pack(sim, event->tensor);
+	else if (event->kind == PLAN_RELEASE)
+		release(sim, event->tensor);
+	else if (event->kind == PLAN_USE && !use(sim, event->tensor))
+		return;
+	sim->event++;
+	give_back(sim);
+}
+
+/* While compute waits. */
+static void read_ended(struct simulation *sim)
+{
+	uint32_t i = sim->read.order[sim->read.ended++];
+
+	sim->state[i] = RESIDENT;
+	if (sim->awaited != i)
+		return;
+	end_writes(sim);
+	sim->awaited = NOBODY;
+	sim->behind_ns = sim->now_ns - sim->work->events[sim->event].ns;
+	sim->event++;
+	give_back(sim);
+}
+
+/* ---- Time ---- */
+
+/* When compute goes on, as far as that is known. */
+static double compute_ns(const struct simulation *sim)
+{
+	const struct channel *read = &sim->read;
+
+	if (sim->awaited == NOBODY)
+		return sim->work->events[sim->event].ns + sim->behind_ns;
+	return read->ended < read->served ? read->end_ns[read->ended] : PLAN_NEVER_NS;
+}
+
+static void move_to(struct simulation *sim, double ns)
+{
+	if (ns > sim->now_ns)
+		sim->now_ns = ns;
+}
+
+/* The next thing that happens. Return: whether there was one. */
+static bool advance(struct simulation *sim)
+{
+	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns, next_ns = compute_ns(sim);
+
+	if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS && write_ns < PLAN_NEVER_NS) {
+		move_to(sim, write_ns);
+		service_ended(sim, &sim->write);
+	} else if (read_ns <= next_ns + TIE_NS && read_ns < PLAN_NEVER_NS) {
+		move_to(sim, read_ns);
+		service_ended(sim, &sim->read);
+	} else if (next_ns >= PLAN_NEVER_NS) {
+		return false;
+	} else {
+		move_to(sim, next_ns);
+		if (sim->awaited == NOBODY)
+			compute(sim);
+		else
+			read_ended(sim);
+	}
+	return true;
+}
+
+static bool gives_up(const struct simulation *sim, const struct plan_bounds *bounds)
+{
+	return bounds && (sim->outcome->peak > bounds->peak || sim->outcome->written > bounds->written ||
+			  sim->behind_ns >= bounds->stall_ns);
+}
+
+void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
+			  struct plan_profile *profile, struct plan_outcome *outcome)
+{
+	struct simulation sim = {
+		.work = work, .spill = spill, .outcome = outcome, .profile = profile, .memory = memory};
+
+	memset(outcome, 0, sizeof(*outcome));
+	set_up(&sim);
+	spw_planner_forecast_needs(work, spill);
+	/* When compute has ended, so has the step; a write still in flight is of a tensor that nobody wants. */
+	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {
+		begin_write(&sim);
+		read_ahead(&sim);
+		if (sim.other_rates)
+			share_drives(&sim);
+		outcome->given_up = gives_up(&sim, bounds);
+	}
+	outcome->forever = sim.event < work->event_count && !outcome->given_up;
+	outcome->stall_ns = sim.behind_ns;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/work.c - the step as the planner works on it: checked, in arrays of one kind, sorted once */
+#include "plan/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+/* 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes stay within an int64_t. */
+#define NS_MAX                (UINT64_C(1) << 50)
+#define BYTES_MAX             (UINT64_C(1) << 62)
+#define BYTES_PER_SECOND_MAX  (UINT64_C(1) << 60)
+#define POINTS_MAX_PER_TENSOR 4u /* pack, out, in, release */
+#define ALIGN_BYTES           16u
+#define DIGIT_BITS            11u
+#define DIGIT_VALUES          (1u << DIGIT_BITS)
+#define INSERTION_MAX         32u /* of fewer, insertion is faster than digits */
+
+/* ---- Checks ---- */
+
+static int check_tensor(const struct spw_plan_tensor *tensor, uint32_t which)
+{
+	if (tensor->release_ns > NS_MAX || tensor->bytes > BYTES_MAX)
+		return spw_error(-EINVAL, "plan: tensor %u: its size or its times are too large", which);
+	if (tensor->pack_ns > tensor->release_ns)
+		return spw_error(-EINVAL, "plan: tensor %u: pack_ns must not be after release_ns", which);
+	if (tensor->users > 0 && (tensor->use_ns < tensor->pack_ns || tensor->use_ns > tensor->release_ns))
+		return spw_error(-EINVAL, "plan: tensor %u: use_ns must lie between pack_ns and release_ns", which);
+	return 0;
+}
+
+static int check_step(const struct spw_plan_step *step)
+{
+	uint64_t total = 0;
+
+	if (step->count > SPW_PLAN_TENSORS_MAX)
+		return spw_error(-EINVAL, "plan: %u tensors are more than %u", step->count, SPW_PLAN_TENSORS_MAX);
+	if (step->count > 0 && !step->tensors)
+		return spw_error(-EINVAL, "plan: %u tensors, but no array of them", step->count);
+	if (step->forward_ns > NS_MAX || step->backward_ns > NS_MAX)
+		return spw_error(-EINVAL, "plan: forward_ns or backward_ns is too large");
+	if (step->calls > SPW_PLAN_CALLS_MAX || (step->calls > 0 && !step->calls_ns))
+		return spw_error(-EINVAL, "plan: %u calls, but no array of them, or more than %u", step->calls,
+				 SPW_PLAN_CALLS_MAX);
+	for (uint32_t i = 0; i < step->calls; i++)
+		if (step->calls_ns[i] > NS_MAX || (i > 0 && step->calls_ns[i] < step->calls_ns[i - 1]))
+			return spw_error(-EINVAL, "plan: call %u: its time is too large, or before that of the last",
+					 i);
+	for (uint32_t i = 0; i < step->count; i++) {
+		int rc = check_tensor(&step->tensors[i], i);
+
+		if (rc)
+			return rc;
+		total += step->tensors[i].bytes;
+		if (total > BYTES_MAX)
+			return spw_error(-EINVAL, "plan: tensor %u: all sizes together are too large", i);
+	}
+	return 0;
+}
+
+static int check_drives(const struct spw_plan_drives *drives)
+{
+	if (drives->write_bytes_per_second > BYTES_PER_SECOND_MAX ||
+	    drives->read_bytes_per_second > BYTES_PER_SECOND_MAX ||
+	    drives->mixed_bytes_per_second > BYTES_PER_SECOND_MAX || drives->latency_ns > NS_MAX ||
+	    drives->chunk_bytes > BYTES_MAX)
+		return spw_error(-EINVAL,
+				 "plan: a bandwidth, the latency or the chunk size of the drives is too large");
+	return 0;
+}
+
+/* ---- Sorting ---- */
+
+struct range {
+	uint64_t low, high;
+	bool sorted;
+};
+
+static struct range range_of(const uint64_t *keys, uint32_t count)
+{
+	struct range range = {.low = keys[0], .high = keys[0], .sorted = true};
+
+	for (uint32_t i = 1; i < count; i++) {
+		range.sorted &= keys[i - 1] <= keys[i];
+		range.low = keys[i] < range.low ? keys[i] : range.low;
+		range.high = keys[i] > range.high ? keys[i] : range.high;
+	}
+	return range;
+}
+
+static void sort_by_insertion(uint64_t *keys, uint32_t *order, uint32_t count)
+{
+	for (uint32_t i = 1; i < count; i++) {
+		uint64_t key = keys[i];
+		uint32_t tensor = order[i], to = i;
+
+		for (; to > 0 && keys[to - 1] > key; to--) {
+			keys[to] = keys[to - 1];
+			order[to] = order[to - 1];
+		}
+		keys[to] = key;
+		order[to] = tensor;
+	}
+}
+
+/* By the digit of (key - @low) at @shift, to the other arrays. */
+static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t *keys_to, uint32_t *order_to,
+			  uint32_t count, uint64_t low, unsigned shift)
+{
+	uint32_t starts[DIGIT_VALUES] = {0}, next = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		starts[(keys[i] - low) >> shift & (DIGIT_VALUES - 1)]++;
+	for (unsigned value = 0; value < DIGIT_VALUES; value++) {
+		uint32_t length = starts[value];
+
+		starts[value] = next;
+		next += length;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t to = starts[(keys[i] - low) >> shift & (DIGIT_VALUES - 1)]++;
+
+		keys_to[to] = keys[i];
+		order_to[to] = order[i];
+	}
+}
+
+void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count)
+{
+	struct range range;
+	bool other = false;
+
+	if (count < 2)
+		return;
+	range = range_of(keys, count);
+	if (range.sorted)
+		return;
+	if (count <= INSERTION_MAX) {
+		sort_by_insertion(keys, order, count);
+		return;
+	}
+	for (unsigned shift = 0; shift < 64 && (range.high - range.low) >> shift > 0; shift += DIGIT_BITS) {
+		sort_by_digit(other ? keys_other : keys, other ? order_other : order, other ? keys : keys_other,
+			      other ? order : order_other, count, range.low, shift);
+		other = !other;
+	}
+	if (other) {
+		memcpy(keys, keys_other, count * sizeof(*keys));
+		memcpy(order, order_other, count * sizeof(*order));
+	}
+}
+
+/* @order: the tensors by the time at @offset of struct spw_plan_tensor; those of one time in their own order. */
+static void sort_tensors(struct plan_work *work, const struct spw_plan_step *step, size_t offset, uint32_t *order)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		memcpy(&work->keys[i], (const char *)&step->tensors[i] + offset, sizeof(work->keys[i]));
+		order[i] = i;
+	}
+	spw_planner_sort(work->keys, order, work->keys_other, work->order_other, work->count);
+}
+
+static void sort_by_gap(struct plan_work *work)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		work->by_gap[i] = i;
+		work->keys[i] = (uint64_t)(work->wanted_ns[i] - work->pack_ns[i]);
+	}
+	spw_planner_sort(work->keys, work->by_gap, work->keys_other, work->order_other, work->count);
+}
+
+/* ---- Events ---- */
+
+static void merge_events(struct plan_work *work, const struct spw_plan_step *step, const uint32_t *by_release)
+{
+	uint32_t pack = 0, use = 0, release = 0, call = 0, count = work->count;
+	const uint32_t *by_pack = work->by_pack, *by_use = work->by_use;
+	struct plan_event *event = work->events;
+
+	while (release < count) {
+		while (use < count && !work->used[by_use[use]])
+			use++;
+		double release_ns = work->release_ns[by_release[release]];
+		double use_ns = use < count ? work->use_ns[by_use[use]] : PLAN_NEVER_NS;
+		double pack_ns = pack < count ? work->pack_ns[by_pack[pack]] : PLAN_NEVER_NS;
+		double call_ns = call < step->calls ? (double)step->calls_ns[call] : PLAN_NEVER_NS;
+
+		if (call_ns < pack_ns && call_ns < use_ns && call_ns < release_ns) {
+			*event++ = (struct plan_event){call_ns, UINT32_MAX, PLAN_CALL};
+			call++;
+		} else if (pack_ns <= use_ns && pack_ns <= release_ns) {
+			*event++ = (struct plan_event){pack_ns, by_pack[pack++], PLAN_PACK};
+		} else if (use_ns <= release_ns) {
+			*event++ = (struct plan_event){use_ns, by_use[use++], PLAN_USE};
+		} else {
+			*event++ = (struct plan_event){release_ns, by_release[release++], PLAN_RELEASE};
+		}
+	}
+	work->event_count = (uint32_t)(event - work->events);
+}
+
+static double peak_of_keeping_all(const struct plan_work *work)
+{
+	double bytes = 0, peak = 0;
+
+	for (uint32_t i = 0; i < work->event_count; i++) {
+		const struct plan_event *event = &work->events[i];
+
+		if (event->kind == PLAN_PACK)
+			bytes += work->bytes[event->tensor];
+		else if (event->kind == PLAN_RELEASE)
+			bytes -= work->bytes[event->tensor];
+		if (bytes > peak)
+			peak = bytes;
+	}
+	return peak;
+}
+
+/* ---- Open and close ---- */
+
+struct piece {
+	void *pointer; /* address of the pointer to set */
+	size_t bytes;
+};
+
+static int allocate(struct plan_work *work, uint32_t calls)
+{
+	struct plan_forecast *forecast = &work->forecast;
+	size_t count = work->count + 1, points = POINTS_MAX_PER_TENSOR * count, total = 0;
+	const struct piece pieces[] = {
+		{&work->bytes, count * sizeof(double)},
+		{&work->pack_ns, count * sizeof(double)},
+		{&work->use_ns, count * sizeof(double)},
+		{&work->release_ns, count * sizeof(double)},
+		{&work->wanted_ns, count * sizeof(double)},
+		{&work->by_gap, count * sizeof(uint32_t)},
+		{&work->used, count},
+		{&work->eligible, count},
+		{&work->by_pack, count * sizeof(uint32_t)},
+		{&work->by_use, count * sizeof(uint32_t)},
+		{&work->events, (3 * count + calls) * sizeof(struct plan_event)},
+		{&work->order, count * sizeof(uint32_t)},
+		{&work->order_other, count * sizeof(uint32_t)},
+		{&work->keys, count * sizeof(uint64_t)},
+		{&work->keys_other, count * sizeof(uint64_t)},
+		{&work->tree, points * sizeof(double)},
+		{&work->tree_added, points * sizeof(double)},
+		{&work->simulation, spw_planner_simulation_bytes(work->count)},
+		{&forecast->point_ns, points * sizeof(double)},
+		{&forecast->point_bytes, points * sizeof(double)},
+		{&forecast->out, count},
+		{&forecast->written, count},
+		{&forecast->written_ns, count * sizeof(double)},
+		{&forecast->out_ns, count * sizeof(double)},
+		{&forecast->read_begin_ns, count * sizeof(double)},
+		{&forecast->point_out, count * sizeof(uint32_t)},
+		{&forecast->point_in, count * sizeof(uint32_t)},
+	};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(pieces); i++)
+		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
+	work->memory = calloc(1, total);
+	if (!work->memory)
+		return spw_error(-ENOMEM, "plan: no memory for %u tensors", work->count);
+	total = 0;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(pieces); i++) {
+		void *at = (char *)work->memory + total;
+
+		memcpy(pieces[i].pointer, &at, sizeof(at));
+		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
+	}
+	return 0;
+}
+
+static void set_drives(struct plan_work *work, const struct spw_plan_drives *drives)
+{
+	uint64_t write = drives->write_bytes_per_second, read = drives->read_bytes_per_second;
+	uint64_t mixed = drives->mixed_bytes_per_second;
+
+	if (mixed == 0)
+		mixed = write < read ? write : read;
+	work->mixed = (double)mixed / 1e9;
+	work->staging = drives->staging_bytes > 0 ? (double)drives->staging_bytes : PLAN_NEVER_NS;
+	work->alone = (struct plan_rates){.write = (double)write / 1e9, .read = (double)read / 1e9};
+	work->alone.write_delay_ns = work->alone.read_delay_ns = (double)drives->latency_ns;
+	if (write > 0)
+		work->alone.write_delay_ns += (double)drives->chunk_bytes / work->alone.write;
+	if (read > 0)
+		work->alone.read_delay_ns += (double)drives->chunk_bytes / work->alone.read;
+}
+
+static void set_tensors(struct plan_work *work, const struct spw_plan_step *step)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		const struct spw_plan_tensor *tensor = &step->tensors[i];
+
+		work->bytes[i] = (double)tensor->bytes;
+		work->pack_ns[i] = (double)tensor->pack_ns;
+		work->use_ns[i] = (double)tensor->use_ns;
+		work->release_ns[i] = (double)tensor->release_ns;
+		work->used[i] = tensor->users > 0;
+		work->wanted_ns[i] = work->used[i] ? work->use_ns[i] : work->release_ns[i];
+		work->eligible[i] = !tensor->must_keep && tensor->bytes > 0 && work->alone.write > 0 &&
+				    (tensor->users == 0 || work->alone.read > 0);
+	}
+}
+
+int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
+			  const struct spw_plan_drives *drives)
+{
+	int rc = check_step(step);
+
+	memset(work, 0, sizeof(*work));
+	if (!rc)
+		rc = check_drives(drives);
+	if (rc)
+		return rc;
+	work->count = step->count;
+	rc = allocate(work, step->calls);
+	if (rc)
+		return rc;
+	set_drives(work, drives);
+	set_tensors(work, step);
+	sort_tensors(work, step, offsetof(struct spw_plan_tensor, pack_ns), work->by_pack);
+	sort_tensors(work, step, offsetof(struct spw_plan_tensor, use_ns), work->by_use);
+	sort_tensors(work, step, offsetof(struct spw_plan_tensor, release_ns), work->order);
+	merge_events(work, step, work->order);
+	sort_by_gap(work);
+	work->keep_all_peak = peak_of_keeping_all(work);
+	return 0;
+}
+
+void spw_planner_work_close(struct plan_work *work)
+{
+	free(work->memory);
+	work->memory = NULL;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/bench/devices.c - the devices of all jobs: found once each, refused or opened before the first job begins */
+#include "tools/bench/bench.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <spillway/format.h>
+
+#include "tools/bench/devices.h"
+#include "util/util.h"
+
+/* A namespace that is driven from this process: it has no node. */
+#define VFIO_PREFIX "pci:"
+
+/* How long "pci:0000:3d:00.0/1" at the beginning of @text is: its colons separate nothing. 0: there is no such name. */
+static size_t vfio_name_len(const char *text)
+{
+	const char *at = text + strlen(VFIO_PREFIX);
+
+	if (strncmp(text, VFIO_PREFIX, strlen(VFIO_PREFIX)) != 0)
+		return 0;
+	at += strspn(at, "0123456789abcdefABCDEF:");
+	if (at[0] != '.' || !isdigit((unsigned char)at[1]))
+		return 0;
+	at += 2;
+	if (at[0] == '/')
+		at += 1 + strspn(at + 1, "0123456789");
+	return (size_t)(at - text);
+}
+
+int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX])
+{
+	char path[BENCH_FILENAME_BYTES];
+	size_t len = 0;
+	int count = 0;
+
+	for (const char *at = filename;; at++) {
+		size_t name = len == 0 ? vfio_name_len(at) : 0;
+
+		if (name > 0) {
+			memcpy(path, at, name);
+			len = name;
+			at += name;
+		}
+		if (at[0] == '\\' && at[1] == ':') {
+			path[len++] = *++at;
+			continue;
+		}
+		if (*at != ':' && *at != '\0') {
+			path[len++] = *at;
+			continue;
+		}
+		path[len] = '\0';
+		if (len > 0) {
+			if (count == BENCH_FILES_MAX)
+				return spw_error(-EINVAL, "more than %u files in one job", BENCH_FILES_MAX);
+			paths[count] = strdup(path);
+			if (!paths[count])
+				return spw_error(-ENOMEM, "out of memory");
+			count++;
+		}
+		len = 0;
+		if (*at == '\0')
+			break;
+	}
+	return count > 0 ? count : spw_error(-EINVAL, "filename '%s' names no file", filename);
+}
+
+/* Two names may mean one device; opened twice, the second would find it held by the first. */
+static bool same_device(const struct bench_device *device, const struct stat *status)
+{
+	if (S_ISBLK(status->st_mode))
+		return device->is_block && device->identity == status->st_rdev;
+	return !device->is_vfio && !device->is_block && device->file_system == status->st_dev &&
+	       device->identity == status->st_ino;
+}
+
+struct bench_device *bench_devices_find(struct bench_devices *devices, const char *path)
+{
+	bool is_vfio = strncmp(path, VFIO_PREFIX, strlen(VFIO_PREFIX)) == 0;
+	struct bench_device *device;
+	struct stat status = {0};
+
+	if (!is_vfio && stat(path, &status) != 0) {
+		(void)spw_error_errno(-errno, "%s", path);
+		return NULL;
+	}
+	for (unsigned i = 0; i < devices->count; i++)
+		if (is_vfio ? strcmp(devices->list[i]->path, path) == 0 : same_device(devices->list[i], &status))
+			return devices->list[i];
+	if (devices->count == SPW_ARRAY_LEN(devices->list)) {
+		(void)spw_error(-EINVAL, "more than %zu devices", SPW_ARRAY_LEN(devices->list));
+		return NULL;
+	}
+	device = calloc(1, sizeof(*device));
+	if (device)
+		device->path = strdup(path);
+	if (!device || !device->path) {
+		free(device);
+		(void)spw_error(-ENOMEM, "out of memory");
+		return NULL;
+	}
+	device->is_vfio = is_vfio;
+	device->is_block = S_ISBLK(status.st_mode);
+	device->file_system = status.st_dev;
+	device->identity = device->is_block ? status.st_rdev : status.st_ino;
+	devices->list[devices->count++] = device;
+	return device;
+}
+
+/*
+ * Blocks that a job writes may belong to somebody: nothing is written where anything is known to be. @claimed: by us, so that it
+ * seems to be in use.
+ */
+static int check_writable(const struct bench_device *device, bool allow_destructive, bool claimed)
+{
+	struct spw_probe_info info = {.size = sizeof(info)};
+	int result = spw_probe(device->path, &info);
+
+	if (result != 0)
+		return result;
+	if (info.error == -EBUSY && !claimed)
+		return spw_error(-EBUSY, "%s", info.reason);
+	/* Too small for a store, or in want of --force: no obstacle to measuring. */
+	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC && info.error != -EEXIST &&
+	    info.error != -ESPIPE)
+		return spw_error(info.error, "%s", info.reason);
+	if (info.error == -ESPIPE && !allow_destructive)
+		return spw_error(-ESPIPE, "%s; to measure zones of it that take any order, add --allow-destructive",
+				 info.reason);
+	/* What nobody knows may well be what was measured with before. */
+	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
+		return spw_error(-EEXIST,
+				 "%s: carries %s, which writing would destroy; if that is meant, add "
+				 "--allow-destructive",
+				 device->path, info.holds);
+	return 0;
+}
+
+/* What is written is held for as long, and looked at once more: until now it was anybody's, and may have become a store's. */
+static int open_device(struct bench_device *device, bool allow_destructive, const struct spw_log *log)
+{
+	struct spw_device_opts opts;
+	int result;
+
+	if (device->writes) {
+		result = spw_claim(device->path, log, &device->device);
+		/* Nobody else can reach what this process drives. */
+		return result != 0 || device->is_vfio ? result : check_writable(device, allow_destructive, true);
+	}
+	spw_device_opts_init(&opts, sizeof(opts));
+	opts.read_only = true;
+	opts.log = *log;
+	return spw_device_open(device->path, &opts, &device->device);
+}
+
+int bench_devices_open(struct bench_devices *devices, bool allow_destructive, const struct spw_log *log)
+{
+	int result = 0;
+
+	for (unsigned i = 0; i < devices->count && result == 0; i++)
+		if (devices->list[i]->writes && !devices->list[i]->device)
+			result = check_writable(devices->list[i], allow_destructive, false);
+	for (unsigned i = 0; i < devices->count && result == 0; i++)
+		if (!devices->list[i]->device)
+			result = open_device(devices->list[i], allow_destructive, log);
+	return result;
+}
+
+void bench_devices_close(struct bench_devices *devices)
+{
+	for (unsigned i = 0; i < devices->count; i++) {
+		if (devices->list[i]->device)
+			spw_device_close(devices->list[i]->device);
+		free(devices->list[i]->path);
+		free(devices->list[i]);
+	}
+	devices->count = 0;
+}

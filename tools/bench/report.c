@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/bench/report.c - results as text, laid out like fio's, so that it can be read beside fio's */
+#include "tools/bench/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench/latency.h"
+#include "util/util.h"
+
+/* ---- Numbers for people ----------------------------------------------------------------------------------------------------- */
+
+#define NUMBER_BYTES 32
+
+/* Four digits that matter, by powers of @base: 1600000 -> "1600k" */
+static const char *short_number(double value, double base, const char *const units[], char *text)
+{
+	unsigned unit = 0;
+
+	while (value >= 10 * base && units[unit + 1]) {
+		value /= base;
+		unit++;
+	}
+	(void)snprintf(text, NUMBER_BYTES, value < 99.95 && unit > 0 ? "%.1f%s" : "%.0f%s", value, units[unit]);
+	return text;
+}
+
+static const char *binary(double value, char *text)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", NULL};
+
+	return short_number(value, 1024, units, text);
+}
+
+static const char *decimal(double value, char *text)
+{
+	static const char *const units[] = {"B", "kB", "MB", "GB", "TB", NULL};
+
+	return short_number(value, 1000, units, text);
+}
+
+static const char *plain(double value, char *text)
+{
+	static const char *const units[] = {"", "k", "M", "G", NULL};
+
+	return short_number(value, 1000, units, text);
+}
+
+/* The unit in which a latency reads best. */
+static const char *time_unit(double ns, double *divisor)
+{
+	*divisor = ns < 10000 ? 1 : ns < 10000000 ? 1e3 : 1e6;
+	return ns < 10000 ? "nsec" : ns < 10000000 ? "usec" : "msec";
+}
+
+static double per_second(uint64_t count, uint64_t ns)
+{
+	return ns == 0 ? 0 : (double)count * 1e9 / (double)ns;
+}
+
+/* ---- One entry -------------------------------------------------------------------------------------------------------------- */
+
+static void print_summary(FILE *out, const char *name, const struct spw_summary *summary)
+{
+	double divisor, mean = spw_summary_mean(summary);
+	const char *unit = time_unit(mean, &divisor);
+	char least[NUMBER_BYTES], most[NUMBER_BYTES];
+
+	if (summary->count == 0)
+		return;
+	(void)fprintf(out, "    %4s (%s): min=%s, max=%s, avg=%.2f, stdev=%.2f\n", name, unit,
+		      plain((double)summary->min / divisor, least), plain((double)summary->max / divisor, most),
+		      mean / divisor, spw_summary_deviation(summary) / divisor);
+}
+
+static void print_percentiles(FILE *out, const struct spw_histogram *histogram)
+{
+	double divisor;
+	const char *unit = time_unit(spw_summary_mean(&histogram->summary), &divisor);
+
+	(void)fprintf(out, "    clat percentiles (%s):\n", unit);
+	for (unsigned i = 0; i < bench_percentiles_count; i++) {
+		uint64_t value = spw_histogram_percentile(histogram, bench_percentiles[i]);
+		bool line_ends = i % 4 == 3 || i + 1 == bench_percentiles_count;
+
+		(void)fprintf(out, "%s%5.2fth=[%5ju]%s", i % 4 == 0 ? "     | " : " ", bench_percentiles[i],
+			      (uintmax_t)((double)value / divisor),
+			      i + 1 == bench_percentiles_count ? "\n"
+			      : line_ends                      ? ",\n"
+							       : ",");
+	}
+}
+
+static void print_samples(FILE *out, const struct bench_direction_stats *stats)
+{
+	const struct spw_summary *bw = &stats->bandwidth_kib, *iops = &stats->iops;
+
+	if (bw->count == 0)
+		return;
+	(void)fprintf(out, "   bw (  KiB/s): min=%ju, max=%ju, avg=%.2f, stdev=%.2f, samples=%ju\n", (uintmax_t)bw->min,
+		      (uintmax_t)bw->max, spw_summary_mean(bw), spw_summary_deviation(bw), (uintmax_t)bw->count);
+	(void)fprintf(out, "   iops        : min=%ju, max=%ju, avg=%.2f, stdev=%.2f, samples=%ju\n",
+		      (uintmax_t)iops->min, (uintmax_t)iops->max, spw_summary_mean(iops), spw_summary_deviation(iops),
+		      (uintmax_t)iops->count);
+}
+
+static void print_direction(FILE *out, const char *name, const struct bench_direction_stats *stats)
+{
+	double bandwidth = per_second(stats->bytes, stats->runtime_ns);
+	char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES];
+
+	if (stats->ios == 0)
+		return;
+	(void)fprintf(out, "  %5s: IOPS=%s, BW=%s/s (%s/s)(%s/%jumsec)\n", name,
+		      plain(per_second(stats->ios, stats->runtime_ns), a), binary(bandwidth, b), decimal(bandwidth, c),
+		      binary((double)stats->bytes, d), (uintmax_t)(stats->runtime_ns / 1000000));
+	print_summary(out, "slat", &stats->submit_ns);
+	print_summary(out, "clat", &stats->complete_ns.summary);
+	print_summary(out, "lat", &stats->total_ns);
+	print_percentiles(out, &stats->complete_ns);
+	print_samples(out, stats);
+}
+
+static void print_latencies(FILE *out, const struct bench_stats *stats)
+{
+	static const char *const units[BENCH_LATENCY_UNITS] = {"nsec", "usec", "msec"};
+	struct bench_latency latency;
+
+	bench_latency_classes(stats, &latency);
+	for (unsigned unit = 0; unit < BENCH_LATENCY_UNITS; unit++) {
+		bool begun = false;
+
+		for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
+			if (latency.classes[unit][i] == 0)
+				continue;
+			if (begun)
+				(void)fprintf(out, ", ");
+			else
+				(void)fprintf(out, "  lat (%s)   : ", units[unit]);
+			begun = true;
+			(void)fprintf(out, "%ju=%.2f%%", (uintmax_t)bench_latency_limit(i),
+				      100.0 * (double)latency.classes[unit][i] / (double)latency.count);
+		}
+		if (begun)
+			(void)fputc('\n', out);
+	}
+}
+
+static void print_levels(FILE *out, const char *title, const uint64_t levels[], const char *const names[])
+{
+	uint64_t total = 0;
+
+	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
+		total += levels[i];
+	(void)fprintf(out, "  %-12s: ", title);
+	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
+		(void)fprintf(out, "%s%s=%.1f%%", i > 0 ? ", " : "", names[i],
+			      total == 0 ? 0 : 100.0 * (double)levels[i] / (double)total);
+	(void)fputc('\n', out);
+}
+
+static double percent(uint64_t part_ns, uint64_t whole_ns)
+{
+	return whole_ns == 0 ? 0 : 100.0 * (double)part_ns / (double)whole_ns;
+}
+
+static void print_entry(FILE *out, const struct bench_entry *entry)
+{
+	static const char *const depths[] = {"1", "2", "4", "8", "16", "32", ">=64"};
+	static const char *const batches[] = {"0", "4", "8", "16", "32", "64", ">=64"};
+	const struct bench_stats *stats = &entry->stats;
+
+	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d%s%s\n", entry->job->name, entry->group, entry->workers,
+		      -stats->error, stats->error != 0 ? ": " : "", stats->error_text);
+	(void)fprintf(out, "  engine     : %s\n", stats->description[0] != '\0' ? stats->description : "not started");
+	print_direction(out, "read", &stats->direction[BENCH_DIR_READ]);
+	print_direction(out, "write", &stats->direction[BENCH_DIR_WRITE]);
+	print_latencies(out, stats);
+	(void)fprintf(out, "  cpu          : usr=%.2f%%, sys=%.2f%%, ctx=%ju, majf=%ju, minf=%ju\n",
+		      percent(stats->user_ns, stats->runtime_ns), percent(stats->system_ns, stats->runtime_ns),
+		      (uintmax_t)stats->context_switches, (uintmax_t)stats->faults_major,
+		      (uintmax_t)stats->faults_minor);
+	print_levels(out, "IO depths", stats->depth_levels, depths);
+	print_levels(out, "   submit", stats->submit_levels, batches);
+	print_levels(out, "   complete", stats->complete_levels, batches);
+	(void)fprintf(out, "  issued rwts  : total=%ju,%ju,0,0, kernel requests=%ju, system calls=%ju\n",
+		      (uintmax_t)stats->direction[BENCH_DIR_READ].ios, (uintmax_t)stats->direction[BENCH_DIR_WRITE].ios,
+		      (uintmax_t)stats->queue.parts, (uintmax_t)stats->queue.system_calls);
+	if (entry->job->verify != BENCH_VERIFY_NONE)
+		(void)fprintf(out, "  verified     : %ju blocks\n", (uintmax_t)stats->blocks_verified);
+}
+
+/* ---- Groups ----------------------------------------------------------------------------------------------------------------- */
+
+struct group_total {
+	double least, most, sum;
+	uint64_t bytes, runtime_least_ms, runtime_most_ms;
+};
+
+static void print_group_direction(FILE *out, const char *name, const struct bench_entry *entries, int count,
+				  unsigned group, unsigned direction)
+{
+	struct group_total total = {0};
+	char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES], e[NUMBER_BYTES], f[NUMBER_BYTES];
+
+	for (int i = 0; i < count; i++) {
+		const struct bench_direction_stats *stats = &entries[i].stats.direction[direction];
+		double rate = per_second(stats->bytes, stats->runtime_ns);
+		uint64_t ms = stats->runtime_ns / 1000000;
+
+		if (entries[i].group != group || stats->ios == 0)
+			continue;
+		total.least = total.bytes == 0 || rate < total.least ? rate : total.least;
+		total.most = rate > total.most ? rate : total.most;
+		total.runtime_least_ms = total.bytes == 0 || ms < total.runtime_least_ms ? ms : total.runtime_least_ms;
+		total.runtime_most_ms = ms > total.runtime_most_ms ? ms : total.runtime_most_ms;
+		total.bytes += stats->bytes;
+	}
+	if (total.bytes == 0)
+		return;
+	/* As fio: all bytes of the group over the time of its longest job. */
+	total.sum =
+		total.runtime_most_ms == 0 ? total.most : (double)total.bytes * 1000 / (double)total.runtime_most_ms;
+	(void)fprintf(out, "  %5s: bw=%s/s (%s/s), %s/s-%s/s, io=%s (%s), run=%ju-%jumsec\n", name,
+		      binary(total.sum, a), decimal(total.sum, b), binary(total.least, c), binary(total.most, d),
+		      binary((double)total.bytes, e), decimal((double)total.bytes, f),
+		      (uintmax_t)total.runtime_least_ms, (uintmax_t)total.runtime_most_ms);
+}
+
+static void print_group(FILE *out, const struct bench_entry *entries, int count, unsigned group)
+{
+	(void)fprintf(out, "\nRun status group %u (all jobs):\n", group);
+	print_group_direction(out, "READ", entries, count, group, BENCH_DIR_READ);
+	print_group_direction(out, "WRITE", entries, count, group, BENCH_DIR_WRITE);
+}
+
+/* Even use of the drives is the point of a store: each drive's share, per job. */
+static void print_shares(const struct bench_run *run, FILE *out)
+{
+	char written[NUMBER_BYTES], read[NUMBER_BYTES];
+
+	for (unsigned i = 0; i < run->workers_count; i++) {
+		const struct bench_worker *worker = &run->workers[i];
+
+		if (worker->shares_count > 0)
+			(void)fprintf(out, "\nDrives of %s:\n", worker->job->name);
+		for (unsigned j = 0; j < worker->shares_count; j++)
+			(void)fprintf(out, "  %s: written=%s, read=%s, in flight at most %u of %u\n",
+				      worker->shares[j].path, binary((double)worker->shares[j].bytes_written, written),
+				      binary((double)worker->shares[j].bytes_read, read),
+				      worker->shares[j].in_flight_max, worker->shares[j].depth);
+	}
+}
+
+int bench_report_text(const struct bench_run *run, FILE *out)
+{
+	struct bench_entry *entries;
+	int count = bench_entries(run, &entries);
+
+	if (count < 0)
+		return count;
+	(void)fprintf(out, "spillway-%s\n", spw_version());
+	for (int i = 0; i < count; i++)
+		print_entry(out, &entries[i]);
+	for (int i = 0; i < count; i++)
+		if (i == 0 || entries[i].group != entries[i - 1].group)
+			print_group(out, entries, count, entries[i].group);
+	print_shares(run, out);
+	(void)fprintf(out, "\nProcess, kernel workers included: user %.3f s, system %.3f s\n",
+		      (double)run->process_user_ns / 1e9, (double)run->process_system_ns / 1e9);
+	if (run->interrupted)
+		(void)fprintf(out, "Interrupted: this is what was measured until then.\n");
+	free(entries);
+	return 0;
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/bench/verify.c - blocks that prove where, when and by whom they were written */
+#include "tools/bench/bench.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "tools/bench/crc32c.h"
+#include "util/util.h"
+
+/* "spwblock", and the same with the kind of checksum at the end. */
+#define UNIT_MAGIC UINT64_C(0x6b636f6c62777073)
+
+static uint64_t magic_of(enum bench_verify checksum)
+{
+	return UNIT_MAGIC + ((uint64_t)(checksum - BENCH_VERIFY_XXH3) << 56);
+}
+
+/* At the start of every unit. The checksum covers the rest of the unit, then the header up to itself. */
+struct unit_header {
+	uint64_t magic;
+	uint64_t offset_bytes;
+	uint64_t seed;
+	uint64_t generation;
+	uint64_t unit_bytes;
+	uint64_t checksum;
+};
+
+_Static_assert(sizeof(struct unit_header) == 48, "a header fits the smallest unit, with payload left");
+
+static uint64_t checksum(const struct bench_units *units, const char *unit)
+{
+	size_t header_bytes = offsetof(struct unit_header, checksum);
+	size_t payload_bytes = units->unit_bytes - sizeof(struct unit_header);
+	const char *payload = unit + sizeof(struct unit_header);
+
+	if (units->checksum == BENCH_VERIFY_CRC32C)
+		return bench_crc32c(bench_crc32c(0, payload, payload_bytes), unit, header_bytes);
+	return XXH3_64bits_withSeed(unit, header_bytes, XXH3_64bits(payload, payload_bytes));
+}
+
+static void fill_payload(char *payload, size_t len, uint64_t key)
+{
+	struct bench_random random = {.state = key};
+	uint64_t word = 0;
+
+	for (size_t at = 0; at < len; at += sizeof(word)) {
+		word = bench_random_next(&random);
+		memcpy(payload + at, &word, len - at < sizeof(word) ? len - at : sizeof(word));
+	}
+}
+
+void bench_verify_fill(const struct bench_units *units, void *buf, size_t len, uint64_t offset_bytes,
+		       uint64_t generation)
+{
+	for (size_t at = 0; at < len; at += units->unit_bytes) {
+		char *unit = (char *)buf + at;
+		struct unit_header header = {
+			.magic = magic_of(units->checksum),
+			.offset_bytes = offset_bytes + at,
+			.seed = units->seed,
+			.generation = generation,
+			.unit_bytes = units->unit_bytes,
+		};
+
+		fill_payload(unit + sizeof(header), units->unit_bytes - sizeof(header),
+			     bench_mix(units->seed ^ generation, offset_bytes + at));
+		memcpy(unit, &header, sizeof(header));
+		header.checksum = checksum(units, unit);
+		memcpy(unit, &header, sizeof(header));
+	}
+}
+
+static int check_unit(const struct bench_units *units, const char *unit, uint64_t offset_bytes, uint64_t generation,
+		      const char *path)
+{
+	uintmax_t at = offset_bytes;
+	struct unit_header header;
+
+	memcpy(&header, unit, sizeof(header));
+	if (header.magic != magic_of(units->checksum)) {
+		if (header.magic == magic_of(BENCH_VERIFY_XXH3) || header.magic == magic_of(BENCH_VERIFY_CRC32C))
+			return spw_error(-EBADMSG, "%s: verify: byte %ju: written with another verify=", path, at);
+		return spw_error(-EBADMSG, "%s: verify: byte %ju: this block was not written by a verify job", path,
+				 at);
+	}
+	if (header.unit_bytes != units->unit_bytes)
+		return spw_error(-EBADMSG,
+				 "%s: verify: byte %ju: written in blocks of %ju bytes, read in blocks of %zu", path,
+				 at, (uintmax_t)header.unit_bytes, units->unit_bytes);
+	if (header.checksum != checksum(units, unit))
+		return spw_error(-EBADMSG, "%s: verify: byte %ju: the checksum is wrong: the block is torn or damaged",
+				 path, at);
+	if (header.offset_bytes != offset_bytes)
+		return spw_error(-EBADMSG, "%s: verify: byte %ju holds the block that was written to byte %ju", path,
+				 at, (uintmax_t)header.offset_bytes);
+	if (header.seed != units->seed || (generation != BENCH_GENERATION_ANY && header.generation != generation))
+		return spw_error(-EBADMSG, "%s: verify: byte %ju holds an older block: the last write to it was lost",
+				 path, at);
+	return 0;
+}
+
+int bench_verify_check(const struct bench_units *units, const void *buf, size_t len, uint64_t offset_bytes,
+		       uint64_t generation, const char *path)
+{
+	int result = 0;
+
+	for (size_t at = 0; at < len && result == 0; at += units->unit_bytes)
+		result = check_unit(units, (const char *)buf + at, offset_bytes + at, generation, path);
+	return result;
+}

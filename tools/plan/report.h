@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/plan/report.h - the report of spillway plan: what it is made of, as text, JSON and SVG */
+#ifndef SPW_TOOLS_PLAN_REPORT_H
+#define SPW_TOOLS_PLAN_REPORT_H
+
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include "tools/plan/model.h"
+
+#define CURVE_POINTS 5u /* micro-batch sizes per line */
+
+enum curve_line {
+	CURVE_KEEP,
+	CURVE_SELECTIVE,
+	CURVE_FULL,
+	CURVE_OFFLOAD,
+	CURVE_LINES,
+};
+
+struct curve_point {
+	uint32_t micro_batch;
+	double peak_bytes, step_seconds, flops; /* of one GPU; the model's operations per second */
+	double written_bytes;                   /* per step */
+};
+
+struct plan_report {
+	bool has_model;
+	struct model model;
+	struct model_step step;
+	double bandwidth_needed; /* per GPU, while it writes: half of the step */
+	double drive_write, drive_read, drive_endurance_bytes;
+	uint32_t drives_needed, drives; /* per GPU: for all activations, and as given or needed */
+	struct model_life life;         /* if all activations are written */
+	struct model_life life_planned; /* if what the plan spills is */
+	struct spw_plan_result planned;
+	struct curve_point curve[CURVE_LINES][CURVE_POINTS];
+	unsigned points; /* per line */
+};
+
+extern const char *const curve_names[CURVE_LINES];
+
+void plan_report_print(const struct plan_report *report, FILE *out);
+json_t *plan_report_json(const struct plan_report *report);
+/* Return: 0; -errno with words. */
+int plan_report_svg(const struct plan_report *report, const char *path);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would take and give, drive by drive
+ *
+ * Keep, recompute and offload of one step:
+ *   keep       Everything stays.
+ *   recompute  Of each scope only the first tensor stays, its input; the rest is given up when the scope ends, and made
+ *              again, in the time that the scope took, when the backward pass first wants one of them.
+ *   offload    What the planner spills, for each bandwidth: in fastest mode, and by SSDTrain's positional rule.
+ *   budget     What it spills at least to fit 75, 50 and 25 % of the memory that keeping takes, for each bandwidth.
+ */
+#ifndef SPW_TOOLS_PLAN_TRACE_H
+#define SPW_TOOLS_PLAN_TRACE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include <spillway/plan.h>
+
+#include "tools/replay/step.h"
+
+#define PLAN_TRACE_RATES_MAX 16u
+#define PLAN_TRACE_BUDGETS   3u
+
+struct plan_trace_rate {
+	double write, read; /* bytes per second, of all drives */
+	struct spw_plan_result fastest, positional;
+	struct spw_plan_result budgets[PLAN_TRACE_BUDGETS];
+	double life_seconds; /* of the drives as rated, by what fastest writes; 0: nothing is written */
+};
+
+struct plan_trace_report {
+	const char *path, *model;
+	struct replay_step step;
+	double endurance_bytes; /* of all drives */
+	uint64_t recompute_peak_bytes;
+	double recompute_seconds; /* of the step */
+	double bandwidth_needed;  /* to spill everything within half of the step */
+	struct plan_trace_rate rates[PLAN_TRACE_RATES_MAX];
+	unsigned rates_count; /* set, with write and read, by the caller */
+};
+
+extern const unsigned plan_trace_budget_percent[PLAN_TRACE_BUDGETS];
+
+/* Fill in all but path, endurance_bytes and the rates themselves. Return: 0; negative errno with words. */
+int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed);
+void plan_trace_free(struct plan_trace_report *report);
+
+void plan_trace_print(const struct plan_trace_report *report, FILE *out);
+json_t *plan_trace_json(const struct plan_trace_report *report);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/replay/drive.h - what lies under the cache in a replay: a simulated drive in simulated time, or a real store
+ * whose transfers are watched
+ *
+ * The command is linked so that what the cache calls of the store, the clock and its wait for I/O pass through
+ * replay_drive.c (Makefile: wrapped). While a drive is simulated they are answered there: the cache's own code runs
+ * unchanged in a time that only moves when the replay says so, so a replay gives the same result on any machine and
+ * under any load. Else they go on to the real ones.
+ *
+ * The simulated drive is the planner's model (plan/plan.c): writes and reads each at their bandwidth, both at once at
+ * half of the mixed bandwidth each, requests end a latency and a chunk's time after their last byte. A read that somebody
+ * waits for goes first. It copies every byte.
+ *
+ * One thread replays. On a real store the transfers end on the store's thread, and are recorded under a lock.
+ */
+#ifndef SPW_TOOLS_REPLAY_DRIVE_H
+#define SPW_TOOLS_REPLAY_DRIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/plan.h>
+#include <spillway/store.h>
+
+struct replay_transfer {
+	uint64_t begin_ns, end_ns; /* as spw_clock_ns(); simulated: from the drive's first byte on */
+	uint64_t bytes;
+	bool read, failed;
+};
+
+/* Begin to simulate, at time 0. */
+void replay_drive_begin(const struct spw_plan_drives *drives, uint64_t chunk_bytes);
+/* Change the drive, from now on. */
+void replay_drive_change(const struct spw_plan_drives *drives);
+/* The store to open the cache with; nothing but the cache may use it. */
+struct spw_store *replay_drive_store(void);
+/* No request may be in flight any more. Frees what is on the drive. */
+void replay_drive_end(void);
+
+/* Let time pass until @ns of spw_clock_ns(), simulated or real; an interrupt ends real time. */
+void replay_drive_sleep_until(uint64_t ns);
+/* The same, until nothing is in flight; simulated only. */
+void replay_drive_settle(void);
+
+/*
+ * Record transfers from now on, or no longer. @ended: called when one has ended, on the thread where it did, and never
+ * after this has been called again; or NULL.
+ */
+void replay_drive_watch(bool on, void (*ended)(void *context), void *context);
+/* What was recorded; valid until the next change. */
+const struct replay_transfer *replay_drive_transfers(size_t *count);
+void replay_drive_forget(void);
+
+#endif

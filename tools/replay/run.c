@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/replay/run.c - the replaying thread: waits, offers, takes, compares, measures */
+#include "tools/replay/run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/replay/drive.h"
+#include "tools/replay/pattern.h"
+#include "tools/stop.h"
+#include "util/util.h"
+
+#define MEMORY_ALIGN 4096
+#define DRAIN_MAX    64
+
+/* The memory of one version of one storage, in one replay of the step. Its address is the owner token of its offers. */
+struct buffer {
+	uint8_t *bytes;
+	uint64_t seed;
+	uint32_t holds; /* tokens that are out */
+	uint32_t content;
+	struct buffer *next, **link; /* of all */
+};
+
+/* A tensor's id, and what was taken of it. */
+struct handle {
+	spw_tensor id;
+	uint32_t users;
+	uint64_t lease;
+	uint32_t leases;
+};
+
+struct replaying {
+	struct replay_run *run;
+	struct buffer **current; /* by content: of this replay of the step, or NULL */
+	struct buffer *all;
+	struct handle *handles; /* by tensor */
+	uint64_t begin_ns;      /* of this replay */
+	uint64_t behind_ns;     /* that it has waited for I/O */
+	uint64_t sequence;      /* of contents made, for keys that are never used again */
+	uint64_t *keys;         /* by content */
+	bool last;
+	pthread_mutex_t samples_lock;
+};
+
+/* ---- Memory ---- */
+
+static struct buffer *buffer_of(struct replaying *replaying, uint32_t index)
+{
+	const struct replay_content *content = &replaying->run->step->contents[index];
+	struct buffer *buffer = replaying->current[index];
+
+	if (buffer)
+		return buffer;
+	buffer = calloc(1, sizeof(*buffer));
+	if (buffer)
+		buffer->bytes = aligned_alloc(MEMORY_ALIGN, spw_round_up(content->len_bytes, MEMORY_ALIGN));
+	if (!buffer || !buffer->bytes) {
+		free(buffer);
+		(void)spw_error(-ENOMEM, "no memory for a tensor of %" PRIu64 " bytes: make all smaller with --scale",
+				content->len_bytes);
+		return NULL;
+	}
+	if (replaying->keys[index] == 0)
+		replaying->keys[index] = ++replaying->sequence;
+	buffer->seed = replay_pattern_seed(replaying->keys[index]);
+	buffer->content = index;
+	replay_pattern_fill(buffer->bytes, content->len_bytes, buffer->seed);
+	buffer->next = replaying->all;
+	buffer->link = &replaying->all;
+	if (buffer->next)
+		buffer->next->link = &buffer->next;
+	replaying->all = replaying->current[index] = buffer;
+	return buffer;
+}
+
+static void buffer_free(struct replaying *replaying, struct buffer *buffer)
+{
+	if (replaying->current[buffer->content] == buffer)
+		replaying->current[buffer->content] = NULL;
+	*buffer->link = buffer->next;
+	if (buffer->next)
+		buffer->next->link = buffer->link;
+	free(buffer->bytes);
+	free(buffer);
+}
+
+static void drain(struct replaying *replaying)
+{
+	uint64_t owners[DRAIN_MAX];
+	int count;
+
+	do {
+		count = spw_cache_drain(replaying->run->cache, owners, DRAIN_MAX);
+		for (int i = 0; i < count; i++) {
+			struct buffer *buffer = (struct buffer *)(uintptr_t)owners[i];
+
+			if (--buffer->holds == 0)
+				buffer_free(replaying, buffer);
+		}
+	} while (count == DRAIN_MAX);
+}
+
+/* ---- The timeline of the last replay ---- */
+
+static void sample(void *context)
+{
+	struct replaying *replaying = context;
+	struct replay_timeline *timeline = &replaying->run->timeline;
+	struct spw_cache_stats stats;
+	struct replay_sample *last;
+
+	(void)pthread_mutex_lock(&replaying->samples_lock);
+	spw_cache_stats(replaying->run->cache, &stats, sizeof(stats));
+	last = timeline->samples_count > 0 ? &timeline->samples[timeline->samples_count - 1] : NULL;
+	if ((!last || last->bytes != stats.activation_bytes) && timeline->samples &&
+	    timeline->samples_count < timeline->samples_max)
+		timeline->samples[timeline->samples_count++] = (struct replay_sample){
+			.ns = spw_clock_ns() - timeline->begin_ns, .bytes = stats.activation_bytes};
+	(void)pthread_mutex_unlock(&replaying->samples_lock);
+}
+
+static int timeline_open(struct replay_run *run)
+{
+	struct replay_timeline *timeline = &run->timeline;
+
+	/* After each operation, and when a write or a read of each tensor has ended. */
+	timeline->samples_max = run->step->ops_count + 2 * run->step->tensors_count + 16;
+	timeline->op_ns = calloc((size_t)run->step->ops_count + 1, sizeof(*timeline->op_ns));
+	timeline->samples = calloc(timeline->samples_max, sizeof(*timeline->samples));
+	timeline->stalls = calloc((size_t)run->step->ops_count + 1, sizeof(*timeline->stalls));
+	return timeline->op_ns && timeline->samples && timeline->stalls ? 0 : -ENOMEM;
+}
+
+/* ---- The operations ---- */
+
+static int offer(struct replaying *replaying, const struct replay_op *op)
+{
+	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_SPILL, SPW_HINT_PIN};
+	struct buffer *buffer = buffer_of(replaying, op->content);
+	struct handle *handle = &replaying->handles[op->tensor];
+	struct spw_offer offered = {
+		.storage_key = replaying->keys[op->content],
+		.storage_len_bytes = replaying->run->step->contents[op->content].len_bytes,
+		.offset_bytes = op->offset_bytes,
+		.len_bytes = op->len_bytes,
+		.owner = (uint64_t)(uintptr_t)buffer,
+	};
+	spw_tensor id;
+	int rc;
+
+	if (!buffer)
+		return -ENOMEM;
+	offered.storage_bytes = buffer->bytes;
+	rc = spw_cache_offer_hint(replaying->run->cache, &offered, hints[op->event->hint], &id);
+	if (rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL)
+		buffer->holds++;
+	else if (buffer->holds == 0)
+		buffer_free(replaying, buffer);
+	if (rc < 0)
+		return rc;
+	if (handle->users > 0 && handle->id.value != id.value)
+		return spw_error(-EPROTO, "tensor %u was offered again, and the cache took it for another", op->tensor);
+	handle->id = id;
+	handle->users++;
+	return 0;
+}
+
+static int take(struct replaying *replaying, const struct replay_op *op)
+{
+	struct handle *handle = &replaying->handles[op->tensor];
+	uint64_t seed = replay_pattern_seed(replaying->keys[op->content]);
+	struct spw_taken taken;
+	const uint8_t *bytes;
+	int rc = spw_cache_take(replaying->run->cache, handle->id, op->offset_bytes, op->len_bytes, &taken);
+
+	if (rc)
+		return rc;
+	if (taken.bytes) {
+		bytes = taken.bytes;
+		handle->lease = taken.lease;
+		handle->leases++;
+	} else {
+		bytes = ((struct buffer *)(uintptr_t)taken.owner)->bytes + op->offset_bytes;
+	}
+	if (!replay_pattern_matches(bytes, op->offset_bytes, op->len_bytes, seed))
+		return spw_error(-EBADMSG,
+				 "tensor %u, bytes %" PRIu64 " + %" PRIu64 ": the cache gave back wrong bytes",
+				 op->tensor, op->offset_bytes, op->len_bytes);
+	return 0;
+}
+
+static int release(struct replaying *replaying, const struct replay_op *op)
+{
+	struct handle *handle = &replaying->handles[op->tensor];
+
+	if (--handle->users == 0)
+		for (; handle->leases > 0; handle->leases--)
+			spw_cache_return(replaying->run->cache, handle->lease);
+	return spw_cache_release(replaying->run->cache, handle->id);
+}
+
+static int operate(struct replaying *replaying, const struct replay_op *op)
+{
+	struct spw_cache *cache = replaying->run->cache;
+	const struct spw_trace_event *event = op->event;
+
+	switch (event->kind) {
+	case SPW_TRACE_STEP: spw_cache_step(cache); break;
+	case SPW_TRACE_STAGE:
+		if (event->has_next)
+			spw_cache_stage_next(
+				cache, event->micro_batch, event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD,
+				event->next_micro_batch, event->next_backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
+		else
+			spw_cache_stage(cache, event->micro_batch,
+					event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
+		break;
+	case SPW_TRACE_SCOPE_ENTER: spw_cache_scope_enter(cache, event->scope_key); break;
+	case SPW_TRACE_SCOPE_LEAVE: spw_cache_scope_leave(cache); break;
+	case SPW_TRACE_OFFER: return offer(replaying, op);
+	case SPW_TRACE_TAKE: return take(replaying, op);
+	case SPW_TRACE_RELEASE: return release(replaying, op);
+	case SPW_TRACE_RETURN: break;
+	}
+	return 0;
+}
+
+/* An operation at its time: compute, and what it has waited for I/O. */
+static int do_op(struct replaying *replaying, uint32_t index)
+{
+	const struct replay_op *op = &replaying->run->step->ops[index];
+	struct replay_timeline *timeline = &replaying->run->timeline;
+	struct spw_cache *cache = replaying->run->cache;
+	uint64_t due_ns = replaying->begin_ns + op->ns + replaying->behind_ns;
+	struct spw_cache_stats stats;
+	uint64_t stall_ns = 0;
+	int rc;
+
+	if (spw_clock_ns() < due_ns)
+		replay_drive_sleep_until(due_ns);
+	if (op->event->kind == SPW_TRACE_TAKE) {
+		spw_cache_stats(cache, &stats, sizeof(stats));
+		stall_ns = stats.stall_ns;
+	}
+	rc = operate(replaying, op);
+	drain(replaying);
+	if (op->event->kind == SPW_TRACE_TAKE) {
+		spw_cache_stats(cache, &stats, sizeof(stats));
+		stall_ns = stats.stall_ns - stall_ns;
+		replaying->behind_ns += stall_ns;
+	}
+	if (rc || !replaying->last)
+		return rc;
+	timeline->op_ns[index] = spw_clock_ns() - timeline->begin_ns;
+	if (stall_ns > 0)
+		timeline->stalls[timeline->stalls_count++] =
+			(struct replay_stall){.begin_ns = timeline->op_ns[index] - stall_ns,
+					      .end_ns = timeline->op_ns[index],
+					      .tensor = op->tensor};
+	sample(replaying);
+	return 0;
+}
+
+static void measure(struct replaying *replaying, const struct spw_cache_stats *before, struct replay_measure *measure)
+{
+	uint64_t step_ns = spw_clock_ns() - replaying->begin_ns;
+	uint64_t should_ns = replaying->run->step->compute_ns + replaying->behind_ns;
+	struct spw_cache_stats *after = &measure->stats;
+
+	spw_cache_stats(replaying->run->cache, after, sizeof(*after));
+	measure->step_ns = step_ns;
+	measure->stall_ns = after->stall_ns - before->stall_ns;
+	measure->late_ns = step_ns > should_ns ? step_ns - should_ns : 0;
+	measure->peak_bytes = after->activation_bytes_max;
+	measure->bytes_written = after->bytes_spilled - before->bytes_spilled;
+	measure->bytes_read = after->bytes_read - before->bytes_read;
+	measure->bytes_forwarded = after->bytes_forwarded - before->bytes_forwarded;
+}
+
+static int one_step(struct replaying *replaying, uint32_t number)
+{
+	struct replay_run *run = replaying->run;
+	struct spw_cache_stats before;
+	uint64_t end_ns;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < run->step->contents_count; i++)
+		replaying->current[i] = NULL;
+	memset(replaying->keys, 0, run->step->contents_count * sizeof(*replaying->keys));
+	if (run->before_step)
+		run->before_step(run->context, number);
+	spw_cache_reset_peak(run->cache);
+	spw_cache_stats(run->cache, &before, sizeof(before));
+	replaying->last = number + 1 == run->steps;
+	replaying->behind_ns = 0;
+	replaying->begin_ns = run->timeline.begin_ns = spw_clock_ns();
+	if (replaying->last)
+		replay_drive_watch(true, sample, replaying);
+	for (uint32_t i = 0; i < run->step->ops_count && rc == 0 && !tool_stopped(); i++)
+		rc = do_op(replaying, i);
+	end_ns = replaying->begin_ns + run->step->compute_ns + replaying->behind_ns;
+	if (rc == 0 && spw_clock_ns() < end_ns)
+		replay_drive_sleep_until(end_ns);
+	replay_drive_watch(false, NULL, NULL);
+	drain(replaying);
+	measure(replaying, &before, &run->measures[number]);
+	return rc;
+}
+
+int replay_run(struct replay_run *run)
+{
+	struct replaying replaying = {.run = run, .samples_lock = PTHREAD_MUTEX_INITIALIZER};
+	const struct replay_step *step = run->step;
+	int rc;
+
+	run->measures = calloc(run->steps, sizeof(*run->measures));
+	replaying.current = calloc((size_t)step->contents_count + 1, sizeof(struct buffer *));
+	replaying.keys = calloc((size_t)step->contents_count + 1, sizeof(*replaying.keys));
+	replaying.handles = calloc((size_t)step->tensors_count + 1, sizeof(*replaying.handles));
+	if (!run->measures || !replaying.current || !replaying.keys || !replaying.handles || timeline_open(run))
+		rc = spw_error(-ENOMEM, "no memory for a replay of %u operations", step->ops_count);
+	else
+		rc = 0;
+	for (uint32_t i = 0; i < run->steps && rc == 0; i++) {
+		rc = one_step(&replaying, i);
+		run->interrupted = tool_stopped();
+		if (rc || run->interrupted)
+			break;
+		run->measured++;
+		if (run->after_step)
+			run->after_step(run->context, i, &run->measures[i]);
+	}
+	/* Writes may still run from the buffers: the cache goes first. */
+	spw_cache_close(run->cache);
+	run->cache = NULL;
+	for (struct buffer *buffer = replaying.all, *next; buffer; buffer = next) {
+		next = buffer->next;
+		free(buffer->bytes);
+		free(buffer);
+	}
+	free(replaying.current);
+	free(replaying.keys);
+	free(replaying.handles);
+	return rc;
+}
+
+void replay_run_free(struct replay_run *run)
+{
+	free(run->measures);
+	free(run->timeline.op_ns);
+	free(run->timeline.samples);
+	free(run->timeline.stalls);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/replay/run.h - replays a step through the cache, again and again, and measures it
+ *
+ * Compute is waiting. The tensors are real: each is filled with a pattern of its own when it is offered, and compared
+ * with it when it is taken; a byte that differs ends the replay with -EBADMSG. What a take read back is returned when
+ * its tensor is released.
+ */
+#ifndef SPW_TOOLS_REPLAY_RUN_H
+#define SPW_TOOLS_REPLAY_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <spillway/cache.h>
+
+#include "tools/replay/step.h"
+
+#define REPLAY_STEPS_MAX 1000u
+
+/* One replay of the step. */
+struct replay_measure {
+	uint64_t step_ns, stall_ns;
+	uint64_t late_ns; /* by the replay itself: what the machine took for filling, comparing and calling */
+	uint64_t peak_bytes;
+	uint64_t bytes_written, bytes_read, bytes_forwarded;
+	struct spw_cache_stats stats; /* when it had ended: also the plan that was in force */
+};
+
+/* Of the last replay. */
+struct replay_sample {
+	uint64_t ns; /* since it began */
+	uint64_t bytes;
+};
+
+struct replay_stall {
+	uint64_t begin_ns, end_ns; /* since it began */
+	uint32_t tensor;
+};
+
+struct replay_timeline {
+	uint64_t begin_ns; /* as spw_clock_ns(), to tell when transfers were */
+	uint64_t *op_ns;   /* when each operation was done, since then */
+	struct replay_sample *samples;
+	uint32_t samples_count, samples_max;
+	struct replay_stall *stalls;
+	uint32_t stalls_count;
+};
+
+struct replay_run {
+	const struct replay_step *step;
+	struct spw_cache *cache;
+	uint32_t steps;
+	uint32_t measured; /* of them; fewer after an interrupt */
+	bool interrupted;
+	struct replay_measure *measures; /* steps of them */
+	struct replay_timeline timeline;
+	void (*before_step)(void *context, uint32_t number); /* from 0 on; or NULL */
+	void (*after_step)(void *context, uint32_t number, const struct replay_measure *measure);
+	void *context;
+};
+
+/* An interrupt (stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache returned. What it leaves in @run is for the free. */
+int replay_run(struct replay_run *run);
+void replay_run_free(struct replay_run *run);
+
+#endif

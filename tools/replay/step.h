@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/replay/step.h - one training step of a trace, ready to be replayed or planned
+ *
+ * Its clock is compute time: the time in the trace, less what takes waited for I/O, divided by the speed. A step reaches
+ * from its step event to the next one, or to the end of the trace.
+ */
+#ifndef SPW_TOOLS_REPLAY_STEP_H
+#define SPW_TOOLS_REPLAY_STEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <spillway/plan.h>
+#include <spillway/trace.h>
+
+/* One call of the cache. Tensors and contents are numbered from 0 on within the step. */
+struct replay_op {
+	uint64_t ns; /* since the step began */
+	const struct spw_trace_event *event;
+	uint32_t tensor, content;
+	uint64_t offset_bytes, len_bytes; /* of offers and takes, scaled */
+};
+
+/* One version of one storage. */
+struct replay_content {
+	uint64_t storage, version; /* as in the trace */
+	uint64_t len_bytes;        /* scaled */
+};
+
+struct replay_tensor {
+	uint32_t content;
+	uint64_t bytes; /* that are stored for it: of the part offered, or of the whole storage */
+	uint64_t pack_ns, use_ns, release_ns;
+	uint32_t offers, takes;
+	uint32_t scope;   /* number of the stretch between scope events in which it was offered */
+	bool in_backward; /* offered there: always kept */
+	enum spw_trace_hint hint;
+};
+
+struct replay_step {
+	uint32_t number; /* in the trace, from 1 on */
+	struct replay_op *ops;
+	uint32_t ops_count;
+	struct replay_tensor *tensors;
+	uint32_t tensors_count;
+	struct replay_content *contents;
+	uint32_t contents_count;
+	uint64_t compute_ns;     /* of the whole step: what it takes if I/O costs no time */
+	uint64_t backward_ns;    /* when the backward pass of the first micro-batch begins; compute_ns: never */
+	uint64_t saved_bytes;    /* of all tensors */
+	uint64_t keep_all_bytes; /* peak if everything is kept */
+	uint64_t scope_bytes;    /* stored for the tensors of the largest scope */
+	uint64_t small_bytes;    /* of tensors below the least size that is spilled, all together */
+};
+
+struct replay_step_opts {
+	uint32_t number;    /* which step of the trace; 0: the last */
+	double speed;       /* compute is so many times faster */
+	double scale;       /* tensors are so many times as large */
+	uint64_t min_bytes; /* smaller tensors, before scaling, are never spilled */
+};
+
+/* A size of the trace as the replay has it, and back. */
+uint64_t replay_scaled(uint64_t bytes, double scale);
+
+/* The trace must outlive the step. Return: 0; -EINVAL there is nothing to replay; -ENOMEM. */
+int replay_step_make(const struct spw_trace *trace, const struct replay_step_opts *opts, struct replay_step *step);
+void replay_step_free(struct replay_step *step);
+
+/*
+ * The step as the planner wants it. @tensors: step->tensors_count of them.
+ * @min_bytes: of tensors that may be spilled, scaled.
+ */
+void replay_step_plan(const struct replay_step *step, uint64_t min_bytes, struct spw_plan_tensor tensors[],
+		      struct spw_plan_step *plan);
+
+#endif

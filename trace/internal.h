@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* trace/internal.h - what the writer and the reader of traces share: the names in the file */
+#ifndef SPW_TRACE_INTERNAL_H
+#define SPW_TRACE_INTERNAL_H
+
+#include <spillway/trace.h>
+
+#define TRACE_FORMAT "spillway-trace"
+#define TRACE_LINE_MAX \
+	(64u << 10) /* bytes, newline included: the header with a description of control characters fits */
+#define TRACE_KINDS   (SPW_TRACE_RELEASE + 1)
+#define TRACE_HINTS   (SPW_TRACE_HINT_PIN + 1)
+#define TRACE_RESULTS (SPW_TRACE_RESULT_DEDUP + 1)
+
+extern const char *const spw_kind_names[TRACE_KINDS];
+extern const char *const spw_hint_names[TRACE_HINTS];
+extern const char *const spw_result_names[TRACE_RESULTS];
+extern const char *const spw_stage_names[2]; /* by backward */
+
+#endif

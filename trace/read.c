@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * trace/read.c - reads a trace, and believes nothing of it
+ *
+ * A trace may come from anywhere. Every value is checked before it is used, lines and events are bounded, and what is
+ * in memory grows with the lines that were good, whatever a compressed file claims to hold.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+#include <zlib.h>
+
+#include "trace/internal.h"
+#include "util/util.h"
+
+struct reader {
+	struct spw_trace trace; /* first: what the caller frees */
+	char *model;
+	struct spw_trace_event *events;
+	uint32_t events_max;
+
+	struct known_tensor {
+		uint64_t storage, version; /* of its first offer */
+		uint64_t storage_len_bytes;
+		uint32_t users; /* offered, not released */
+	} * tensors;            /* by number, from 1 on */
+	uint32_t tensors_max;
+
+	const char *path;
+	gzFile file;
+	char *line;
+	unsigned line_number;
+	json_t *object; /* of the line */
+};
+
+static int bad(const struct reader *reader, const char *format, ...) SPW_PRINTF(2, 3);
+
+static int bad(const struct reader *reader, const char *format, ...)
+{
+	char words[256];
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(words, sizeof(words), format, args);
+	va_end(args);
+	return spw_error(-EBADMSG, "%s, line %u: %s", reader->path, reader->line_number, words);
+}
+
+/* ---- Lines ---- */
+
+static int read_failed(const struct reader *reader)
+{
+	int saved = errno, zlib_error;
+	const char *words = gzerror(reader->file, &zlib_error);
+
+	if (zlib_error == Z_OK || zlib_error == Z_STREAM_END)
+		return 0;
+	if (zlib_error == Z_ERRNO)
+		return spw_error_errno(saved != 0 ? -saved : -EIO, "cannot read the trace %s", reader->path);
+	if (zlib_error == Z_MEM_ERROR)
+		return spw_error(-ENOMEM, "no memory to read the trace %s", reader->path);
+	return spw_error(-EBADMSG, "%s, after line %u: the compressed data are damaged or cut off: %s", reader->path,
+			 reader->line_number, words);
+}
+
+/* Return: 1 a line was read and is an object; 0 the end; or an error. */
+static int next_line(struct reader *reader)
+{
+	json_error_t error;
+	size_t len;
+
+	json_decref(reader->object);
+	reader->object = NULL;
+	errno = 0;
+	if (!gzgets(reader->file, reader->line, (int)TRACE_LINE_MAX))
+		return read_failed(reader);
+	reader->line_number++;
+	len = strlen(reader->line);
+	if (len == 0 || reader->line[len - 1] != '\n') {
+		int rc = read_failed(reader);
+
+		if (rc)
+			return rc;
+		if (gzeof(reader->file) && len > 0)
+			return bad(reader,
+				   "the file ends within the line: if its recording was cut off, what is before it is "
+				   "whole (head -n %u)",
+				   reader->line_number - 1);
+		return bad(reader, "longer than %u bytes, or a zero byte in it", TRACE_LINE_MAX - 2);
+	}
+	reader->object = json_loadb(reader->line, len, JSON_REJECT_DUPLICATES, &error);
+	if (!reader->object)
+		return bad(reader, "no JSON: %s", error.text);
+	if (!json_is_object(reader->object))
+		return bad(reader, "no JSON object");
+	return 1;
+}
+
+/* ---- Fields ---- */
+
+static int get_number(const struct reader *reader, const char *name, uint64_t most, uint64_t *value)
+{
+	const json_t *field = json_object_get(reader->object, name);
+
+	if (!field)
+		return bad(reader, "\"%s\" is missing", name);
+	if (!json_is_integer(field) || json_integer_value(field) < 0)
+		return bad(reader, "\"%s\" is no whole number from 0 on", name);
+	*value = (uint64_t)json_integer_value(field);
+	if (*value > most)
+		return bad(reader, "\"%s\" is %" PRIu64 "; at most %" PRIu64, name, *value, most);
+	return 0;
+}
+
+static int get_word(const struct reader *reader, const char *name, const char *const words[], unsigned count,
+		    unsigned *value)
+{
+	const json_t *field = json_object_get(reader->object, name);
+
+	if (!field)
+		return bad(reader, "\"%s\" is missing", name);
+	for (*value = 0; json_is_string(field) && *value < count; (*value)++)
+		if (strcmp(json_string_value(field), words[*value]) == 0)
+			return 0;
+	return bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"", name, count,
+		   words[0], words[count - 1]);
+}
+
+static bool has(const struct reader *reader, const char *name)
+{
+	return json_object_get(reader->object, name) != NULL;
+}
+
+/* ---- Events ---- */
+
+static int get_stage(const struct reader *reader, struct spw_trace_event *event)
+{
+	uint64_t micro_batch = 0, next_micro_batch = 0;
+	unsigned stage = 0, next_stage = 0;
+	int rc = get_number(reader, "micro_batch", UINT32_MAX, &micro_batch);
+
+	if (rc == 0)
+		rc = get_word(reader, "stage", spw_stage_names, 2, &stage);
+	event->has_next = has(reader, "next_stage") || has(reader, "next_micro_batch");
+	if (rc == 0 && event->has_next)
+		rc = get_number(reader, "next_micro_batch", UINT32_MAX, &next_micro_batch);
+	if (rc == 0 && event->has_next)
+		rc = get_word(reader, "next_stage", spw_stage_names, 2, &next_stage);
+	event->micro_batch = (uint32_t)micro_batch;
+	event->next_micro_batch = (uint32_t)next_micro_batch;
+	event->backward = stage == 1;
+	event->next_backward = next_stage == 1;
+	return rc;
+}
+
+static int get_part(const struct reader *reader, struct spw_trace_event *event, uint64_t storage_len_bytes)
+{
+	int rc = get_number(reader, "offset", INT64_MAX, &event->offset_bytes);
+
+	if (rc == 0)
+		rc = get_number(reader, "bytes", INT64_MAX, &event->len_bytes);
+	if (rc)
+		return rc;
+	if (event->len_bytes == 0 || event->offset_bytes > storage_len_bytes ||
+	    event->len_bytes > storage_len_bytes - event->offset_bytes)
+		return bad(reader, "bytes %" PRIu64 " + %" PRIu64 " are empty, or not within a storage of %" PRIu64,
+			   event->offset_bytes, event->len_bytes, storage_len_bytes);
+	return 0;
+}
+
+/* Numbers are given in the order of appearance: a new one is the next, so nobody can make us count to 2^63. */
+static int get_next_number(const struct reader *reader, const char *name, uint32_t *known, uint64_t *value)
+{
+	int rc = get_number(reader, name, INT64_MAX, value);
+
+	if (rc)
+		return rc;
+	if (*value == 0 || *value > (uint64_t)*known + 1)
+		return bad(reader, "\"%s\" is %" PRIu64 "; new ones are numbered from 1 on, and %u are known", name,
+			   *value, *known);
+	if (*value > *known)
+		(*known)++;
+	return 0;
+}
+
+/* Room for one more element of an array. */
+static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes)
+{
+	uint32_t wanted = *max ? *max * 2 : 1024;
+	void *grown;
+
+	if (used < *max)
+		return 0;
+	grown = realloc(*array, wanted * element_bytes);
+	if (!grown)
+		return spw_error(-ENOMEM, "no memory for a trace of %u events", wanted);
+	memset((char *)grown + *max * element_bytes, 0, (wanted - *max) * element_bytes);
+	*array = grown;
+	*max = wanted;
+	return 0;
+}
+
+/* A tensor that is offered again lives, and is of one version of one storage: so the cache takes it for the same. */
+static int know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
+{
+	struct known_tensor *tensor = &reader->tensors[event->tensor];
+
+	if (again && tensor->users == 0)
+		return bad(reader, "tensor %" PRIu64 " has been released, and is offered again", event->tensor);
+	if (again && (tensor->storage != event->storage_key || tensor->version != event->storage_version))
+		return bad(reader,
+			   "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
+			   ", and is offered again of another",
+			   event->tensor, tensor->storage, tensor->version);
+	tensor->storage = event->storage_key;
+	tensor->version = event->storage_version;
+	if (tensor->storage_len_bytes < event->storage_len_bytes)
+		tensor->storage_len_bytes = event->storage_len_bytes;
+	tensor->users++;
+	return 0;
+}
+
+static int get_offer(struct reader *reader, struct spw_trace_event *event)
+{
+	uint32_t known = reader->trace.tensors;
+	unsigned hint = 0, result = 0;
+	int rc = get_next_number(reader, "tensor", &reader->trace.tensors, &event->tensor);
+
+	if (rc == 0)
+		rc = grow((void **)&reader->tensors, reader->trace.tensors, &reader->tensors_max,
+			  sizeof(*reader->tensors));
+	if (rc == 0)
+		rc = get_next_number(reader, "storage", &reader->trace.storages, &event->storage_key);
+	if (rc == 0)
+		rc = get_number(reader, "version", INT64_MAX, &event->storage_version);
+	if (rc == 0)
+		rc = get_number(reader, "storage_bytes", INT64_MAX, &event->storage_len_bytes);
+	if (rc == 0)
+		rc = get_part(reader, event, event->storage_len_bytes);
+	if (rc == 0 && has(reader, "hint"))
+		rc = get_word(reader, "hint", spw_hint_names, TRACE_HINTS, &hint);
+	if (rc == 0)
+		rc = get_word(reader, "result", spw_result_names, TRACE_RESULTS, &result);
+	if (rc)
+		return rc;
+	event->hint = hint;
+	event->result = result;
+	return know_tensor(reader, event, event->tensor <= known);
+}
+
+/* A lease outlives the tensor's release: of it, it must only be known that there was such a tensor. */
+static int get_known_tensor(const struct reader *reader, struct spw_trace_event *event)
+{
+	int rc = get_number(reader, "tensor", INT64_MAX, &event->tensor);
+
+	if (rc)
+		return rc;
+	if (event->tensor == 0 || event->tensor > reader->trace.tensors)
+		return bad(reader, "tensor %" PRIu64 " has not been offered", event->tensor);
+	if (event->kind != SPW_TRACE_RETURN && reader->tensors[event->tensor].users == 0)
+		return bad(reader, "tensor %" PRIu64 " has been released", event->tensor);
+	return 0;
+}
+
+static int get_take(const struct reader *reader, struct spw_trace_event *event)
+{
+	int rc = get_known_tensor(reader, event);
+
+	if (rc == 0)
+		rc = get_part(reader, event, reader->tensors[event->tensor].storage_len_bytes);
+	return rc ? rc : get_number(reader, "wait_ns", INT64_MAX, &event->wait_ns);
+}
+
+static int get_event(struct reader *reader, struct spw_trace_event *event, uint64_t not_before_ns)
+{
+	unsigned kind;
+	int rc = get_word(reader, "event", spw_kind_names, TRACE_KINDS, &kind);
+
+	if (rc == 0)
+		rc = get_number(reader, "ns", INT64_MAX, &event->ns);
+	if (rc)
+		return rc;
+	if (event->ns < not_before_ns)
+		return bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above", event->ns);
+	event->kind = kind;
+	switch (event->kind) {
+	case SPW_TRACE_STEP: reader->trace.steps++; return 0;
+	case SPW_TRACE_STAGE: return get_stage(reader, event);
+	case SPW_TRACE_SCOPE_ENTER: return get_number(reader, "scope", INT64_MAX, &event->scope_key);
+	case SPW_TRACE_SCOPE_LEAVE: return 0;
+	case SPW_TRACE_OFFER: return get_offer(reader, event);
+	case SPW_TRACE_TAKE: return get_take(reader, event);
+	case SPW_TRACE_RETURN: return get_known_tensor(reader, event);
+	case SPW_TRACE_RELEASE:
+		rc = get_known_tensor(reader, event);
+		if (rc == 0)
+			reader->tensors[event->tensor].users--;
+		return rc;
+	}
+	return -EINVAL;
+}
+
+/* ---- The whole ---- */
+
+static int read_header(struct reader *reader)
+{
+	const json_t *format, *model;
+	uint64_t version = 0;
+	int rc = next_line(reader);
+
+	if (rc < 0)
+		return rc;
+	format = rc == 1 ? json_object_get(reader->object, "format") : NULL;
+	if (!json_is_string(format) || strcmp(json_string_value(format), TRACE_FORMAT) != 0)
+		return spw_error(-EBADMSG, "%s, line 1: this is no trace: no \"format\":\"%s\"", reader->path,
+				 TRACE_FORMAT);
+	rc = get_number(reader, "version", INT64_MAX, &version);
+	if (rc)
+		return rc;
+	if (version != SPW_TRACE_VERSION)
+		return spw_error(-EPROTONOSUPPORT, "%s, line 1: a trace of version %" PRIu64 "; known is %u",
+				 reader->path, version, SPW_TRACE_VERSION);
+	model = json_object_get(reader->object, "model");
+	if (!json_is_string(model) || json_string_length(model) > SPW_TRACE_MODEL_MAX)
+		return bad(reader, "\"model\" is missing, no text, or longer than %u bytes", SPW_TRACE_MODEL_MAX);
+	reader->model = strdup(json_string_value(model));
+	if (!reader->model)
+		return spw_error(-ENOMEM, "no memory for a trace");
+	reader->trace.model = reader->model;
+	return 0;
+}
+
+static int read_events(struct reader *reader)
+{
+	struct spw_trace *trace = &reader->trace;
+	uint64_t ns = 0;
+	int rc;
+
+	while ((rc = next_line(reader)) == 1) {
+		if (trace->count == SPW_TRACE_EVENTS_MAX)
+			return spw_error(-E2BIG, "%s, line %u: more than %u events: record fewer steps", reader->path,
+					 reader->line_number, SPW_TRACE_EVENTS_MAX);
+		rc = grow((void **)&reader->events, trace->count, &reader->events_max, sizeof(*reader->events));
+		if (rc == 0)
+			rc = get_event(reader, &reader->events[trace->count], ns);
+		if (rc)
+			return rc;
+		ns = reader->events[trace->count++].ns;
+	}
+	trace->events = reader->events;
+	return rc;
+}
+
+static int read_all(struct reader *reader, const char *path)
+{
+	int rc;
+
+	reader->path = path;
+	errno = 0;
+	reader->file = gzopen(path, "rbe");
+	if (!reader->file)
+		return spw_error_errno(errno != 0 ? -errno : -ENOMEM, "cannot open the trace %s", path);
+	reader->line = malloc(TRACE_LINE_MAX);
+	rc = reader->line ? read_header(reader) : spw_error(-ENOMEM, "no memory for a trace");
+	if (rc == 0)
+		rc = read_events(reader);
+	json_decref(reader->object);
+	free(reader->line);
+	free(reader->tensors);
+	(void)gzclose(reader->file);
+	return rc;
+}
+
+int spw_trace_read(const char *path, struct spw_trace **trace)
+{
+	struct reader *reader;
+	int rc;
+
+	if (!path || !trace)
+		return spw_error(-EINVAL, "reading a trace needs a path and a place for the trace");
+	*trace = NULL;
+	reader = calloc(1, sizeof(*reader));
+	if (!reader)
+		return spw_error(-ENOMEM, "no memory for a trace");
+	rc = read_all(reader, path);
+	if (rc) {
+		spw_trace_free(&reader->trace);
+		return rc;
+	}
+	*trace = &reader->trace;
+	return 0;
+}
+
+void spw_trace_free(struct spw_trace *trace)
+{
+	struct reader *reader = (struct reader *)trace;
+
+	if (!reader)
+		return;
+	free(reader->events);
+	free(reader->model);
+	free(reader);
+}
