@@ -34,7 +34,8 @@
 
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
-#include "drives/assemble.h"
+#include "drives/format.h"
+#include "drives/contents.h"
 #include "drives/parallel.h"
 #include "drives/safety.h"
 #include "util/util.h"

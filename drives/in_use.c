@@ -11,12 +11,14 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "engine/device.h"
+#include "engine/vfio/namespace.h"
 #include "engine/vfio/vfio.h"
+#include "drives/identity.h"
 #include "drives/opener.h"
 #include "drives/relatives.h"
 #include "drives/safety.h"
 #include "drives/sysfs.h"
-#include "drives/vfio/system.h"
 #include "util/util.h"
 
 /* ---- Mounts, swap, holders ---- */
@@ -216,10 +218,45 @@ static int each_relative(const char *path, const struct spw_loops *loops,
 	return rc;
 }
 
+/* ---- What is driven from here: does the kernel reach it by another controller? ---- */
+
+static int find_block_device(const struct spw_device *device, char *name, size_t len)
+{
+	const struct spw_geometry *geometry = spw_device_geometry(device);
+	const struct spw_identity_namespace wanted = {
+		.serial = geometry->serial,
+		.model = geometry->model,
+		.id = spw_vfio_of(device)->nvme.id,
+		.unique = spw_vfio_of(device)->unique,
+	};
+
+	return spw_identity_find_namespace("/sys", &wanted, name, len);
+}
+
+static int find_other_path(const char *path)
+{
+	struct spw_device *device;
+	char name[64];
+	int rc = spw_safety_open(path, true, false, NULL, &device);
+
+	if (rc != 0)
+		return rc;
+	rc = find_block_device(device, name, sizeof(name));
+	spw_device_close(device);
+	return rc <= 0 ? rc
+		       : spw_error(
+				 -EBUSY,
+				 "%s: the kernel reaches it by another controller, as %s, where nobody would see that "
+				 "it is "
+				 "in use; name that, or take that controller from the kernel too (its PCI address into "
+				 "/sys/bus/pci/drivers/nvme/unbind)",
+				 path, name);
+}
+
 int spw_safety_in_use(const char *path, const struct spw_loops *loops)
 {
 	if (spw_vfio_is_name(path))
-		return spw_vfio_in_use(path);
+		return find_other_path(path);
 	return each_relative(path, loops, relative_has_users, NULL);
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drives/assemble.h"
+#include "engine/device.h"
 #include "util/util.h"
 
 #define PIECE_BYTES  (256u << 10) /* read at once */

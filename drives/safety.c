@@ -6,17 +6,20 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <spillway/status.h>
+
 #include "engine/device.h"
+#include "engine/vfio/system.h"
 #include "engine/vfio/vfio.h"
 #include "drives/identity.h"
 #include "drives/sysfs.h"
-#include "drives/vfio/system.h"
 #include "util/util.h"
 
 int spw_safety_open_node(const char *path)
@@ -206,6 +209,56 @@ int spw_safety_changeable(const char *path)
 	return 0;
 }
 
+/* The store that a process has open on the controller, as its page tells. Return: false: none that this user may read. */
+static bool find_open_store(const char *address, int *pid, char *text, size_t len)
+{
+	struct spw_status_name names[64];
+	struct spw_status *status = malloc(sizeof(*status));
+	int count = status ? spw_status_list(names, SPW_ARRAY_LEN(names)) : 0;
+	struct spw_vfio_name name;
+	bool found = false;
+
+	if (count > (int)SPW_ARRAY_LEN(names))
+		count = SPW_ARRAY_LEN(names);
+	for (int i = 0; i < count && !found; i++) {
+		if (spw_status_read(names[i].store_uuid, names[i].partition, status, sizeof(*status)))
+			continue;
+		for (uint32_t drive = 0; drive < status->drives && !found; drive++)
+			found = spw_vfio_is_name(status->drive[drive].path) &&
+				spw_vfio_parse(status->drive[drive].path, &name) == 0 &&
+				strcmp(name.address, address) == 0;
+		if (!found)
+			continue;
+		*pid = (int)status->pid;
+		(void)snprintf(text, len, "process %d (%.16s), which has partition %u of store %.36s open", *pid,
+			       status->command, names[i].partition, names[i].store_uuid);
+	}
+	free(status);
+	return found;
+}
+
+static int vfio_busy_error(const char *path)
+{
+	char words[512], holder[160] = "another process";
+	struct spw_vfio_system system;
+	struct spw_vfio_name name;
+	int pid = 0;
+
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	if (spw_vfio_parse(path, &name))
+		return spw_error(-EBUSY, "%s", words);
+	spw_vfio_system_init(&system);
+	if (!find_open_store(name.address, &pid, holder, sizeof(holder)))
+		(void)spw_vfio_holder(&system, name.address, &pid, holder, sizeof(holder));
+	if (pid == (int)getpid())
+		return spw_error(-EBUSY, "%s", words);
+	return spw_error(
+		-EBUSY,
+		"%s: its controller is driven by %s; only one process can: end that one, or use its partitions from "
+		"there, or give the controller back to the kernel (spillway unbind), whose drives processes share",
+		path, holder);
+}
+
 int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
 		    struct spw_device **device)
 {
@@ -219,7 +272,7 @@ int spw_safety_open(const char *path, bool read_only, bool exclusive, const stru
 		opts.log = *log;
 	rc = spw_device_open(path, &opts, device);
 	if (spw_vfio_is_name(path))
-		return rc == -EBUSY ? spw_vfio_busy_error(path) : rc;
+		return rc == -EBUSY ? vfio_busy_error(path) : rc;
 	if (rc == -EPERM && !read_only && spw_safety_changeable(path) != 0)
 		return rc;
 	if (rc == -EACCES || rc == -EPERM)

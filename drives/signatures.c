@@ -12,7 +12,7 @@
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
 #include "drives/safety.h"
-#include "drives/vfio/image.h"
+#include "drives/image.h"
 #include "util/util.h"
 
 static const char *probe_value(blkid_probe probe, const char *name)
@@ -124,7 +124,7 @@ static void add_boot_sector(int fd, struct spw_signatures *signatures)
 
 int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures)
 {
-	int fd = spw_vfio_image(device);
+	int fd = spw_drive_image(device);
 	int rc;
 
 	memset(signatures, 0, sizeof(*signatures));

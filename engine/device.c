@@ -5,9 +5,13 @@
 #include <errno.h>
 #include <linux/fs.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 
 #include "util/util.h"
+
+/* Pages: direct I/O then needs as few segments as can be. */
+#define BUFFER_ALIGN_BYTES 4096u
 
 void spw_device_opts_init(struct spw_device_opts *opts, size_t size)
 {
@@ -135,4 +139,24 @@ int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint
 int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	return device->ops->unlock(device, offset_bytes, len_bytes);
+}
+
+void *spw_device_buffer(const struct spw_device *device, size_t len)
+{
+	const struct spw_geometry *geometry = spw_device_geometry(device);
+	size_t align = BUFFER_ALIGN_BYTES;
+	void *buf;
+
+	if (align < geometry->logical_block_bytes)
+		align = geometry->logical_block_bytes;
+	if (align < geometry->memory_align_bytes)
+		align = geometry->memory_align_bytes;
+	len = spw_round_up(len, align);
+	buf = aligned_alloc(align, len);
+	if (!buf) {
+		(void)spw_error(-ENOMEM, "%s: no memory for %zu bytes", spw_device_path(device), len);
+		return NULL;
+	}
+	memset(buf, 0, len);
+	return buf;
 }

@@ -75,4 +75,10 @@ int spw_device_no_progress_error(const struct spw_device *device);
  */
 int spw_device_translate_error(const struct spw_device *device, int error);
 
+/*
+ * Zeroed memory of whole logical blocks that any transfer to @device accepts; for free(). NULL: out of memory,
+ * reported.
+ */
+void *spw_device_buffer(const struct spw_device *device, size_t len);
+
 #endif

@@ -9,7 +9,7 @@
  *           does it.
  *   BIND-3  A controller that a process drives is not unbound: the kernel would wait for that process without a limit.
  */
-#include "drives/vfio/system.h"
+#include "drives/vfio/bind.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "drives/assemble.h"
+#include <spillway/format.h>
+
+#include "drives/contents.h"
 #include "drives/safety.h"
 #include "util/util.h"
 

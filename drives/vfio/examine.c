@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* drives/vfio/examine.c - what stands in the way of driving an NVMe controller from a process, each with its remedy */
-#include "drives/vfio/system.h"
+#include "drives/vfio/bind.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -11,7 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "drives/assemble.h"
+#include <spillway/format.h>
+
+#include "drives/contents.h"
 #include "drives/safety.h"
 #include "util/util.h"
 

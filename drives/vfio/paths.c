@@ -5,17 +5,14 @@
  * What the kernel's driver does by the one controller, be it a mount or a store of another process, who drives the
  * other does not see, nor is seen by it. So a namespace is driven from a process by its only path, or not at all.
  */
-#include "drives/vfio/system.h"
+#include "drives/vfio/bind.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/device.h"
-#include "engine/vfio/namespace.h"
 #include "drives/identity.h"
-#include "drives/safety.h"
 #include "util/util.h"
 
 struct search {
@@ -24,8 +21,6 @@ struct search {
 	char own[32];   /* a block device of the controller */
 	char other[32]; /* the one of another controller that is the same drive */
 };
-
-/* ---- Before a controller is taken from the kernel ---- */
 
 /*
  * The kernel has joined the paths to one block device (nvme_core.multipath), or each has one of its own, which are then
@@ -98,41 +93,4 @@ int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *
 
 	spw_vfio_folder(system, address, "nvme", folder);
 	return spw_vfio_each_entry(folder, search_controller, &search);
-}
-
-/* ---- Before one is used that was taken ---- */
-
-static int find_block_device(const struct spw_device *device, char *name, size_t len)
-{
-	const struct spw_geometry *geometry = spw_device_geometry(device);
-	const struct spw_identity_namespace wanted = {
-		.serial = geometry->serial,
-		.model = geometry->model,
-		.id = spw_vfio_of(device)->nvme.id,
-		.unique = spw_vfio_of(device)->unique,
-	};
-	struct spw_vfio_system system;
-
-	spw_vfio_system_init(&system);
-	return spw_identity_find_namespace(system.sysfs, &wanted, name, len);
-}
-
-int spw_vfio_in_use(const char *path)
-{
-	struct spw_device *device;
-	char name[64];
-	int rc = spw_safety_open(path, true, false, NULL, &device);
-
-	if (rc != 0)
-		return rc;
-	rc = find_block_device(device, name, sizeof(name));
-	spw_device_close(device);
-	return rc <= 0 ? rc
-		       : spw_error(
-				 -EBUSY,
-				 "%s: the kernel reaches it by another controller, as %s, where nobody would see that "
-				 "it is "
-				 "in use; name that, or take that controller from the kernel too (its PCI address into "
-				 "/sys/bus/pci/drivers/nvme/unbind)",
-				 path, name);
 }

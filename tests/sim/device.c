@@ -27,15 +27,8 @@ bool sim_cuts_reads;
 static uint64_t entropy;
 
 int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
-void __wrap_spw_device_close(struct spw_device *device);
-int __wrap_spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes);
-int __wrap_spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes);
-int __wrap_spw_device_sync(const struct spw_device *device);
-int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-int __wrap_spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-int __wrap_spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 int __wrap_spw_device_translate_error(const struct spw_device *device, int error);
 int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures);
 unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len);
@@ -165,46 +158,6 @@ void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned in
 
 /* ---- Devices ---- */
 
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **out)
-{
-	struct spw_device *device;
-	unsigned index;
-
-	*out = NULL;
-	if (sscanf(path, "sim%u", &index) != 1 || index >= sim_drive_count)
-		return spw_error(-ENOENT, "%s cannot be opened: there is no such drive", path);
-	if (sim_drives[index].removed)
-		return spw_error(-ENXIO, "%s cannot be opened: it was removed", path);
-	if (opts && opts->exclusive && sim_drives[index].claimed_by)
-		return spw_error(-EBUSY, "%s is held", path);
-	device = calloc(1, sizeof(*device));
-	if (!device)
-		return spw_error(-ENOMEM, "%s: no memory for the device", path);
-	device->fd = (int)index;
-	device->read_only = opts && opts->read_only;
-	if (opts)
-		device->log = opts->log;
-	device->geometry = sim_drives[index].geometry;
-	device->geometry.size_bytes = sim_drives[index].size_now_bytes;
-	device->path = strdup(path);
-	SPW_ASSERT(device->path);
-	if (opts && opts->exclusive)
-		sim_drives[index].claimed_by = device;
-	*out = device;
-	return 0;
-}
-
-void __wrap_spw_device_close(struct spw_device *device)
-{
-	if (!device)
-		return;
-	sim_drives[device->fd].locked.len_bytes = 0;
-	if (sim_drives[device->fd].claimed_by == device)
-		sim_drives[device->fd].claimed_by = NULL;
-	free(device->path);
-	free(device);
-}
-
 /* ---- The claim of an open store ---- */
 
 struct spw_share {
@@ -281,39 +234,33 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 	return 0;
 }
 
-int __wrap_spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
+static int sim_device_read(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
 {
-	int rc = spw_device_check_transfer(device, buf, len, offset_bytes);
-
-	return rc ? rc : transfer(device, SPW_READ, buf, len, offset_bytes);
+	return transfer(device, SPW_READ, buf, len, offset_bytes);
 }
 
-int __wrap_spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+static int sim_device_write(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
 {
-	int rc = spw_device_check_transfer(device, buf, len, offset_bytes);
-
-	return rc ? rc : transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len, offset_bytes);
+	return transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len, offset_bytes);
 }
 
-int __wrap_spw_device_sync(const struct spw_device *device)
+static int sim_device_sync(const struct spw_device *device)
 {
 	return transfer(device, SPW_FLUSH, NULL, 0, 0);
 }
 
 /* What was there is anything now. */
-int __wrap_spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int sim_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct sim_drive *drive = &sim_drives[device->fd];
 
-	if (!drive->geometry.discards)
-		return spw_error(-EOPNOTSUPP, "%s: cannot discard", device->path);
 	event(SPW_DISCARD);
 	if (sim_discard(drive, offset_bytes, len_bytes))
 		return spw_error(-EIO, "%s: discard failed", device->path);
 	return 0;
 }
 
-int __wrap_spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int sim_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct sim_range *locked = &sim_drives[device->fd].locked;
 
@@ -336,7 +283,7 @@ int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_by
 	return 0;
 }
 
-int __wrap_spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int sim_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	(void)offset_bytes, (void)len_bytes;
 	sim_drives[device->fd].locked.len_bytes = 0;
@@ -346,4 +293,51 @@ int __wrap_spw_device_unlock(const struct spw_device *device, uint64_t offset_by
 int __wrap_spw_device_translate_error(const struct spw_device *device, int error)
 {
 	return sim_drives[device->fd].removed && (error == -ENOSPC || error == -EIO) ? -ENODEV : error;
+}
+
+static void sim_device_close(struct spw_device *device)
+{
+	sim_drives[device->fd].locked.len_bytes = 0;
+	if (sim_drives[device->fd].claimed_by == device)
+		sim_drives[device->fd].claimed_by = NULL;
+}
+
+static const struct spw_device_ops ops = {
+	.read = sim_device_read,
+	.write = sim_device_write,
+	.sync = sim_device_sync,
+	.discard = sim_device_discard,
+	.lock = sim_device_lock,
+	.unlock = sim_device_unlock,
+	.close = sim_device_close,
+};
+
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **out)
+{
+	struct spw_device *device;
+	unsigned index;
+
+	*out = NULL;
+	if (sscanf(path, "sim%u", &index) != 1 || index >= sim_drive_count)
+		return spw_error(-ENOENT, "%s cannot be opened: there is no such drive", path);
+	if (sim_drives[index].removed)
+		return spw_error(-ENXIO, "%s cannot be opened: it was removed", path);
+	if (opts && opts->exclusive && sim_drives[index].claimed_by)
+		return spw_error(-EBUSY, "%s is held", path);
+	device = calloc(1, sizeof(*device));
+	if (!device)
+		return spw_error(-ENOMEM, "%s: no memory for the device", path);
+	device->ops = &ops;
+	device->fd = (int)index;
+	device->read_only = opts && opts->read_only;
+	if (opts)
+		device->log = opts->log;
+	device->geometry = sim_drives[index].geometry;
+	device->geometry.size_bytes = sim_drives[index].size_now_bytes;
+	device->path = strdup(path);
+	SPW_ASSERT(device->path);
+	if (opts && opts->exclusive)
+		sim_drives[index].claimed_by = device;
+	*out = device;
+	return 0;
 }

@@ -25,6 +25,8 @@
 #include <spillway/format.h>
 
 #include "drives/assemble.h"
+#include "drives/contents.h"
+#include "drives/format.h"
 #include "util/util.h"
 
 #define MIB        (UINT64_C(1) << 20)

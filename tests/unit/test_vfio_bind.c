@@ -26,7 +26,7 @@
 #include <spillway/format.h>
 
 #include "drives/safety.h"
-#include "drives/vfio/system.h"
+#include "drives/vfio/bind.h"
 #include "util/util.h"
 
 #define ADDRESS         "0000:3d:00.0"

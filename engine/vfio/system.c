@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/vfio/system.c - NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, who drives them */
-#include "drives/vfio/system.h"
+/* engine/vfio/system.c - NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, who drives them */
+#include "engine/vfio/system.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -15,8 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
-
-#include <spillway/status.h>
 
 #include "engine/vfio/vfio.h"
 #include "util/util.h"
@@ -364,54 +362,4 @@ bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, 
 	if (proc)
 		(void)closedir(proc);
 	return found;
-}
-
-/* The store that a process has open on the controller, as its page tells. Return: false: none that this user may read. */
-static bool find_open_store(const char *address, int *pid, char *text, size_t len)
-{
-	struct spw_status_name names[64];
-	struct spw_status *status = malloc(sizeof(*status));
-	int count = status ? spw_status_list(names, SPW_ARRAY_LEN(names)) : 0;
-	struct spw_vfio_name name;
-	bool found = false;
-
-	if (count > (int)SPW_ARRAY_LEN(names))
-		count = SPW_ARRAY_LEN(names);
-	for (int i = 0; i < count && !found; i++) {
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status, sizeof(*status)))
-			continue;
-		for (uint32_t drive = 0; drive < status->drives && !found; drive++)
-			found = spw_vfio_is_name(status->drive[drive].path) &&
-				spw_vfio_parse(status->drive[drive].path, &name) == 0 &&
-				strcmp(name.address, address) == 0;
-		if (!found)
-			continue;
-		*pid = (int)status->pid;
-		(void)snprintf(text, len, "process %d (%.16s), which has partition %u of store %.36s open", *pid,
-			       status->command, names[i].partition, names[i].store_uuid);
-	}
-	free(status);
-	return found;
-}
-
-int spw_vfio_busy_error(const char *path)
-{
-	char words[512], holder[160] = "another process";
-	struct spw_vfio_system system;
-	struct spw_vfio_name name;
-	int pid = 0;
-
-	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	if (spw_vfio_parse(path, &name))
-		return spw_error(-EBUSY, "%s", words);
-	spw_vfio_system_init(&system);
-	if (!find_open_store(name.address, &pid, holder, sizeof(holder)))
-		(void)spw_vfio_holder(&system, name.address, &pid, holder, sizeof(holder));
-	if (pid == (int)getpid())
-		return spw_error(-EBUSY, "%s", words);
-	return spw_error(
-		-EBUSY,
-		"%s: its controller is driven by %s; only one process can: end that one, or use its partitions from "
-		"there, or give the controller back to the kernel (spillway unbind), whose drives processes share",
-		path, holder);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/vfio/system.h - NVMe controllers as sysfs shows them, and whose they are
+ * engine/vfio/system.h - NVMe controllers as sysfs shows them, and whose they are
  *
  * All goes through a struct spw_vfio_system, so that tests can have a sysfs, a /dev and a kernel of their own.
  */
-#ifndef SPW_DRIVES_VFIO_SYSTEM_H
-#define SPW_DRIVES_VFIO_SYSTEM_H
+#ifndef SPW_ENGINE_VFIO_SYSTEM_H
+#define SPW_ENGINE_VFIO_SYSTEM_H
 
 #include <limits.h>
 
@@ -60,45 +60,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *address,
 			    int (*visit)(void *context, const char *node), void *context);
 
-/*
- * What stands in the way of taking a controller, whatever its namespaces hold.
- * Return: 0; the first obstacle, in words; all of them are in @controller.
- */
-int spw_vfio_find_obstacles(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller);
-
-/*
- * Has the controller its IOMMU group to itself, but for bridges? Return: 0; -EBUSY there are other devices in it, by
- * whatever driver or by none, in words; or another negative errno: nobody can tell.
- */
-int spw_vfio_verify_alone(const struct spw_vfio_system *system, const struct spw_vfio_probe_info *controller);
-
-/*
- * Does the kernel reach a namespace of the controller by another controller too? Return: 0; -EBUSY it does, in words;
- * or another negative errno: nobody can tell.
- */
-int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *address);
-
-/*
- * Does the kernel reach the namespace @path, which is driven from here, by another controller? Opens it, if it is not
- * open here. Return: as above.
- */
-int spw_vfio_in_use(const char *path);
-
-/* Has the kernel, if it drives the controller, looked for its namespaces? Return: 0; -EAGAIN not yet, in words. */
-int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller);
-
 /* "process 4711 (python3)": who drives the controller, as far as this user may look. Return: false: nobody. */
 bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid, char *text, size_t len);
-
-/*
- * What to say when opening @path was refused because somebody has its controller already, and who that is. Return:
- * -EBUSY.
- */
-int spw_vfio_busy_error(const char *path);
-
-int spw_vfio_examine_in(const struct spw_vfio_system *system, const char *address,
-			struct spw_vfio_probe_info *controller);
-int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address, const struct spw_vfio_bind_opts *opts);
-int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address, const struct spw_log *log);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/vfio/image.h - what libblkid is shown of a drive that has no node */
-#ifndef SPW_DRIVES_VFIO_IMAGE_H
-#define SPW_DRIVES_VFIO_IMAGE_H
+/* drives/image.h - what libblkid is shown of a drive that has no node */
+#ifndef SPW_DRIVES_IMAGE_H
+#define SPW_DRIVES_IMAGE_H
 
 #include <spillway/engine.h>
 
@@ -9,6 +9,6 @@
  * A file in memory, as large as the device: its first 4 and last 2 MiB are the device's, what lies between is a hole.
  * Return: a descriptor; a negative errno, in words.
  */
-int spw_vfio_image(const struct spw_device *device);
+int spw_drive_image(const struct spw_device *device);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/vfio/image.c - what libblkid is shown of a drive that has no node: its beginning and its end, at their
+ * drives/image.c - what libblkid is shown of a drive that has no node: its beginning and its end, at their
  * places in memory
  *
  * File systems, volumes and partition tables have their marks in the first 2 MiB and in the last; LUKS has a second
  * header that may begin at 4 MiB, and is what is left where the first was destroyed. What points from there to a place between finds zeros: such a signature may go unrecognized, so a boot sector that is
  * none is said to be one (safety.c).
  */
-#include "drives/vfio/image.h"
+#include "drives/image.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "drives/assemble.h"
+#include "engine/device.h"
 #include "util/util.h"
 
 #define HEAD_BYTES (5u << 20)
@@ -56,7 +56,7 @@ static int copy(const struct spw_device *device, int fd, uint8_t *buf, uint64_t 
 	return rc;
 }
 
-int spw_vfio_image(const struct spw_device *device)
+int spw_drive_image(const struct spw_device *device)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
 	uint64_t unit = geometry->logical_block_bytes, end = spw_round_down(geometry->size_bytes, unit);

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/superblocks.c - read the copies of a drive's superblock, and decide which to believe */
+#include "drives/superblocks.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device.h"
+#include "util/util.h"
+
+struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t offset_bytes)
+{
+	uint32_t unit = spw_device_geometry(device)->logical_block_bytes;
+	uint64_t start = spw_round_down(offset_bytes, unit);
+
+	return (struct spw_span){
+		.offset_bytes = start,
+		.len_bytes = spw_round_up(offset_bytes + SPW_SUPERBLOCK_BYTES, unit) - start,
+		.inside_bytes = offset_bytes - start,
+	};
+}
+
+/* The 4096 bytes at a place, whatever they are. Return: 0; -ENOMEM; @result is that of reading. */
+static int read_bytes(const struct spw_device *device, uint64_t offset_bytes, uint8_t bytes[SPW_SUPERBLOCK_BYTES],
+		      int *result)
+{
+	struct spw_span span = spw_superblock_span(device, offset_bytes);
+	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
+
+	if (!buf)
+		return -ENOMEM;
+	*result = spw_device_pread(device, buf, span.len_bytes, span.offset_bytes);
+	if (*result == 0)
+		memcpy(bytes, buf + span.inside_bytes, SPW_SUPERBLOCK_BYTES);
+	free(buf);
+	return 0;
+}
+
+static int read_place(const struct spw_device *device, struct spw_superblocks *superblocks, enum spw_place place,
+		      uint64_t offset_bytes)
+{
+	struct spw_place_content *content = &superblocks->places[place];
+	unsigned copy = place == SPW_PLACE_FIRST ? 0 : 1;
+	uint8_t bytes[SPW_SUPERBLOCK_BYTES];
+
+	content->exists = true;
+	content->offset_bytes = offset_bytes;
+	content->why = "it cannot be read";
+	if (read_bytes(device, offset_bytes, bytes, &content->result) != 0)
+		return -ENOMEM;
+	if (content->result == 0)
+		content->result = spw_layout_decode(bytes, copy, &content->superblock, &content->why);
+	/* An intact copy that lies where its own device size does not put it is a remnant of another format. */
+	if (content->result == 0 && copy == 1 &&
+	    spw_layout_copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
+		content->result = -EUCLEAN;
+		content->why = "it belongs to another place";
+	}
+	return 0;
+}
+
+/* The better one of the two places where copy 1 can be. */
+static enum spw_place last_place(const struct spw_superblocks *superblocks)
+{
+	const struct spw_place_content *last = &superblocks->places[SPW_PLACE_LAST];
+	const struct spw_place_content *former = &superblocks->places[SPW_PLACE_FORMER_LAST];
+	int results[2] = {last->result, former->result};
+	struct spw_superblock copies[2];
+
+	if (!former->exists)
+		return SPW_PLACE_LAST;
+	copies[0].sequence = last->superblock.sequence;
+	copies[1].sequence = former->superblock.sequence;
+	return spw_layout_choose(copies, results) == 1 ? SPW_PLACE_FORMER_LAST : SPW_PLACE_LAST;
+}
+
+static void choose(struct spw_superblocks *superblocks)
+{
+	enum spw_place last = last_place(superblocks);
+	const struct spw_place_content *places[2] = {&superblocks->places[SPW_PLACE_FIRST], &superblocks->places[last]};
+	struct spw_superblock copies[2] = {places[0]->superblock, places[1]->superblock};
+	int results[2] = {places[0]->result, places[1]->result};
+	int copy = spw_layout_choose(copies, results);
+
+	superblocks->copies_good = 0;
+	superblocks->chosen = copy == 1 ? (int)last : copy;
+	for (unsigned i = 0; copy >= 0 && i < 2; i++)
+		if (results[i] == 0 && copies[i].sequence == copies[copy].sequence)
+			superblocks->copies_good++;
+}
+
+/* What was found when the places were read. NULL: the place does not lie inside the device. */
+static const struct spw_place_content *content_at(const struct spw_superblocks *superblocks, uint64_t offset_bytes)
+{
+	for (unsigned i = 0; i < SPW_PLACES; i++)
+		if (superblocks->places[i].exists && superblocks->places[i].offset_bytes == offset_bytes)
+			return &superblocks->places[i];
+	return NULL;
+}
+
+/* With one copy intact: is the place of the other one still ours? Read again, which is rare. Return: 0; -ENOMEM. */
+static int look_for_foreign(const struct spw_device *device, struct spw_superblocks *superblocks)
+{
+	const struct spw_superblock *sb = &superblocks->places[superblocks->chosen].superblock;
+	unsigned other = superblocks->chosen == SPW_PLACE_FIRST ? 1 : 0;
+	uint64_t offset_bytes = spw_layout_copy_offset(sb->device_bytes, other);
+	const struct spw_place_content *content = content_at(superblocks, offset_bytes);
+	uint8_t bytes[SPW_SUPERBLOCK_BYTES + 3] = {0};
+	size_t at = SPW_SUPERBLOCK_BYTES;
+	int result;
+
+	/* Of another format of ours, before or after. */
+	if (!content || content->result == 0)
+		return 0;
+	if (read_bytes(device, offset_bytes, bytes, &result) != 0)
+		return -ENOMEM;
+	if (result == 0)
+		at = spw_layout_foreign(sb, other, bytes);
+	if (at < SPW_SUPERBLOCK_BYTES)
+		(void)snprintf(superblocks->foreign, sizeof(superblocks->foreign),
+			       "%s at byte %llu (%02x %02x %02x %02x)",
+			       content->result == -EPROTONOSUPPORT ? "a newer superblock" : "unknown data",
+			       (unsigned long long)(offset_bytes + at), bytes[at], bytes[at + 1], bytes[at + 2],
+			       bytes[at + 3]);
+	return 0;
+}
+
+int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks)
+{
+	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
+	const struct spw_place_content *first = &superblocks->places[SPW_PLACE_FIRST];
+	uint64_t last_bytes, former_bytes;
+	int rc;
+
+	memset(superblocks, 0, sizeof(*superblocks));
+	for (unsigned i = 0; i < SPW_PLACES; i++)
+		superblocks->places[i].result = -EMEDIUMTYPE;
+	superblocks->chosen = -EMEDIUMTYPE;
+	if (size_bytes < 2 * SPW_SUPERBLOCK_BYTES)
+		return superblocks->chosen;
+	last_bytes = spw_layout_copy_offset(size_bytes, 1);
+	rc = read_place(device, superblocks, SPW_PLACE_FIRST, 0);
+	if (rc == 0)
+		rc = read_place(device, superblocks, SPW_PLACE_LAST, last_bytes);
+	if (rc == 0 && first->result == 0) {
+		former_bytes = spw_layout_copy_offset(first->superblock.device_bytes, 1);
+		if (former_bytes < last_bytes)
+			rc = read_place(device, superblocks, SPW_PLACE_FORMER_LAST, former_bytes);
+	}
+	if (rc != 0)
+		return rc;
+	choose(superblocks);
+	if (superblocks->chosen >= 0 && superblocks->copies_good < 2 && look_for_foreign(device, superblocks) != 0)
+		return -ENOMEM;
+	return superblocks->chosen;
+}
