@@ -38,7 +38,7 @@ test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine drives store plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
-tool_src := $(wildcard tools/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c)
+tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
@@ -116,7 +116,7 @@ endef
 $(foreach src,$(fuzz_src),$(eval $(call fuzz_rule,$(src))))
 # How near a word is to all that are known: most of the time of two targets went into the fuzzer's notes on that.
 ifdef FUZZER
-$(BUILD)/tools/nearest.o: override CFLAGS := $(filter-out -fsanitize=fuzzer-no-link,$(CFLAGS))
+$(BUILD)/tools/ui/nearest.o: override CFLAGS := $(filter-out -fsanitize=fuzzer-no-link,$(CFLAGS))
 # Where numbers are compared with computed ones, such notes lead nowhere and take most of the time: there only branches count.
 without_compares := $(patsubst -fsanitize=fuzzer-no-link,-fsanitize-coverage=inline-8bit-counters$(comma)pc-table,$(CFLAGS))
 $(filter $(foreach folder,plan trace tensor,$(BUILD)/$(folder)/%),$(lib_obj)) $(patsubst %,$(BUILD)/tests/fuzz/fuzz_%.o,cache model plan): override CFLAGS := $(without_compares)
@@ -162,8 +162,8 @@ test-sanitized:
 	$(run_tests) --kind unit --kind integration --config files --timeout 600
 
 .PHONY: check
-check: ## style, static analysis, one-way includes, function length
-	@scripts/deps.sh build check && CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
+check: ## style, static analysis, one-way includes, files without circles, function length
+	@scripts/deps.sh build check && $(MAKE) --no-print-directory all && SPW_BUILD='$(BUILD)' CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser and the cache's calls; SECONDS= for each target (60), TARGET= for one, FUZZ_SANITIZE= faster, without

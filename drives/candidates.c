@@ -141,7 +141,8 @@ static void look_into(void *context, unsigned index)
 }
 
 /* By what was read, and by who else uses the drive. */
-static int judge(struct spw_candidate *candidate, bool read_only, const struct spw_loops *loops, const struct spw_log *log)
+static int judge(struct spw_candidate *candidate, bool read_only, const struct spw_loops *loops,
+		 const struct spw_log *log)
 {
 	struct spw_contents *contents = &candidate->contents;
 	int rc;
@@ -308,7 +309,7 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 }
 
 int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
-		       struct spw_candidate **out)
+			   struct spw_candidate **out)
 {
 	struct spw_candidate *candidates;
 	char words[512] = "";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_bench.c - spillway bench: the command line, in fio's terms */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
-#include "tools/output_file.h"
+#include "tools/ui/output_file.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_check.c - spillway check: verify every superblock copy of a store */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_format.c - spillway format: make a new, empty store */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <unistd.h>

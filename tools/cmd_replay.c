@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_replay.c - spillway replay: a recorded training step, on these drives */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 #include "tools/replay/drive.h"
 #include "tools/replay/report.h"
-#include "tools/stop.h"
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define SIM_CHUNK_BYTES  (1u << 20)

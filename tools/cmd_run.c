@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_run.c - spillway run: starts a program whose large blocks are reused */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_top.c - spillway top: what the stores that are open on this machine are doing, drive by drive */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include <spillway/status.h>
 
-#include "tools/stop.h"
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define PARTITIONS_MAX 64

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_tune.c - spillway tune: which block size, depth, polling and backend suit the drives */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +11,7 @@
 
 #include "tools/bench/bench.h"
 #include "tools/bench/devices.h"
-#include "tools/stop.h"
+#include "tools/ui/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_unbind.c - spillway unbind: give NVMe controllers back to the kernel */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <spillway/vfio.h>
 

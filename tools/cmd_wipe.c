@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cmd_wipe.c - spillway wipe: remove a store, so that its drives are free again */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <string.h>

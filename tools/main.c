@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/main.c - the spillway command: finds the subcommand, and teaches what there is */
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <string.h>
@@ -38,17 +38,6 @@ static void print_help(FILE *out)
 		(void)fprintf(out, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
 	(void)fprintf(out, "  %-8s %s\n", "help", "explain a command");
 	(void)fputs(tutorial, out);
-}
-
-void tool_print_help(const struct tool_command *command, FILE *out)
-{
-	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name, command->summary,
-		      command->name, command->synopsis, command->description);
-	if (command->print_options)
-		command->print_options(out);
-	else
-		tool_options_print(command->options, out);
-	(void)fprintf(out, "\nExamples:\n%s", command->examples);
 }
 
 static const struct tool_command *find_command(const char *name)

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/output_file.h"
+#include "tools/ui/output_file.h"
 #include "util/util.h"
 
 const char *tune_file_default(char *path, size_t len)

@@ -63,7 +63,8 @@ def main():
     bad = 0
     for folder in folders:
         place = os.path.join(build, folder)
-        objects = [os.path.join(place, name) for name in sorted(os.listdir(place)) if name.endswith(".o")]
+        sources = [name[:-2] for name in sorted(os.listdir(folder)) if name.endswith(".c")]
+        objects = [path for path in (os.path.join(place, name + ".o") for name in sources) if os.path.exists(path)]
         if not objects:
             print(f"{folder}: no objects in {place}; build first")
             bad = 1

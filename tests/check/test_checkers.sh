@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 checks=$ROOT/tests/check
-mkdir -p "$TEST_TMP"/tree/{util,alloc,layout,engine,store,tensor,tools,include/spillway}
+mkdir -p "$TEST_TMP"/tree/{util,alloc,layout,engine/nvme,engine/vfio,drives/vfio,store,tensor,tools/ui,include/spillway}
 tree=$TEST_TMP/tree
 
 # plant FILE LINE: the file has one include.
@@ -44,6 +44,16 @@ expect_refused engine/bad.c '#  include <spillway/store.h>'
 expect_refused store/bad.c '#include "tensor/cache.h"'
 expect_refused store/bad.c '#include <spillway/cache.h>'
 
+begin "includes: folders of a layer are layers"
+expect_refused engine/queue.c '#include "engine/vfio/vfio.h"'
+expect_allowed engine/open.c '#include "engine/vfio/vfio.h"'
+expect_allowed engine/vfio/good.c '#include "engine/device.h"'
+expect_refused engine/nvme/bad.c '#include "engine/vfio/vfio.h"'
+expect_refused drives/bad.c '#include "drives/vfio/bind.h"'
+expect_refused drives/bad.c '#include "store/internal.h"'
+expect_allowed drives/vfio/good.c '#include "drives/safety.h"'
+expect_refused tools/ui/bad.c '#include "tools/bench/bench.h"'
+
 begin "includes: tensor sees the store's header and nothing below"
 expect_refused tensor/bad.c '#include "store/internal.h"'
 expect_refused tensor/bad.c '#include "engine/queue.h"'
@@ -59,6 +69,35 @@ begin "includes: public headers build on each other in one direction and never o
 expect_refused include/spillway/engine.h '#include <spillway/store.h>'
 expect_refused include/spillway/store.h '#include "util/util.h"'
 expect_allowed include/spillway/cache.h '#include <spillway/store.h>'
+
+# object FILE FUNCTION USED...: a C file of the layer util that defines one function and calls others, compiled.
+object() {
+    local file=$1 function=$2 other
+    shift 2
+    {
+        for other; do echo "void $other(void);"; done
+        echo "void $function(void);"
+        echo "void $function(void) {"
+        for other; do echo "$other();"; done
+        echo "}"
+    } >"$tree/util/$file.c"
+    mkdir -p "$tree/built/util"
+    gcc -c "$tree/util/$file.c" -o "$tree/built/util/$file.o"
+}
+
+begin "circles: files that need each other are named, with what closes the circle; what was deleted since does not count"
+object a spw_a spw_b
+object b spw_b spw_c
+object c spw_c
+expect_exit 0 env -C "$tree" python3 "$checks/circles.py" built util
+object c spw_c spw_a
+expect_exit 1 env -C "$tree" python3 "$checks/circles.py" built util
+expect_output "a circle of 3 files" "c -> a: spw_a"
+rm "$tree/util/c.c"
+expect_exit 0 env -C "$tree" python3 "$checks/circles.py" built util
+rm "$tree"/util/*.c
+expect_exit 1 env -C "$tree" python3 "$checks/circles.py" built util
+expect_output "no objects"
 
 # function LINES: a C function of that length.
 function_of() {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_jobfile.c - a job file of anybody's: an error with its line, or jobs that make sense */
-/* link: util tools/bench/jobfile tools/bench/options tools/bench/values tools/nearest */
+/* link: util tools/bench/jobfile tools/bench/options tools/bench/values tools/ui/nearest */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_options.c - sizes, times, counts and options as somebody types them */
-/* link: util tools/bench/options tools/bench/values tools/nearest */
+/* link: util tools/bench/options tools/bench/values tools/ui/nearest */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"

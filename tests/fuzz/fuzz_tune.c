@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fuzz/fuzz_tune.c - a file of best settings (JSON) of anybody's: an error with words, or settings that a job can have */
-/* link: util engine tools/tune_file tools/output_file tools/bench/options tools/bench/values tools/nearest */
+/* link: util engine tools/tune_file tools/ui/output_file tools/bench/options tools/bench/values tools/ui/nearest */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -18,7 +18,7 @@
 #include "tools/bench/backlog.c"
 #include "tools/bench/crc32c.c"
 #include "tools/bench/verify.c"
-#include "tools/nearest.c"
+#include "tools/ui/nearest.c"
 
 /* ---- Offsets ---------------------------------------------------------------------------------------------------------------- */
 

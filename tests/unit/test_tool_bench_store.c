@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_bench_store.c - the bench on a store that fails: what is in flight keeps its memory, and the first error is told */
-/* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values tools/nearest */
+/* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values tools/ui/nearest */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

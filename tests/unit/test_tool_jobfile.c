@@ -13,7 +13,7 @@
 #include "tools/bench/jobfile.c"
 #include "tools/bench/options.c"
 #include "tools/bench/values.c"
-#include "tools/nearest.c"
+#include "tools/ui/nearest.c"
 
 static char path[256];
 static char told[8][512]; /* the faults before the last */

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "tools/replay/drive.c"
-#include "tools/stop.c"
+#include "tools/ui/stop.c"
 
 static unsigned calls;
 

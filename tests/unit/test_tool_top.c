@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_top.c - spillway top: an interrupt at any time ends it, and rates of a store that was opened again */
-/* link: util tools/options tools/nearest tools/output tools/stop */
+/* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,12 +14,6 @@
 /* ---- What is open ---- */
 
 static unsigned lists, interrupt_at; /* that many lists were taken; at this one somebody presses Ctrl-C */
-
-void tool_print_help(const struct tool_command *command, FILE *out)
-{
-	(void)command;
-	(void)out;
-}
 
 int spw_status_list(struct spw_status_name names[], unsigned count)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one within a measurement does */
-/* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file tools/output_file tools/output tools/options tools/nearest */
-/* link: tools/stop tools/bench/options tools/bench/values tools/bench/jobfile tools/bench/run tools/bench/devices tools/bench/timer */
+/* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
+/* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile tools/bench/run tools/bench/devices tools/bench/timer */
 /* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify tools/bench/crc32c tools/bench/backlog */
 /* link: tools/bench/live */
 /* wrap: bench_run bench_run_free spw_device_open */
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 
 static char drive[256], settings[300];
 
@@ -34,12 +34,6 @@ int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
 	if (measures && ++opens == interrupt_open)
 		assert_int_equal(raise(SIGINT), 0);
 	return __real_spw_device_open(path, opts, device);
-}
-
-void tool_print_help(const struct tool_command *command, FILE *out)
-{
-	(void)command;
-	(void)out;
 }
 
 int __real_bench_run(struct bench_run *run);

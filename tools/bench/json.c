@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "tools/bench/latency.h"
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 static const char *const depth_names[BENCH_DEPTH_LEVELS] = {"1", "2", "4", "8", "16", "32", ">=64"};

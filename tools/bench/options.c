@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 enum kind {

@@ -10,8 +10,8 @@
 #include <time.h>
 
 #include "tools/bench/devices.h"
-#include "tools/stop.h"
-#include "tools/tool.h"
+#include "tools/ui/stop.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 /* The only thing that a signal handler can reach. */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 #define DAY_SECONDS  86400.0

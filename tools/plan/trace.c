@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools/plan/model.h"
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 #define LATENCY_NS  100000u

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/stop.h"
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096

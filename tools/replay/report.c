@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "tools/tool.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 #define WARM_STEPS      2u /* that measure, and run the first plan */

@@ -10,7 +10,7 @@
 
 #include "tools/replay/drive.h"
 #include "tools/replay/pattern.h"
-#include "tools/stop.h"
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/output_file.c - whether a report can be written, asked before there is one */
-#include "tools/output_file.h"
+/* tools/ui/output_file.c - whether a report can be written, asked before there is one */
+#include "tools/ui/output_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/nearest.c - what somebody who mistyped a name most likely meant */
-#include "tools/tool.h"
+/* tools/ui/nearest.c - what somebody who mistyped a name most likely meant */
+#include "tools/ui/tool.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/stop.c - an interrupt is remembered, and wakes who sleeps */
-#include "tools/stop.h"
+/* tools/ui/stop.c - an interrupt is remembered, and wakes who sleeps */
+#include "tools/ui/stop.h"
 
 #include <errno.h>
 #include <semaphore.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way */
-#include "tools/tool.h"
+/* tools/ui/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way */
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>

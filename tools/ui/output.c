@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/output.c - aligned tables for people, JSON for programs, errors and log lines on standard error */
-#include "tools/tool.h"
+/* tools/ui/output.c - aligned tables for people, JSON for programs, errors and log lines on standard error */
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <stdarg.h>

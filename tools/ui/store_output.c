@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/store_output.c - a store, its drives and a device's geometry, as tables and as JSON */
-#include "tools/tool.h"
+/* tools/ui/store_output.c - a store, its drives and a device's geometry, as tables and as JSON */
+#include "tools/ui/tool.h"
 
 #include "util/util.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/options.c - parsing the options of a subcommand from one table, and the hints for wrong ones */
-#include "tools/tool.h"
+/* tools/ui/options.c - parsing the options of a subcommand from one table, and the hints for wrong ones */
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -268,4 +268,15 @@ void tool_options_print(const struct tool_option *options, FILE *out)
 		(void)fprintf(out, "  %-20s %s\n", left, options->help);
 	}
 	(void)fprintf(out, "  %-20s %s\n", "--help", "show this help");
+}
+
+void tool_print_help(const struct tool_command *command, FILE *out)
+{
+	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name, command->summary,
+		      command->name, command->synopsis, command->description);
+	if (command->print_options)
+		command->print_options(out);
+	else
+		tool_options_print(command->options, out);
+	(void)fprintf(out, "\nExamples:\n%s", command->examples);
 }

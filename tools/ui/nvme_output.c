@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/nvme_output.c - what NVMe drives say of themselves: wear, health and abilities, as a table and as JSON */
-#include "tools/tool.h"
+/* tools/ui/nvme_output.c - what NVMe drives say of themselves: wear, health and abilities, as a table and as JSON */
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <string.h>

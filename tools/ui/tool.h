@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/tool.h - what the subcommands of spillway share: their table, options, output, exit codes */
-#ifndef SPW_TOOL_H
-#define SPW_TOOL_H
+/* tools/ui/tool.h - what the subcommands of spillway share: their table, options, output, exit codes */
+#ifndef SPW_TOOLS_UI_TOOL_H
+#define SPW_TOOLS_UI_TOOL_H
 
 #include <stdbool.h>
 #include <stddef.h>
