@@ -49,7 +49,7 @@ expect_exit 0 "$SPILLWAY" bench --level=store --filename="$first:$ng_second" --b
 begin "an open store locks both nodes"
 hold_store "$ng_first" "$ng_second"
 expect_exit 3 "$SPILLWAY" format --force --devices "$first"
-expect_output "a process has the store"
+expect_output "it is process $store_holder"
 expect_exit 3 "$SPILLWAY" bench --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1m
 let_go
 

@@ -53,8 +53,8 @@ one_drive() {
     expect_exit 3 "$SPILLWAY" format --force --devices "$b"
     expect_output "a process has a store on $a open, which has the same blocks"
     expect_exit 3 "$SPILLWAY" wipe --yes --devices "$b"
-    expect_exit 1 "$SPILLWAY" bench --level=store --filename="$b" --rw=write --object-size=1m --size=1m
-    expect_output "a process has a store on $a open"
+    expect_exit 3 "$SPILLWAY" bench --level=store --filename="$b" --rw=write --object-size=1m --size=1m
+    expect_output "is open in process $store_holder"
     let_go
     expect_exit 0 "$SPILLWAY" bench --level=store --filename="$b" --rw=write --object-size=1m --size=1m
 
@@ -71,7 +71,7 @@ one_drive() {
     expect_exit 3 "$SPILLWAY" format --force --devices "$b${3:-}1"
     expect_output "$(basename "$one"), another path to the same drive, is mounted on"
     # The other partition has other blocks.
-    expect_exit 0 "$SPILLWAY" format --devices "$two"
+    expect_exit 0 "$SPILLWAY" format --erase --devices "$two"
     hold_store "$two"
     expect_exit 3 "$SPILLWAY" format --force --devices "$a${3:-}2"
     expect_output "a process has a store on $two open"
@@ -162,7 +162,7 @@ expect_exit 0 "$SPILLWAY" bind --force "${addresses[0]}"
 expect_exit 0 "$SPILLWAY" format --force --devices "$node"
 expect_exit 0 "$SPILLWAY" bench --level=store --filename="$node" --rw=write --object-size=1m --size=16m
 give_back "${addresses[1]}"
-expect_exit 1 "$SPILLWAY" bench --level=store --filename="$node" --rw=write --object-size=1m --size=1m
+expect_exit 3 "$SPILLWAY" bench --level=store --filename="$node" --rw=write --object-size=1m --size=1m
 expect_output "the kernel reaches it by another controller"
 expect_exit 3 "$SPILLWAY" format --force --devices "$node"
 expect_output "the kernel reaches it by another controller"
