@@ -114,11 +114,8 @@ struct spw_queue {
 	void *front_state; /* of vfio, which shares a queue with another backend: state is that one's */
 
 	uint64_t waiting_mask; /* devices with waiting ios */
-	uint32_t ios;          /* prepared and not ended */
 	uint32_t depth;
 	uint32_t device_count;
-	uint32_t in_flight; /* slots in use, all devices */
-	uint32_t ended;     /* by the reap under way, and not in stats yet; else 0 */
 	bool reaping;
 	bool issuing; /* an io that ends now is ended by the reap, not inside the loop that issues */
 	bool closing;
@@ -129,11 +126,18 @@ struct spw_queue {
 	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
 	unsigned pieces;            /* registered; 0: none */
 	uint64_t registered_bytes;  /* from the arena's base */
-	uint64_t whole_issued;      /* ios that are or were whole, each in one part, */
-	uint64_t whole_ended;       /* how many of them have ended, */
-	uint64_t whole_reaped; /* and had when the last reap returned; what of them is counted elsewhere comes on top */
-	uint64_t whole_bytes[2];     /* transferred by them: SPW_READ, SPW_WRITE */
-	uint64_t whole_unregistered; /* those of whole_issued whose memory is not registered */
+
+	/*
+	 * COUNT: nearly every io takes one slot, goes to the drive once and gives the slot back, so slots are counted, and of ios and parts
+	 * only how many more there are than slots. A difference may be below 0, modulo 2^64; the sums are not.
+	 */
+	uint64_t slots_taken, slots_given;
+	uint64_t ios_prepared_besides; /* + slots_taken: ios prepared */
+	uint64_t ios_ended_besides;    /* + slots_given: ios ended */
+	uint64_t parts_besides;        /* + slots_taken: parts given to the backend */
+	uint64_t parts_unregistered;   /* of these, from memory that is not registered */
+	uint64_t ios_reaped;           /* ios ended when the last reap returned */
+	uint64_t bytes[2];             /* transferred: SPW_READ, SPW_WRITE */
 	unsigned
 		piece_shift; /* a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the backend takes less */
 	uintptr_t page_bytes;
@@ -180,19 +184,38 @@ void spw_queue_describe(struct spw_queue *queue, const char *format, ...) __attr
 /* Slots in use, of all devices. */
 static inline uint32_t spw_queue_in_flight(const struct spw_queue *queue)
 {
-	return queue->in_flight + (uint32_t)(queue->whole_issued - queue->whole_ended);
+	return (uint32_t)(queue->slots_taken - queue->slots_given);
 }
 
 /* Prepared and not ended. */
 static inline uint32_t spw_queue_ios(const struct spw_queue *queue)
 {
-	return queue->ios + (uint32_t)(queue->whole_issued - queue->whole_ended);
+	return spw_queue_in_flight(queue) + (uint32_t)(queue->ios_prepared_besides - queue->ios_ended_besides);
 }
 
 /* By the reap under way. */
 static inline uint32_t spw_queue_ended(const struct spw_queue *queue)
 {
-	return queue->ended + (uint32_t)(queue->whole_ended - queue->whole_reaped);
+	return (uint32_t)(queue->slots_given + queue->ios_ended_besides - queue->ios_reaped);
+}
+
+static inline struct spw_part *spw_slot_take(struct spw_queue *queue, struct spw_queue_device *dev)
+{
+	struct spw_part *part = dev->free;
+
+	dev->free = part->next;
+	dev->in_flight++;
+	queue->slots_taken++;
+	return part;
+}
+
+static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part)
+{
+	part->io = NULL;
+	part->next = dev->free;
+	dev->free = part;
+	dev->in_flight--;
+	queue->slots_given++;
 }
 
 static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const void *memory)
@@ -258,29 +281,20 @@ static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queu
 	return dev->free;
 }
 
-static inline void spw_whole_issued_as(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part,
-				       struct spw_io *io, enum spw_io_state state)
+/* The backend has issued @io in the slot that spw_whole_slot() gave, the next free one. */
+static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_io *io)
 {
-	part->io = io;
-	io->engine_state = state;
-	dev->free = part->next;
-	dev->in_flight++;
-	queue->whole_issued++;
-}
-
-/* The backend has issued @io in the slot that spw_whole_slot() gave. */
-static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part,
-				    struct spw_io *io)
-{
-	spw_whole_issued_as(queue, dev, part, io, IO_WHOLE);
+	spw_slot_take(queue, dev)->io = io;
+	io->engine_state = IO_WHOLE;
 }
 
 /* The same for spw_whole_unregistered_slot(). */
 static inline void spw_whole_unregistered_issued(struct spw_queue *queue, struct spw_queue_device *dev,
-						 struct spw_part *part, struct spw_io *io)
+						 struct spw_io *io)
 {
-	spw_whole_issued_as(queue, dev, part, io, IO_WHOLE_UNREGISTERED);
-	queue->whole_unregistered++;
+	spw_slot_take(queue, dev)->io = io;
+	io->engine_state = IO_WHOLE_UNREGISTERED;
+	queue->parts_unregistered++;
 }
 
 static inline bool spw_io_is_whole(const struct spw_io *io)
@@ -292,17 +306,11 @@ static inline bool spw_io_is_whole(const struct spw_io *io)
 static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part *part, int64_t res)
 {
 	struct spw_io *io = part->io;
-	struct spw_queue_device *dev;
 
 	if (!spw_io_is_whole(io) || res != (int64_t)io->len_bytes)
 		return false;
-	dev = &queue->devices[part->device];
-	part->io = NULL;
-	part->next = dev->free;
-	dev->free = part;
-	dev->in_flight--;
-	queue->whole_ended++;
-	queue->whole_bytes[io->op] += io->len_bytes;
+	spw_slot_give(queue, &queue->devices[part->device], part);
+	queue->bytes[io->op] += io->len_bytes;
 	io->engine_state = IO_ENDED;
 	io->res = (int32_t)io->len_bytes;
 	io->done(io);

@@ -437,7 +437,7 @@ __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, s
 		return spw_queue_prepare_any(q, io);
 	if (__builtin_expect(tail == u->tail_limit, 0))
 		return prepare_into_full(q, io);
-	spw_whole_unregistered_issued(q, dev, part, io);
+	spw_whole_unregistered_issued(q, dev, io);
 	fill_entry(u, tail, UNREGISTERED_ENTRY, io, part, 0);
 	return 0;
 }
@@ -457,7 +457,7 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 		return prepare_into_full(q, io);
 	/* What was looked at above is read again, which costs less than to save the registers that would hold it. */
 	__asm__ volatile("" ::: "memory");
-	spw_whole_issued(q, dev, part, io);
+	spw_whole_issued(q, dev, io);
 	fill_entry(u, tail, PLAIN_ENTRY, io, part, piece);
 	return 0;
 }

@@ -130,7 +130,7 @@ static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 
 	if (__builtin_expect(!part, 0))
 		return spw_queue_prepare_any(q, io);
-	spw_whole_unregistered_issued(q, dev, part, io);
+	spw_whole_unregistered_issued(q, dev, io);
 	iocb = &a->iocbs[part - q->parts];
 	if (io->op == SPW_READ)
 		io_prep_pread(iocb, dev->fd, io->buf, io->len_bytes, (long long)io->offset_bytes);

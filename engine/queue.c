@@ -280,11 +280,11 @@ void spw_queue_stats(struct spw_queue *q, struct spw_queue_stats *stats, size_t 
 {
 	struct spw_queue_stats now = q->stats;
 
-	now.ios += spw_queue_ended(q);
-	now.parts += q->whole_issued;
-	now.parts_fixed += q->whole_issued - q->whole_unregistered;
-	now.bytes_read += q->whole_bytes[SPW_READ];
-	now.bytes_written += q->whole_bytes[SPW_WRITE];
+	now.ios = q->slots_given + q->ios_ended_besides;
+	now.parts = q->slots_taken + q->parts_besides;
+	now.parts_fixed = now.parts - q->parts_unregistered;
+	now.bytes_read = q->bytes[SPW_READ];
+	now.bytes_written = q->bytes[SPW_WRITE];
 	now.kernel_workers = count_kernel_workers();
 	spw_opts_merge(stats, size, &now, sizeof(now));
 }

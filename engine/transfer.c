@@ -10,8 +10,8 @@
  *
  * Invariants
  *   INV-1  An io is between head and tail if and only if its state is WAITING.
- *   INV-2  engine_parts is the number of slots whose io it is, unless it is WHOLE. An io ends when it is 0 and the state is not
- *          WAITING.
+ *   INV-2  engine_parts is the number of slots whose io it is; of a WHOLE io, which has one, it is not filled in. An io ends when it
+ *          is 0 and the state is not WAITING.
  *   INV-3  A slot in use is either with the backend or among those to be issued again, never both.
  *   INV-4  An io counts in spw_queue_ios() from prepare until done is about to be called.
  */
@@ -64,8 +64,7 @@ COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 
 HOT void call_done(struct spw_queue *q, struct spw_io *io)
 {
-	q->ios--;
-	q->ended++;
+	q->ios_ended_besides++;
 	io->done(io);
 }
 
@@ -89,7 +88,7 @@ HOT void end_io(struct spw_queue *q, struct spw_io *io)
 		io->res = io->engine_error;
 	} else if (likely(io->op <= SPW_WRITE)) {
 		io->res = (int32_t)io->len_bytes;
-		*(io->op == SPW_READ ? &q->stats.bytes_read : &q->stats.bytes_written) += io->len_bytes;
+		q->bytes[io->op] += io->len_bytes;
 	} else {
 		io->res = io->op == SPW_FLUSH ? 0 : (int32_t)io->len_bytes;
 	}
@@ -141,13 +140,9 @@ COLD static void fail_io(struct spw_queue *q, struct spw_io *io, int error)
 HOT void end_part(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
-	struct spw_queue_device *dev = &q->devices[part->device];
 
-	part->io = NULL;
-	part->next = dev->free;
-	dev->free = part;
-	dev->in_flight--;
-	q->in_flight--;
+	spw_slot_give(q, &q->devices[part->device], part);
+	q->ios_ended_besides--;
 	if (--io->engine_parts == 0 && io->engine_state != IO_WAITING)
 		end_io(q, io);
 }
@@ -218,15 +213,8 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
-
 	bool is_registered = io->engine_state == IO_WHOLE;
 
-	q->whole_issued--;
-	q->whole_unregistered -= !is_registered;
-	q->in_flight++;
-	q->ios++;
-	q->stats.parts++;
-	q->stats.parts_fixed += is_registered;
 	io->engine_state = IO_ISSUED;
 	io->engine_parts = 1;
 	io->engine_issued_bytes = io->len_bytes;
@@ -404,6 +392,7 @@ COLD static bool issue_to_full(struct spw_queue *q, struct spw_part *part)
 	(void)q->ops->submit(q);
 	if (q->ops->issue(q, part) == 0)
 		return true;
+	q->parts_besides--;
 	issue_again(q, part);
 	return false;
 }
@@ -413,8 +402,7 @@ HOT void issue(struct spw_queue *q, struct spw_part *part)
 	shape(q, part);
 	if (unlikely(q->ops->issue(q, part) != 0) && !issue_to_full(q, part))
 		return;
-	q->stats.parts++;
-	q->stats.parts_fixed += part->piece >= 0;
+	q->parts_unregistered += part->piece < 0;
 }
 
 COLD static void issue_those_again(struct spw_queue *q)
@@ -431,6 +419,7 @@ COLD static void issue_those_again(struct spw_queue *q)
 			fail_io(q, part->io, -ECANCELED);
 			end_part(q, part);
 		} else {
+			q->parts_besides++;
 			issue(q, part);
 		}
 		part = next;
@@ -453,17 +442,16 @@ static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
 	struct spw_io *io;
 
 	while ((io = dev->head) != NULL) {
-		struct spw_part *part = dev->free;
+		struct spw_part *part;
 
 		if (unlikely(io->op == SPW_DISCARD) && !(q->ops->discards && dev->device->geometry.discards)) {
 			discard(q, dev, io);
 			continue;
 		}
-		if (!part)
+		if (!dev->free)
 			return;
-		dev->free = part->next;
-		dev->in_flight++;
-		q->in_flight++;
+		part = spw_slot_take(q, dev);
+		q->ios_prepared_besides--;
 		cut(q, dev, io, part);
 		if (likely(io->engine_issued_bytes == io->len_bytes))
 			leave_waiting(q, dev, io, NULL);
@@ -599,7 +587,7 @@ int spw_queue_prepare_any(struct spw_queue *q, struct spw_io *io)
 	dev->tail = io;
 	dev->waiting++;
 	q->waiting_mask |= UINT64_C(1) << io->device;
-	q->ios++;
+	q->ios_prepared_besides++;
 	return 0;
 }
 
@@ -696,9 +684,7 @@ int spw_queue_reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 	q->reaping = true;
 	ret = reap(q, min, timeout_ns);
 	ended = spw_queue_ended(q);
-	q->stats.ios += ended;
-	q->ended = 0;
-	q->whole_reaped = q->whole_ended;
+	q->ios_reaped += ended;
 	q->reaping = false;
 	return ended > 0 ? (int)ended : ret;
 }

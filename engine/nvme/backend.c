@@ -314,9 +314,9 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	cmd->data_len = io->len_bytes;
 	if (likely(is_registered)) {
 		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
-		spw_whole_issued(q, dev, part, io);
+		spw_whole_issued(q, dev, io);
 	} else {
-		spw_whole_unregistered_issued(q, dev, part, io);
+		spw_whole_unregistered_issued(q, dev, io);
 	}
 	return 0;
 }

@@ -440,7 +440,7 @@ SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 	name_run(d, &list, (uintptr_t)io->buf + d->arena_iova, io->len_bytes, &pointer);
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
 	write_transfer(entry, d, cid, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes);
-	spw_whole_issued(q, dev, part, io);
+	spw_whole_issued(q, dev, io);
 	v->pending |= UINT64_C(1) << io->device;
 	return 0;
 }

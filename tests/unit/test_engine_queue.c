@@ -583,7 +583,7 @@ static void test_any_outcome_ends_with_the_right_bytes(void **state)
 		open_queue(1 + (uint32_t)(draw() % 8), NULL);
 		for (unsigned i = 0; i < LANES; i++)
 			random_lane(&lanes[i], i, iovs[i]);
-		while (queue->ios > 0)
+		while (spw_queue_ios(queue) > 0)
 			assert_true(spw_queue_reap(queue, 1 + (unsigned)(draw() % 8), -1) >= 0);
 		spw_queue_stats(queue, &stats, sizeof(stats));
 		assert_true(stats.in_flight_max <= queue->depth * DRIVES);
@@ -819,7 +819,7 @@ static void test_a_full_backend_loses_nothing(void **state)
 	open_queue(8, NULL);
 	for (unsigned i = 0; i < 30; i++)
 		prepare(&ios[i], SPW_WRITE, i % DRIVES, memory, BLOCK, i * BLOCK);
-	while (queue->ios > 0)
+	while (spw_queue_ios(queue) > 0)
 		assert_true(spw_queue_reap(queue, 30, -1) > 0);
 	for (unsigned i = 0; i < 30; i++)
 		assert_int_equal(ios[i].io.res, BLOCK);
@@ -859,7 +859,7 @@ static void test_cancel(void **state)
 	assert_int_equal(fake.cancels, 3);
 	assert_int_equal(ios[3].done, 0);
 	fake.hold = false;
-	while (queue->ios > 0)
+	while (spw_queue_ios(queue) > 0)
 		assert_true(spw_queue_reap(queue, 8, -1) > 0);
 	/* The backend could not stop what it had: it ended well. */
 	assert_int_equal(ios[0].io.res, BLOCK);
@@ -954,7 +954,7 @@ static void test_done_may_prepare_and_submit(void **state)
 	open_queue(1, NULL);
 	chain = 0;
 	assert_int_equal(spw_queue_prepare(queue, &io), 0);
-	while (queue->ios > 0)
+	while (spw_queue_ios(queue) > 0)
 		assert_true(spw_queue_reap(queue, 1, -1) > 0);
 	assert_int_equal(chain, 100);
 }
@@ -977,7 +977,7 @@ static void test_ending_at_once_does_not_nest(void **state)
 	open_queue(1, NULL);
 	chain = 0;
 	assert_int_equal(spw_queue_prepare(queue, &io), 0);
-	while (queue->ios > 0)
+	while (spw_queue_ios(queue) > 0)
 		assert_true(spw_queue_reap(queue, 1, -1) > 0);
 	assert_int_equal(chain, 1000000);
 }
