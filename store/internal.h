@@ -103,8 +103,8 @@ struct object {
 	_Atomic uint64_t state;
 	uint64_t len_bytes;
 	uint64_t reserved_blocks;
-	/* worker */
-	struct spw_request *put; /* in progress, its bytes are still in memory; else NULL */
+	_Atomic(struct spw_request *) put; /* in progress, its bytes are still in memory; else NULL */
+	/* worker; of others once @put is NULL, while they have a reference */
 	uint32_t piece_first, piece_last;
 	int error; /* how its put failed */
 };

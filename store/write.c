@@ -54,7 +54,6 @@ void spw_write_unlink(struct spw_request *request)
 
 void spw_write_submit(struct spw_request *request)
 {
-	request->object->put = request;
 	link_last(request);
 }
 

@@ -154,6 +154,19 @@ SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_
 			     enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
 
 /**
+ * spw_store_holds - compare memory with what an object has, without reading a drive
+ * @bytes:  as long as the object: the whole of what it would be compared with
+ *
+ * Computes the checksums of the chunks that [offset, offset + len) covers, also in part, in the calling thread, and compares them with those
+ * of what was written: other bytes have the same one by a chance of 2^-64.
+ *
+ * Return: 1 the object holds these bytes; 0 it holds others, in those chunks; -EINPROGRESS its put goes on; -ENOENT; -ERANGE;
+ * -EOPNOTSUPP the store was opened without checksums; or how its put failed.
+ */
+SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset,
+			       size_t len);
+
+/**
  * spw_store_free - forget an object
  *
  * Its space can be reused as soon as the last request on it has ended: at once if there is none.

@@ -61,6 +61,7 @@ _KEPT = (
     ("backward", "saved in the backward pass"),
     ("observed", "only watching"),
     ("hint", "excluded"),
+    ("changed", "changed in a way that PyTorch does not count"),
     ("backpressure", "drives too slow"),
     ("no_space", "store full"),
     ("error", "drives failed"),
