@@ -40,6 +40,7 @@ class DeviceStats:
     plans: int = 0
     plan_peak_bytes: int = 0
     plan_keep_all_bytes: int = 0
+    bytes_copied_again: int = 0  # to pinned memory, of duplicates
 
 
 def bytes_text(count: float) -> str:

@@ -1026,6 +1026,8 @@ class Offload:
         for name, words in (
             ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
             ("bytes_kept_error", "drives failed: tensors were kept in memory"),
+            ("bytes_kept_changed", "memory that was saved twice changed in between in a way that PyTorch does not count (.data, NumPy): "
+             "it was kept"),
             ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
         ):
             total = getattr(stats, name) + getattr(on_device, name, 0)
