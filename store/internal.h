@@ -170,10 +170,10 @@ struct transfer {
 	struct iovec vector[2];
 	struct spw_store *store;
 	struct spw_request *request;
-	struct transfer *next, *previous; /* of the list it is in: free, unsummed, or retries */
-	uint8_t *bounce;                  /* copy memory of a chunk, or NULL */
-	uint8_t *tail;                    /* its own block, for the last, partly filled one of an object */
-	uint8_t *direct;                  /* the caller's memory, if not through bounce */
+	struct transfer *next; /* of the list it is in: free, unsummed, or retries */
+	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
+	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
+	uint8_t *direct;       /* the caller's memory, if not through bounce */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
@@ -185,7 +185,7 @@ struct transfer {
 	uint64_t watched_from_ns; /* of the store's watched_ns */
 };
 
-/* Transfers of one direction whose checksum is still to be computed. */
+/* Reads whose checksum is still to be computed. */
 struct overlap_list {
 	struct transfer *first, *last;
 };
@@ -275,10 +275,10 @@ struct spw_store {
 	uint32_t pieces_max, pieces_fresh, piece_free; /* fresh: never used yet, beyond the free list */
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
-	struct overlap_list unsummed[2]; /* writes, reads */
-	uint32_t overlap_bytes_min;      /* of a piece whose checksum is computed while the drives work */
-	uint8_t *tails;                  /* block_bytes for each transfer */
-	uint8_t **bounces;               /* free copy buffers of chunk_bytes, the last used on top */
+	struct overlap_list unsummed;
+	uint32_t overlap_bytes_min; /* of a piece that is verified while the drives work */
+	uint8_t *tails;             /* block_bytes for each transfer */
+	uint8_t **bounces;          /* free copy buffers of chunk_bytes, the last used on top */
 	uint32_t bounces_free;
 	uint32_t bounces_per_drive; /* in flight to or from one at once, at most */
 	struct spw_request *writes_first, *writes_last;
@@ -355,10 +355,9 @@ bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
 
-/* store/overlap.c: checksums while the drives work */
+/* store/overlap.c: verifying while the drives work */
 bool spw_overlap_wanted(const struct spw_store *store, const struct piece *piece);
 void spw_overlap_add(struct transfer *transfer);
-void spw_overlap_remove(struct transfer *transfer);
 bool spw_overlap_waits(const struct spw_store *store);
 void spw_overlap_step(struct spw_store *store);
 
@@ -392,7 +391,6 @@ void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);
 #define SPW_ADVICE_BYTES 256
 const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
 void spw_write_abandon(struct transfer *transfer);
-void spw_write_sum(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
 void spw_write_unlink(struct spw_request *request);
 bool spw_write_next(struct spw_store *store, const bool willing[]);

@@ -292,7 +292,7 @@ static void load(struct transfer *transfer, struct piece *piece)
 	transfer->direct = source;
 	if (!source)
 		load_by_copy(transfer, piece);
-	else if (!store->opts.no_checksums && !spw_overlap_wanted(store, piece))
+	else if (!store->opts.no_checksums)
 		piece->checksum = spw_checksum(source, piece->len_bytes);
 	tail = transfer->bounce ? transfer->bounce + whole : transfer->tail;
 	if (source && tail_bytes) {
@@ -362,8 +362,6 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	transfer->piece = index;
 	load(transfer, piece);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	if (transfer->direct && spw_overlap_wanted(store, piece))
-		spw_overlap_add(transfer);
 	spw_write_served(store, &store->drives[piece->drive]);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		spw_write_unlink(request);
@@ -475,8 +473,6 @@ void spw_write_abandon(struct transfer *transfer)
 	struct piece *piece = &store->pieces[transfer->piece];
 
 	spw_drive_retire(store, piece->drive, "a write did not end in time");
-	/* The piece is another transfer's now, which sums it anew. */
-	spw_overlap_remove(transfer);
 	transfer->abandoned = true;
 	transfer->orphan = spw_piece_extent(store, piece);
 	piece->drive = DRIVE_NONE;
@@ -499,17 +495,6 @@ static void abandoned_write_done(struct transfer *transfer)
 	spw_transfer_give(transfer);
 }
 
-/* OVERLAP-2 */
-void spw_write_sum(struct transfer *transfer)
-{
-	struct piece *piece = &transfer->store->pieces[transfer->piece];
-
-	if (!transfer->unsummed)
-		return;
-	spw_overlap_remove(transfer);
-	piece->checksum = spw_checksum(transfer->direct, piece->len_bytes);
-}
-
 static void write_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
@@ -522,7 +507,6 @@ static void write_done(struct spw_io *io)
 		abandoned_write_done(transfer);
 		return;
 	}
-	spw_write_sum(transfer);
 	spw_transfer_give(transfer);
 	if (io->res == -EFAULT || io->res == -ENOMEM) {
 		/* Not the drive's fault: the next one would fail the same way. */
