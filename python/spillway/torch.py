@@ -135,7 +135,12 @@ class _Version:
 
 
 def _raise_modified(tensor: Optional[Tensor], now: int, expected: int) -> None:
-    what = "it" if tensor is None else f"[{tensor.type()} {list(tensor.size())}]"
+    if tensor is None:
+        what = "it"
+    elif tensor.is_nested:  # has no size of its own
+        what = f"[{tensor.type()} {tensor._nested_tensor_size()}]"
+    else:
+        what = f"[{tensor.type()} {list(tensor.size())}]"
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation"
         f": {what} is at version {now}; expected version {expected} instead. "
@@ -810,6 +815,12 @@ _FILLS_LATER = nn.RReLU
 
 
 def _excluded_of(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
+    """What is excluded of the model as it is now."""
+    fills_later = [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
+    return _excluded_by_user(model, exclude) + fills_later
+
+
+def _excluded_by_user(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
     if exclude is None:
         return []
     if callable(exclude) and not isinstance(exclude, nn.Module):
@@ -838,16 +849,18 @@ class Offload:
         model: nn.Module,
         cache: Cache,
         scopes: List[nn.Module],
-        exclude: Sequence[Union[nn.Module, Tensor]] = (),
+        exclude: Exclude = None,
         own_store: Optional[Store] = None,
         device: Optional["DevicePath"] = None,
         progress: Union[bool, TextIO] = False,
     ) -> None:
         self._model = model
         self._scopes = scopes
-        self._excluded_modules = [thing for thing in exclude if isinstance(thing, nn.Module)]
-        self._excluded_tensors = [thing for thing in exclude if isinstance(thing, Tensor)]
+        self._exclude = exclude
+        self._excluded_hooks = _Hook(self._excluded_enter), _Hook(self._excluded_leave)
+        self._excluded_modules: Set[nn.Module] = set()  # that have them
         self._own_store = own_store
+        self._drives_before = [] if cache.store is None else cache.store.drive_stats()  # others may have used the store
         self._session = _Session(cache) if _hooks is None else _FastSession(cache)
         self._session.device = device
         self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
@@ -942,6 +955,7 @@ class Offload:
         while self._handles:
             self._handles[-1].remove()  # a second time it does nothing
             self._handles.pop()
+        self._excluded_modules.clear()
         if self._hooks is not None and within_backward == self._in_backward:
             self._hooks.pop()
         self._hooks = None
@@ -1014,10 +1028,16 @@ class Offload:
         self._tell_troubles()
 
     def _refresh_excluded(self) -> None:
+        """The model may have been changed since."""
         model = self._model
-        self._session.excluded = _identities(
-            itertools.chain(model.parameters(), model.buffers(), self._excluded_tensors)
-        )
+        things = _excluded_of(model, self._exclude)
+        tensors = (thing for thing in things if isinstance(thing, Tensor))
+        self._session.excluded = _identities(itertools.chain(model.parameters(), model.buffers(), tensors))
+        for module in things:
+            if isinstance(module, nn.Module) and module not in self._excluded_modules:
+                self._excluded_modules.add(module)
+                self._handles.append(module.register_forward_pre_hook(self._excluded_hooks[0]))
+                self._handles.append(module.register_forward_hook(self._excluded_hooks[1]))
 
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
@@ -1050,8 +1070,6 @@ class Offload:
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
             hooks += [(before, module, _Hook(self._scope_enter, key, name)), (after, module, _Hook(self._scope_leave))]
-        for module in self._excluded_modules:
-            hooks += [(before, module, _Hook(self._excluded_enter)), (after, module, _Hook(self._excluded_leave))]
         self._module_hooks = hooks
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
@@ -1135,7 +1153,7 @@ class Offload:
 
     def report(self, file: Optional[TextIO] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, to standard output or a file."""
-        print(table_of(self.stats(), self._session.cache.store, self.device_stats()), file=file or sys.stdout)
+        print(table_of(self.stats(), self._session.cache.store, self._drives_before, self.device_stats()), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -1287,7 +1305,9 @@ def offload(
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None and budget_bytes < 0:
         raise ValueError("budget_bytes must not be negative")
-    excluded = _excluded_of(model, exclude) + [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
+    if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
+        exclude = list(exclude)  # an iterator gives its things once
+    _excluded_of(model, exclude)  # what is wrong with it is told now
     scope_modules = _scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:
@@ -1306,4 +1326,4 @@ def offload(
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, excluded, own, device, progress)
+    return Offload(model, cache, scope_modules, exclude, own, device, progress)

@@ -180,6 +180,17 @@ def test_report(store, capsys):
     assert all(drive.path in text for drive in store.drive_stats())
 
 
+def test_report_counts_since_offload_was_called(store):
+    def drives_of(off):
+        file = io.StringIO()
+        off.report(file)
+        return [line.split("  ", 1)[1].split() for line in file.getvalue().splitlines() if line.startswith(store.drive_stats()[0].path)]
+
+    _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill"))
+    assert drives_of(off) != [["0", "B", "written,", "0", "B", "read"]]
+    assert drives_of(spillway.torch.offload(Nothing(), store)) == [["0", "B", "written,", "0", "B", "read"]]
+
+
 def test_report_without_a_store(capsys):
     _, off = gradients(lambda model: spillway.torch.offload(model, None, mode="observe"))
     off.report()
