@@ -145,7 +145,7 @@ struct spw_request {
 	uint64_t offset_bytes; /* in the object; revive: the drive's index */
 	struct object *object;
 	struct spw_notify notify;
-	char error[224]; /* the failure in words */
+	char error[512]; /* the failure in words */
 	/* worker */
 	int first_error;
 	uint32_t in_flight;                  /* transfers */
@@ -217,10 +217,12 @@ struct store_drive {
 	struct rate read_rate, write_rate;
 	struct spw_histogram read_latency, write_latency; /* since they were last published */
 	_Atomic bool retired;
-	_Atomic bool file_system_full; /* it is a file, and that is why */
+	_Atomic int retired_error; /* why */
+	uint64_t try_again_ns;     /* worker: when, if it was full */
+	bool on_trial;             /* worker: in service again since, and nothing was written yet */
 	/* counters */
 	_Atomic uint64_t bytes_written, bytes_read, writes, reads;
-	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts;
+	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts, writes_no_space;
 	_Atomic uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50, write_latency_ns_p99;
 	_Atomic uint64_t blocks_used;
 	_Atomic uint32_t in_flight_now, in_flight_max;
@@ -286,6 +288,7 @@ struct spw_store {
 	uint32_t first_drive;   /* where the next round over the drives begins */
 	uint64_t static_turn;   /* chunks placed in RAID 0 order */
 	_Atomic uint32_t drives_retired;
+	uint32_t drives_full; /* of these, for want of space below them */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
 	uint64_t looked_ns, watched_ns; /* see spw_watch_begin() */
@@ -372,6 +375,9 @@ int64_t spw_publish_timeout_ns(const struct spw_store *store);
 /* store/upkeep.c: flush, trim, drives that hang or come back */
 void spw_upkeep_submit(struct spw_request *request);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
+/* A drive that was full below is tried again from time to time, by whatever is put next. */
+void spw_drives_try_again(struct spw_store *store);
+int64_t spw_try_again_timeout_ns(const struct spw_store *store);
 void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
@@ -382,13 +388,11 @@ void spw_deadlines_check(struct spw_store *store);
 void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 
 /* store/write.c */
-void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);
+/* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
+void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
 
-/*
- * What helps where drives take nothing: if one is a file without room below it, to make some, else @advice. Return: that, or
- * @buf. Any thread.
- */
-#define SPW_ADVICE_BYTES 256
+/* What helps where drives take nothing: if some are out of service which, why and what to do, in @buf, else @advice. Any thread. */
+#define SPW_ADVICE_BYTES 448
 const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);

@@ -294,9 +294,10 @@ static int look_at_namespace(const char *node)
 	if (rc == 0) {
 		rc = spw_safety_locked(node, 0, SPW_LOCK_ALL_BYTES);
 		if (rc > 0)
-			rc = spw_error(-EBUSY,
-				       "%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
-				       node, node);
+			rc = spw_error(
+				-EBUSY,
+				"%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
+				node, node);
 	}
 	if (rc == 0)
 		rc = spw_safety_relatives_locked(node, NULL);

@@ -109,7 +109,7 @@ def _device_rows(stats: DeviceStats) -> Iterable[Row]:
 def _drive_rows(now: Sequence[DriveStats], before: Sequence[DriveStats]) -> Iterable[Row]:
     for drive, earlier in zip(now, before):
         written, read = drive.bytes_written - earlier.bytes_written, drive.bytes_read - earlier.bytes_read
-        state = ", retired" if drive.retired else ""
+        state = ", no space below it" if drive.full else ", retired" if drive.retired else ""
         yield drive.path, f"{bytes_text(written)} written, {bytes_text(read)} read{state}"
 
 

@@ -128,6 +128,8 @@ class DriveStats:
     read_latency_ns_p99: int
     write_latency_ns_p50: int
     write_latency_ns_p99: int
+    writes_no_space: int
+    full: bool
 
 
 _StoreStatsStruct = _library.counters(

@@ -1052,8 +1052,15 @@ class Offload:
         ):
             total = getattr(stats, name) + getattr(on_device, name, 0)
             if total > self._troubles.get(name, 0):
-                _log.warning("%s (%d bytes in the last step)", words, total - self._troubles.get(name, 0))
+                _log.warning("%s (%d bytes in the last step)%s", words, total - self._troubles.get(name, 0), self._drives_out())
                 self._troubles[name] = total
+
+    def _drives_out(self) -> str:
+        store = self._session.cache.store
+        drives = [] if store is None or store.closed else store.drive_stats()
+        return "".join(
+            f"; {drive.path} is out of service: {'there is no space below it' if drive.full else 'it failed'}" for drive in drives if drive.retired
+        )
 
     # ---- Where the model is ----------------------------------------------------------------------------------------
 
