@@ -1198,9 +1198,7 @@ class Offload:
 def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
     if phase not in _STAGES:
         raise ValueError(f'the phase must be "forward" or "backward", not {phase!r}')
-    if not 0 <= micro_batch < 1 << 32:
-        raise ValueError(f"micro-batches are counted from 0 in each step; {micro_batch} is none")
-    return micro_batch, _STAGES[phase]
+    return _library.number("micro_batch", micro_batch, 32), _STAGES[phase]
 
 
 def rank_of_environment() -> Optional[int]:
@@ -1214,6 +1212,8 @@ def rank_of_environment() -> Optional[int]:
 
 def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[Store]]:
     """(the store, the same if it was opened here)"""
+    if rank is not None:
+        rank = _library.number("rank", rank, 31)
     if store is None:
         return None, None
     if isinstance(store, Store):
@@ -1310,8 +1310,10 @@ def offload(
         raise TypeError("a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one made for that")
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
-    if budget_bytes is not None and budget_bytes < 0:
-        raise ValueError("budget_bytes must not be negative")
+    for name, value in (("min_bytes", min_bytes), ("staging_bytes", staging_bytes), ("prefetch_bytes", prefetch_bytes),
+                        ("budget_bytes", budget_bytes)):
+        if value is not None:
+            _library.number(name, value, 64)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     _excluded_of(model, exclude)  # what is wrong with it is told now

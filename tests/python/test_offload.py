@@ -155,7 +155,7 @@ def test_stages_of_1f1b(store):
 
 
 @pytest.mark.parametrize("stage, words", [
-    ((0, "sideways"), '"forward" or "backward", not'), ((-1, "forward"), "-1 is none"), ((0, "forward", (0, "back")), "not 'back'"),
+    ((0, "sideways"), '"forward" or "backward", not'), ((-1, "forward"), "micro_batch must not be negative"), ((0, "forward", (0, "back")), "not 'back'"),
 ])
 def test_stages_that_do_not_exist(store, stage, words):
     off = spillway.torch.offload(Layers(), store)
