@@ -381,3 +381,29 @@ def test_a_nested_tensor_that_was_changed(off):
         nested.mul_(2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             output.backward(output.detach().clone())
+
+
+MODULES = {
+    "linear": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (2, 3)),
+    "convolution": (lambda: nn.Sequential(nn.Conv1d(2, 3, 2), nn.Softplus()), (1, 2, 4)),
+    "norms": (lambda: nn.Sequential(nn.LayerNorm(4), nn.GELU(), nn.GroupNorm(1, 3)), (2, 3, 4)),
+    "batch norm": (lambda: nn.BatchNorm1d(3), (4, 3)),
+    "softmax": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Softmax(-1), nn.SiLU()), (2, 3)),
+    "bilinear": (lambda: nn.Bilinear(3, 3, 2), ((2, 3), (2, 3))),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_second_derivatives(store, name):
+    """By differences: graphs of graphs, over which the check itself saves much that is the same by address and not by content."""
+    make, sizes = MODULES[name]
+    torch.manual_seed(7)
+    model = make().double()
+    off = spillway.torch.offload(model, store, min_bytes=0, mode="spill")
+    inputs = tuple(torch.randn(size, dtype=torch.float64, requires_grad=True) for size in (sizes if isinstance(sizes[0], tuple) else (sizes,)))
+    with off:
+        assert torch.autograd.gradcheck(model, inputs)
+        assert torch.autograd.gradgradcheck(model, inputs)
+    assert off.stats().offers > 0
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
