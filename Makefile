@@ -32,8 +32,8 @@ ldflags   := -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
 # What the cache calls goes by way of tools/replay/drive.c, which may stand in for drives and time.
-wrapped_in_tool := spw_clock_ns pthread_cond_wait spw_store_chunk_bytes spw_store_put spw_store_get spw_store_free spw_store_alloc \
-                   spw_store_release spw_store_stats spw_request_wait spw_request_cancel spw_request_raise
+wrapped_in_tool := spw_clock_ns pthread_cond_wait spw_store_chunk_bytes spw_store_put spw_store_get spw_store_holds spw_store_free \
+                   spw_store_alloc spw_store_release spw_store_stats spw_request_wait spw_request_cancel spw_request_raise
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine drives store plan trace tensor

@@ -103,8 +103,8 @@ struct object {
 	_Atomic uint64_t state;
 	uint64_t len_bytes;
 	uint64_t reserved_blocks;
-	/* worker */
-	struct spw_request *put; /* in progress, its bytes are still in memory; else NULL */
+	_Atomic(struct spw_request *) put; /* in progress, its bytes are still in memory; else NULL */
+	/* worker; of others once @put is NULL, while they have a reference */
 	uint32_t piece_first, piece_last;
 	int error; /* how its put failed */
 };
@@ -145,7 +145,7 @@ struct spw_request {
 	uint64_t offset_bytes; /* in the object; revive: the drive's index */
 	struct object *object;
 	struct spw_notify notify;
-	char error[224]; /* the failure in words */
+	char error[512]; /* the failure in words */
 	/* worker */
 	int first_error;
 	uint32_t in_flight;                  /* transfers */
@@ -170,10 +170,10 @@ struct transfer {
 	struct iovec vector[2];
 	struct spw_store *store;
 	struct spw_request *request;
-	struct transfer *next, *previous; /* of the list it is in: free, unsummed, or retries */
-	uint8_t *bounce;                  /* copy memory of a chunk, or NULL */
-	uint8_t *tail;                    /* its own block, for the last, partly filled one of an object */
-	uint8_t *direct;                  /* the caller's memory, if not through bounce */
+	struct transfer *next; /* of the list it is in: free, unsummed, or retries */
+	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
+	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
+	uint8_t *direct;       /* the caller's memory, if not through bounce */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
@@ -185,7 +185,7 @@ struct transfer {
 	uint64_t watched_from_ns; /* of the store's watched_ns */
 };
 
-/* Transfers of one direction whose checksum is still to be computed. */
+/* Reads whose checksum is still to be computed. */
 struct overlap_list {
 	struct transfer *first, *last;
 };
@@ -217,10 +217,12 @@ struct store_drive {
 	struct rate read_rate, write_rate;
 	struct spw_histogram read_latency, write_latency; /* since they were last published */
 	_Atomic bool retired;
-	_Atomic bool file_system_full; /* it is a file, and that is why */
+	_Atomic int retired_error; /* why */
+	uint64_t try_again_ns;     /* worker: when, if it was full */
+	bool on_trial;             /* worker: in service again since, and nothing was written yet */
 	/* counters */
 	_Atomic uint64_t bytes_written, bytes_read, writes, reads;
-	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts;
+	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts, writes_no_space;
 	_Atomic uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50, write_latency_ns_p99;
 	_Atomic uint64_t blocks_used;
 	_Atomic uint32_t in_flight_now, in_flight_max;
@@ -275,10 +277,10 @@ struct spw_store {
 	uint32_t pieces_max, pieces_fresh, piece_free; /* fresh: never used yet, beyond the free list */
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
-	struct overlap_list unsummed[2]; /* writes, reads */
-	uint32_t overlap_bytes_min;      /* of a piece whose checksum is computed while the drives work */
-	uint8_t *tails;                  /* block_bytes for each transfer */
-	uint8_t **bounces;               /* free copy buffers of chunk_bytes, the last used on top */
+	struct overlap_list unsummed;
+	uint32_t overlap_bytes_min; /* of a piece that is verified while the drives work */
+	uint8_t *tails;             /* block_bytes for each transfer */
+	uint8_t **bounces;          /* free copy buffers of chunk_bytes, the last used on top */
 	uint32_t bounces_free;
 	uint32_t bounces_per_drive; /* in flight to or from one at once, at most */
 	struct spw_request *writes_first, *writes_last;
@@ -286,6 +288,7 @@ struct spw_store {
 	uint32_t first_drive;   /* where the next round over the drives begins */
 	uint64_t static_turn;   /* chunks placed in RAID 0 order */
 	_Atomic uint32_t drives_retired;
+	uint32_t drives_full; /* of these, for want of space below them */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
 	uint64_t looked_ns, watched_ns; /* see spw_watch_begin() */
@@ -355,10 +358,9 @@ bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
 
-/* store/overlap.c: checksums while the drives work */
+/* store/overlap.c: verifying while the drives work */
 bool spw_overlap_wanted(const struct spw_store *store, const struct piece *piece);
 void spw_overlap_add(struct transfer *transfer);
-void spw_overlap_remove(struct transfer *transfer);
 bool spw_overlap_waits(const struct spw_store *store);
 void spw_overlap_step(struct spw_store *store);
 
@@ -373,6 +375,9 @@ int64_t spw_publish_timeout_ns(const struct spw_store *store);
 /* store/upkeep.c: flush, trim, drives that hang or come back */
 void spw_upkeep_submit(struct spw_request *request);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
+/* A drive that was full below is tried again from time to time, by whatever is put next. */
+void spw_drives_try_again(struct spw_store *store);
+int64_t spw_try_again_timeout_ns(const struct spw_store *store);
 void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
@@ -383,16 +388,13 @@ void spw_deadlines_check(struct spw_store *store);
 void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 
 /* store/write.c */
-void spw_drive_retire(struct spw_store *store, uint32_t drive, const char *why);
+/* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
+void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
 
-/*
- * What helps where drives take nothing: if one is a file without room below it, to make some, else @advice. Return: that, or
- * @buf. Any thread.
- */
-#define SPW_ADVICE_BYTES 256
+/* What helps where drives take nothing: if some are out of service which, why and what to do, in @buf, else @advice. Any thread. */
+#define SPW_ADVICE_BYTES 448
 const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
 void spw_write_abandon(struct transfer *transfer);
-void spw_write_sum(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
 void spw_write_unlink(struct spw_request *request);
 bool spw_write_next(struct spw_store *store, const bool willing[]);

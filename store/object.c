@@ -39,7 +39,7 @@ static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t 
 
 	object->len_bytes = len;
 	object->reserved_blocks = blocks;
-	object->put = NULL;
+	atomic_store_explicit(&object->put, NULL, memory_order_relaxed);
 	object->piece_first = object->piece_last = PIECE_NONE;
 	object->error = 0;
 	atomic_store_explicit(&object->state, generation << 32 | STATE_ALIVE | 2, memory_order_release);
@@ -139,6 +139,49 @@ int spw_store_free(struct spw_store *store, spw_object id)
 	if ((state & STATE_REFERENCES) == 1)
 		object_unreferenced(store, object, false);
 	return 0;
+}
+
+/* The part of an object whose put has ended. Return: 1 it holds these bytes; 0 others. */
+static int object_holds(const struct spw_store *store, const struct object *object, const uint8_t *bytes,
+			uint64_t offset, uint64_t len)
+{
+	for (uint32_t index = object->piece_first; index != PIECE_NONE; index = store->pieces[index].next) {
+		const struct piece *piece = &store->pieces[index];
+
+		if (piece->object_offset >= offset + len)
+			break;
+		if (piece->object_offset + piece->len_bytes > offset &&
+		    spw_checksum(bytes + piece->object_offset, piece->len_bytes) != piece->checksum)
+			return 0;
+	}
+	return 1;
+}
+
+int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, uint64_t offset, size_t len)
+{
+	struct object *object;
+	int rc;
+
+	if (spw_store_owned(store))
+		return -EPERM;
+	if (store->opts.no_checksums)
+		return spw_error(-EOPNOTSUPP, "the store was opened without checksums, by which bytes are compared");
+	if (!bytes || len == 0)
+		return spw_error(-EINVAL, "holds needs bytes to compare with");
+	object = spw_object_acquire(store, id);
+	if (!object)
+		return spw_error(-ENOENT, "no such object: it was freed, or never was");
+	if (offset >= object->len_bytes || len > object->len_bytes - offset)
+		rc = spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu", (unsigned long long)offset,
+			       (unsigned long long)offset + len, (unsigned long long)object->len_bytes);
+	else if (atomic_load_explicit(&object->put, memory_order_acquire))
+		rc = -EINPROGRESS;
+	else if (object->error)
+		rc = spw_error(object->error, "the object was never stored: its put failed");
+	else
+		rc = object_holds(store, object, bytes, offset, len);
+	spw_object_drop(store, object, false);
+	return rc;
 }
 
 /* STORE-2: give an unreferenced object's pieces back, and its slot with a new generation. */

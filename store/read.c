@@ -352,7 +352,7 @@ static void read_failed(struct transfer *transfer)
 	count_add(&drive->read_errors, 1);
 	/* New chunks would be written to it once more for nothing. */
 	if (io->res == -ENODEV)
-		spw_drive_retire(store, piece->drive, "it is gone");
+		spw_drive_retire(store, piece->drive, -ENODEV);
 	else if (retry(transfer))
 		return;
 	if (transfer->timed_out && io->res == -ECANCELED)

@@ -77,6 +77,7 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 	request->len_bytes = len;
 	request->offset_bytes = 0;
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
+	atomic_store_explicit(&request->object->put, request, memory_order_relaxed);
 	if (out)
 		*out = request;
 	spw_store_push_put(store, &request->message);
@@ -259,8 +260,9 @@ void spw_request_end(struct spw_request *request)
 
 	SPW_ASSERT(request->in_flight == 0 && !request->linked);
 	if (request->kind == REQUEST_PUT) {
-		request->object->put = NULL;
 		request->object->error = res;
+		/* Release: who sees that it has ended sees where its bytes are. */
+		atomic_store_explicit(&request->object->put, NULL, memory_order_release);
 	}
 	count_end(request, res);
 	request->res = res;

@@ -431,6 +431,8 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 	all.read_errors = now(&drive->read_errors);
 	all.checksum_errors = now(&drive->checksum_errors);
 	all.timeouts = now(&drive->timeouts);
+	all.writes_no_space = now(&drive->writes_no_space);
+	all.full = atomic_load_explicit(&drive->retired_error, memory_order_relaxed) == -ENOSPC;
 	all.read_latency_ns_p50 = now(&drive->read_latency_ns_p50);
 	all.read_latency_ns_p99 = now(&drive->read_latency_ns_p99);
 	all.write_latency_ns_p50 = now(&drive->write_latency_ns_p50);

@@ -232,14 +232,17 @@ static bool nothing_new(struct spw_store *store)
 	return !atomic_load(&store->inbox) && !atomic_load(&store->attention) && !atomic_load(&store->stopping);
 }
 
-/* Until the next deadline, or until what has changed should be published; negative: for ever. */
+/* Until the next deadline, until what has changed should be published, or a full drive is tried again; negative: for ever. */
 static int64_t sleep_limit_ns(const struct spw_store *store)
 {
-	int64_t deadline_ns = spw_deadline_timeout_ns(store), publish_ns = spw_publish_timeout_ns(store);
+	const int64_t limits_ns[] = {spw_deadline_timeout_ns(store), spw_publish_timeout_ns(store),
+				     spw_try_again_timeout_ns(store)};
+	int64_t least_ns = -1;
 
-	if (deadline_ns < 0 || publish_ns < 0)
-		return deadline_ns < 0 ? publish_ns : deadline_ns;
-	return deadline_ns < publish_ns ? deadline_ns : publish_ns;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(limits_ns); i++)
+		if (limits_ns[i] >= 0 && (least_ns < 0 || limits_ns[i] < least_ns))
+			least_ns = limits_ns[i];
+	return least_ns;
 }
 
 /*
@@ -257,6 +260,7 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	drain_inbox(store);
 	if (atomic_exchange(&store->attention, false))
 		attend(store);
+	spw_drives_try_again(store);
 	schedule(store);
 	overlap = spw_overlap_waits(store);
 	if (overlap) {

@@ -11,7 +11,10 @@
 
 #include "store/internal.h"
 
-#define LEAD_COUNTED_MAX 4 /* half chunks: a drive that only seems equal must not be waited for */
+#define TRY_AGAIN_NS \
+	1000000000u /* a failed write per second and drive is no load; a step waits no longer for space that was made */
+#define ADVICE_END_BYTES 128 /* what is to be done always fits */
+#define LEAD_COUNTED_MAX 4   /* half chunks: a drive that only seems equal must not be waited for */
 
 static void link_first(struct spw_request *request)
 {
@@ -54,7 +57,6 @@ void spw_write_unlink(struct spw_request *request)
 
 void spw_write_submit(struct spw_request *request)
 {
-	request->object->put = request;
 	link_last(request);
 }
 
@@ -293,7 +295,7 @@ static void load(struct transfer *transfer, struct piece *piece)
 	transfer->direct = source;
 	if (!source)
 		load_by_copy(transfer, piece);
-	else if (!store->opts.no_checksums && !spw_overlap_wanted(store, piece))
+	else if (!store->opts.no_checksums)
 		piece->checksum = spw_checksum(source, piece->len_bytes);
 	tail = transfer->bounce ? transfer->bounce + whole : transfer->tail;
 	if (source && tail_bytes) {
@@ -308,18 +310,50 @@ static void load(struct transfer *transfer, struct piece *piece)
 
 static void write_done(struct spw_io *io);
 
+static const char *why_retired(const struct store_drive *drive, int error)
+{
+	switch (error) {
+	case -ENOSPC:
+		return drive->geometry.kind == SPW_DEVICE_FILE ? "the file system under it is full"
+							       : "there is no space below it, as of a thin volume";
+	case -ETIMEDOUT: return "a write did not end in time";
+	case -ENODEV: return "it is gone";
+	default: return spw_strerror(error);
+	}
+}
+
 const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES])
 {
+	size_t len = 0;
+	unsigned unnamed = 0;
+	bool full = false, failed = false;
+
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		if (!atomic_load_explicit(&store->drives[i].file_system_full, memory_order_relaxed))
+		const struct store_drive *drive = &store->drives[i];
+		int error = atomic_load_explicit(&drive->retired_error, memory_order_relaxed);
+		char words[SPW_ADVICE_BYTES];
+
+		if (error == 0)
 			continue;
-		(void)snprintf(buf, SPW_ADVICE_BYTES,
-			       "the file system under %s is full: make room there, then have it tried again (spillway "
-			       "revive)",
-			       spw_device_path(store->drives[i].device));
-		return buf;
+		full |= error == -ENOSPC;
+		failed |= error != -ENOSPC;
+		(void)snprintf(words, sizeof(words), "%s%s is out of service: %s", len ? ", " : "",
+			       spw_device_path(drive->device), why_retired(drive, error));
+		if (len + strlen(words) > SPW_ADVICE_BYTES - ADVICE_END_BYTES) {
+			unnamed++;
+			continue;
+		}
+		memcpy(buf + len, words, strlen(words));
+		len += strlen(words);
 	}
-	return advice;
+	if (!full && !failed)
+		return advice;
+	if (unnamed)
+		len += (size_t)snprintf(buf + len, SPW_ADVICE_BYTES - len, " and %u more", unnamed);
+	(void)snprintf(buf + len, SPW_ADVICE_BYTES - len, "%s%s",
+		       full ? "; make room there: it is tried again by itself" : "",
+		       failed ? "; check what failed, have it tried again (spillway revive)" : "");
+	return buf;
 }
 
 static void fail_no_space(struct spw_request *request)
@@ -363,8 +397,6 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	transfer->piece = index;
 	load(transfer, piece);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	if (transfer->direct && spw_overlap_wanted(store, piece))
-		spw_overlap_add(transfer);
 	spw_write_served(store, &store->drives[piece->drive]);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		spw_write_unlink(request);
@@ -421,39 +453,40 @@ bool spw_write_next(struct spw_store *store, const bool willing[])
 /* Puts wait although no drive is left that takes them: there is nobody whose turn would come. */
 void spw_write_fail_all(struct spw_store *store)
 {
+	int error = store->drives_full == store->drive_count ? -ENOSPC : -EIO;
+
 	while (store->writes_first) {
 		struct spw_request *request = store->writes_first;
 		char advice[SPW_ADVICE_BYTES];
 
 		(void)spw_request_begin(request);
-		spw_request_fail(
-			request, -EIO, "every drive of the store has been retired after write errors; %s",
-			spw_write_advice(store, "check them, then have them tried again (spillway revive)", advice));
+		spw_request_fail(request, error, "no drive of the store takes writes: %s",
+				 spw_write_advice(store, "one has come back since", advice));
 		end_if_done(request);
 	}
 }
 
-void spw_drive_retire(struct spw_store *store, uint32_t index, const char *why)
+void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 {
 	struct store_drive *drive = &store->drives[index];
+	bool again = drive->on_trial && error == -ENOSPC;
 
 	if (drive->retired)
 		return;
+	atomic_store_explicit(&drive->retired_error, error, memory_order_relaxed);
 	drive->retired = true;
+	drive->on_trial = false;
 	store->drives_retired++;
+	if (error == -ENOSPC) {
+		store->drives_full++;
+		drive->try_again_ns = spw_clock_ns() + TRY_AGAIN_NS;
+	}
 	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
-	spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %u of %u drives left",
-		spw_device_path(drive->device), why, store->drive_count - store->drives_retired, store->drive_count);
-}
-
-static void retire_after(struct spw_store *store, uint32_t index, int error)
-{
-	struct store_drive *drive = &store->drives[index];
-	bool full = error == -ENOSPC && drive->geometry.kind == SPW_DEVICE_FILE;
-
-	if (full)
-		atomic_store_explicit(&drive->file_system_full, true, memory_order_relaxed);
-	spw_drive_retire(store, index, full ? "the file system under it is full" : spw_strerror(error));
+	if (!again)
+		spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %s%u of %u drives left",
+			spw_device_path(drive->device), why_retired(drive, error),
+			error == -ENOSPC ? "it is tried again every second; " : "",
+			store->drive_count - store->drives_retired, store->drive_count);
 }
 
 /* The piece needs a place again; its put goes first. */
@@ -475,9 +508,7 @@ void spw_write_abandon(struct transfer *transfer)
 	struct spw_request *request = transfer->request;
 	struct piece *piece = &store->pieces[transfer->piece];
 
-	spw_drive_retire(store, piece->drive, "a write did not end in time");
-	/* The piece is another transfer's now, which sums it anew. */
-	spw_overlap_remove(transfer);
+	spw_drive_retire(store, piece->drive, -ETIMEDOUT);
 	transfer->abandoned = true;
 	transfer->orphan = spw_piece_extent(store, piece);
 	piece->drive = DRIVE_NONE;
@@ -500,17 +531,6 @@ static void abandoned_write_done(struct transfer *transfer)
 	spw_transfer_give(transfer);
 }
 
-/* OVERLAP-2 */
-void spw_write_sum(struct transfer *transfer)
-{
-	struct piece *piece = &transfer->store->pieces[transfer->piece];
-
-	if (!transfer->unsummed)
-		return;
-	spw_overlap_remove(transfer);
-	piece->checksum = spw_checksum(transfer->direct, piece->len_bytes);
-}
-
 static void write_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
@@ -523,7 +543,6 @@ static void write_done(struct spw_io *io)
 		abandoned_write_done(transfer);
 		return;
 	}
-	spw_write_sum(transfer);
 	spw_transfer_give(transfer);
 	if (io->res == -EFAULT || io->res == -ENOMEM) {
 		/* Not the drive's fault: the next one would fail the same way. */
@@ -535,10 +554,16 @@ static void write_done(struct spw_io *io)
 		struct piece *piece = &store->pieces[index];
 
 		count_add(&store->drives[piece->drive].write_errors, 1);
-		retire_after(store, piece->drive, io->res);
+		if (io->res == -ENOSPC)
+			count_add(&store->drives[piece->drive].writes_no_space, 1);
+		spw_drive_retire(store, piece->drive, io->res);
 		spw_piece_unplace(store, piece);
 		if (!request->first_error)
 			place_again(request, index);
+	} else if (store->drives[io->device].on_trial) {
+		store->drives[io->device].on_trial = false;
+		spw_log(&store->opts.log, SPW_LOG_INFO, "%s: has room again: in service",
+			spw_device_path(store->drives[io->device].device));
 	}
 	end_if_done(request);
 }

@@ -226,6 +226,8 @@ static void stats_kept(const struct spw_cache *cache, struct spw_cache_stats *st
 	stats->bytes_kept_hint = bytes[KEEP_HINT];
 	stats->tensors_kept_planned = tensors[KEEP_PLANNED];
 	stats->tensors_kept_hint = tensors[KEEP_HINT];
+	stats->bytes_kept_changed = bytes[KEEP_CHANGED];
+	stats->tensors_kept_changed = tensors[KEEP_CHANGED];
 	stats->tensors_kept_small = tensors[KEEP_SMALL];
 	stats->tensors_kept_last_scope = tensors[KEEP_LAST_SCOPE];
 	stats->tensors_kept_backpressure = tensors[KEEP_BACKPRESSURE];

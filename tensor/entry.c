@@ -147,7 +147,8 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 	struct entry *entry = *entry_bucket(cache, key, version);
 
 	for (; entry; entry = entry->next)
-		if (entry->key == key && entry->version == version && offset_bytes >= entry->offset_bytes &&
+		if (entry->key == key && entry->version == version && !entry->stale &&
+		    offset_bytes >= entry->offset_bytes &&
 		    offset_bytes + len_bytes <= entry->offset_bytes + entry->len_bytes)
 			return entry;
 	return NULL;
@@ -290,6 +291,15 @@ void spw_entry_die(struct entry *entry)
 	entry_hide(entry);
 	entry_change(entry, ENTRY_DEAD);
 	spw_entry_settle(entry);
+}
+
+void spw_entry_leave(struct entry *entry)
+{
+	SPW_ASSERT(entry->users > 0);
+	if (--entry->users > 0)
+		return;
+	spw_record_release(entry);
+	spw_entry_die(entry);
 }
 
 /* CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the slot. */

@@ -308,14 +308,10 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 		spw_spill_held(cache);
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
-		entry->users--;
 		if (cache->opts.trace)
 			spw_trace_write(cache->opts.trace,
 					&(struct spw_trace_event){.kind = SPW_TRACE_RELEASE, .tensor = tensor.value});
-		if (entry->users == 0) {
-			spw_record_release(entry);
-			spw_entry_die(entry);
-		}
+		spw_entry_leave(entry);
 		spw_window_fill(cache);
 	} else {
 		rc = spw_error(-ENOENT, "no such tensor: it was released before, or never was");

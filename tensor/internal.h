@@ -81,6 +81,7 @@ enum keep_reason {
 	KEEP_BACKWARD,
 	KEEP_PLANNED,
 	KEEP_HINT,
+	KEEP_CHANGED,
 	KEEP_REASONS,
 };
 
@@ -96,6 +97,7 @@ enum notice {
 	NOTICE_SHAPE,
 	NOTICE_SHORT,
 	NOTICE_PLAN,
+	NOTICE_CHANGED,
 	NOTICES,
 };
 
@@ -136,6 +138,8 @@ struct entry {
 	bool foreseen;  /* has been in the window, in this step or before, and was not taken since */
 	bool forwarded;
 	bool taken;
+	bool recheck; /* was offered again during its write: its memory may have changed after the drives had it */
+	bool stale;   /* its storage has other bytes now: is no duplicate of what is offered */
 };
 
 struct scope {
@@ -250,6 +254,8 @@ void spw_entry_begin_read(struct entry *entry);
 void spw_entry_read_ended(struct entry *entry);
 void spw_entry_read_failed(struct entry *entry);
 void spw_entry_die(struct entry *entry);
+/* One user less; the last one. */
+void spw_entry_leave(struct entry *entry);
 /* Of a dead entry: give up what nothing needs any more, and the slot if nothing is left. */
 void spw_entry_settle(struct entry *entry);
 

@@ -13,6 +13,7 @@ static enum keep_reason reason_of(int error)
 	switch (error) {
 	case -ENOSPC: return KEEP_NO_SPACE;
 	case -ENOBUFS: return KEEP_BACKPRESSURE; /* all the store's requests wait for the drives */
+	case -ESTALE: return KEEP_CHANGED;
 	default: return KEEP_ERROR;
 	}
 }
@@ -26,12 +27,36 @@ static void write_failed(struct entry *entry, int error, const char *words)
 	if (reason == KEEP_BACKPRESSURE)
 		spw_cache_notice(cache, NOTICE_BACKPRESSURE, "the drives do not keep up: tensors stay in memory: %s",
 				 words);
+	else if (reason == KEEP_CHANGED)
+		spw_cache_notice(
+			cache, NOTICE_CHANGED,
+			"memory that was offered twice changed in between, and its version did not: it stays in "
+			"memory");
 	else if (reason == KEEP_NO_SPACE)
 		spw_cache_notice(cache, NOTICE_NO_SPACE, "no space on the drives: tensors stay in memory: %s", words);
 	else
 		spw_cache_notice(cache, NOTICE_WRITE_FAILED,
 				 "a tensor of %llu bytes cannot be written and stays in memory: %s",
 				 (unsigned long long)entry->len_bytes, words);
+}
+
+/*
+ * Whether the memory still has the bytes that were written. It is compared without the lock, and again if it is offered once more
+ * meanwhile; it is the cache's until the write is said to have ended.
+ */
+static bool write_holds(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	bool holds = true;
+
+	while (holds && entry->recheck && (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING)) {
+		entry->recheck = false;
+		spw_cache_unlock(cache);
+		holds = spw_store_holds(cache->store, entry->object, entry->bytes, 0, entry->len_bytes) == 1;
+		spw_cache_lock(cache);
+		cache->count.bytes_compared += entry->len_bytes;
+	}
+	return holds;
 }
 
 /* The object has been written, or not: what becomes of the entry depends on what happened to it meanwhile. */
@@ -42,7 +67,7 @@ static void write_ended(struct entry *entry, int res, const char *words)
 	if (res == 0) {
 		cache->count.bytes_spilled += entry->len_bytes;
 		cache->count.tensors_spilled++;
-	} else if (res != -ECANCELED) {
+	} else if (res != -ECANCELED && res != -ESTALE) {
 		cache->count.writes_failed++;
 	}
 	if (entry->state == ENTRY_RESIDENT) {
@@ -63,14 +88,16 @@ static void write_done(void *context, int res)
 {
 	struct entry *entry = context;
 	struct spw_cache *cache = entry->cache;
+	bool changed;
 
 	spw_cache_lock(cache);
+	changed = res == 0 && !write_holds(entry);
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0, entry->io_began_ns,
 			  cache->clock_ns());
-	write_ended(entry, res, spw_last_error());
+	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_spill_held(cache);
 	spw_window_fill(cache);
@@ -182,12 +209,81 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint, 
 	return 0;
 }
 
+static bool memory_has(const uint8_t *memory, const struct entry *entry, const struct spw_offer *offer)
+{
+	const uint8_t *bytes = (const uint8_t *)offer->storage_bytes + offer->offset_bytes;
+
+	memory += offer->offset_bytes - entry->offset_bytes;
+	return memory == bytes || memcmp(memory, bytes, offer->len_bytes) == 0;
+}
+
+/*
+ * Compare with what was read back, or with what was written. Without the lock, for as long as reading memory takes: the entry has
+ * a user, so that what it has read stays. Return: as spw_store_holds().
+ */
+static int entry_compare(struct entry *entry, const struct spw_offer *offer)
+{
+	struct spw_cache *cache = entry->cache;
+	const uint8_t *memory = entry->state == ENTRY_RESIDENT ? entry->memory : NULL;
+	spw_object object = entry->object;
+	int rc;
+
+	spw_cache_unlock(cache);
+	if (memory)
+		rc = memory_has(memory, entry, offer);
+	else
+		rc = spw_store_holds(cache->store, object, (const uint8_t *)offer->storage_bytes + entry->offset_bytes,
+				     offer->offset_bytes - entry->offset_bytes, offer->len_bytes);
+	spw_cache_lock(cache);
+	if (rc >= 0)
+		cache->count.bytes_compared += offer->len_bytes;
+	return rc;
+}
+
+/* Whether the entry has the bytes that are offered now. */
+static bool entry_has(struct entry *entry, const struct spw_offer *offer)
+{
+	int rc;
+
+	for (;;) {
+		if (entry->state == ENTRY_KEPT || (entry->state == ENTRY_RESIDENT && !entry->memory))
+			return memory_has(entry->bytes, entry, offer);
+		rc = entry_compare(entry, offer);
+		if (rc != -EINPROGRESS)
+			return rc == 1;
+		if (entry->write_in_flight)
+			break;
+	}
+	/* The drives have these bytes, or will have, if the memory has not changed since: that shows at the end. */
+	entry->recheck = true;
+	return memory_has(entry->bytes, entry, offer);
+}
+
+/* The entry that has the same bytes, with one user more; or NULL. No write is held back afterwards. */
+static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer)
+{
+	struct entry *entry;
+
+	for (;;) {
+		spw_spill_held(cache);
+		entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version, offer->offset_bytes,
+					   offer->len_bytes);
+		if (!entry)
+			return NULL;
+		entry->users++;
+		if (entry_has(entry, offer))
+			return entry;
+		entry->stale = true;
+		cache->count.offers_changed++;
+		spw_entry_leave(entry);
+	}
+}
+
 static int offer_duplicate(struct entry *entry, const struct spw_offer *offer, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
 
 	spw_record_hint(entry, hint);
-	entry->users++;
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
 	/* The last offer is the first use. In the backward pass the order is being used, not made. */
@@ -261,11 +357,9 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 		return rc;
 	spw_rule_range(offer, &offset_bytes, &len_bytes);
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
-	entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version, offer->offset_bytes,
-				   offer->len_bytes);
+	entry = duplicate_of(cache, offer);
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);
 	} else {

@@ -97,8 +97,13 @@ enum spw_offer_result {
 
 /*
  * A saved tensor's bytes: the part [offset, offset + len) of a storage that the tensor's elements lie in. If that is at
- * least half of the storage the whole storage is stored once for all its views, else that part alone. An offer whose
- * part lies within what a living entry of the same key and version has stored is a duplicate of that entry.
+ * least half of the storage the whole storage is stored once for all its views, else that part alone.
+ *
+ * An offer whose part lies within what a living entry of the same key and version has is a duplicate of that entry if it has the same
+ * bytes: the version may not count all changes (in PyTorch not those through .data). Memory that the caller still holds is the same
+ * memory. Else the offer compares the bytes with those read back, or by checksum with what was written; of a write under way that is done at
+ * its end, and where the bytes changed the entry stays in memory. So spw_cache_offer() may take as long as reading the memory once does. Of
+ * a store without checksums what has been given to it has no duplicates.
  */
 struct spw_offer {
 	uint64_t storage_key;
@@ -276,6 +281,10 @@ struct spw_cache_stats {
 	uint64_t drive_latency_ns;
 
 	uint64_t plan_switches; /* steps that went on by the plan of another shape of step that is known */
+
+	uint64_t bytes_compared;                           /* of duplicates, with what the drives were given */
+	uint64_t offers_changed;                           /* would be duplicates, but have other bytes */
+	uint64_t bytes_kept_changed, tensors_kept_changed; /* other bytes than when they were written: not stored */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, size_t size);

@@ -120,13 +120,16 @@ SPW_EXPORT void spw_store_close(struct spw_store *store);
  *            returns.
  *
  * Places nothing yet: chunks find their drive when one has room. A drive that fails the write is retired and the
- * chunk goes to another. If the request fails, the object still has to be freed.
+ * chunk goes to another. One that has no space below it, as a sparse file on a full file system or a thin volume, is tried again
+ * every second, by the puts that come then. If the request fails, the object still has to be freed.
  *
  * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has not @len bytes left (nothing is stored); -ENOBUFS all
  * requests or all objects are in use (a freed object's slot comes back when the worker has seen it). The request's
  * own end: 0; -ENOSPC, -EIO no drive is left that takes it; -ENOBUFS fragmentation has used up the chunk descriptors;
- * -EFAULT @bytes is not readable memory; -ENOMEM the kernel has no memory for the transfer (of these two, no drive is
- * to blame); -ECANCELED.
+ * -EFAULT the kernel cannot read @bytes; -ENOMEM it has no memory for the transfer (of these two, no drive is to blame); -ECANCELED.
+ *
+ * @bytes must be readable until the request has ended: checksums and copies read them in the worker's thread, which gets SIGSEGV where
+ * they are not, as memcpy() does. -EFAULT comes only where neither is made: without checksums, of aligned memory.
  */
 SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
 			     spw_object *object, struct spw_request **request);
@@ -152,6 +155,19 @@ SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector
  */
 SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
 			     enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
+
+/**
+ * spw_store_holds - compare memory with what an object has, without reading a drive
+ * @bytes:  as long as the object: the whole of what it would be compared with
+ *
+ * Computes the checksums of the chunks that [offset, offset + len) covers, also in part, in the calling thread, and compares them with those
+ * of what was written: other bytes have the same one by a chance of 2^-64.
+ *
+ * Return: 1 the object holds these bytes; 0 it holds others, in those chunks; -EINPROGRESS its put goes on; -ENOENT; -ERANGE;
+ * -EOPNOTSUPP the store was opened without checksums; or how its put failed.
+ */
+SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset,
+			       size_t len);
 
 /**
  * spw_store_free - forget an object
@@ -268,6 +284,8 @@ struct spw_drive_stats {
 	uint64_t timeouts;
 	/* Of the transfers that ended in about the last half second of traffic; 0: there were none of that kind. */
 	uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50, write_latency_ns_p99;
+	uint64_t writes_no_space; /* of write_errors: the file system or the thin volume under it was full */
+	bool full;                /* retired for that: tried again every second */
 };
 
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */

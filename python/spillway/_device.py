@@ -257,7 +257,7 @@ class DevicePath:
                 stats.bytes_kept_small += length
                 return None
             for entry in self._entries.get(key, ()):
-                if entry.begin <= begin and begin + length <= entry.begin + entry.length:
+                if entry.begin <= begin and begin + length <= entry.begin + entry.length and self._has_again(entry, tensor):
                     stats.bytes_deduplicated += length
                     self._add_user(entry, user)
                     return entry
@@ -409,6 +409,21 @@ class DevicePath:
             entry.row = plan.saved(length, self.table.record_timed(self.table.current_stream(entry.device)))
         return entry
 
+    def _has_again(self, entry: Entry, tensor: Tensor) -> bool:
+        """Whether the entry has, or will have, the bytes that are in memory now: the version may not count all changes (not those
+        through .data). What is on its way to a slot is copied once more. What has left the device cannot be compared without
+        waiting for it: that is another content."""
+        if entry.tensor is None or storage_of(entry.tensor).data_ptr() != storage_of(tensor).data_ptr():
+            return False
+        if not entry.kept:
+            if self.table.capturing():
+                return False
+            assert entry.slot is not None
+            self._copying.remove(entry)
+            self._copy_out(entry, entry.slot)
+            self._stats.bytes_copied_again += entry.length
+        return True
+
     def _plan_step(self, plan: DevicePlan) -> None:
         stats = self._stats
         stall_ns, self._stall_before_ns = stats.stall_ns - self._stall_before_ns, stats.stall_ns
@@ -420,8 +435,8 @@ class DevicePath:
             stats.plan_keep_all_bytes = plan.result.peak_keep_all_bytes
 
     def _prune(self) -> None:
-        """What nobody needs is not read ahead. What is under way can be needed again, by a save of the same content."""
-        self._order = [e for e in self._order if e.users or e.tensor is not None or e.request is not None]
+        """What nobody needs is not read ahead. What is being copied can be needed again, by a save of the same content."""
+        self._order = [e for e in self._order if e.users or e.tensor is not None]
         for index, entry in enumerate(self._order):
             entry.index = index
         self._prune_at = max(1024, 2 * len(self._order))

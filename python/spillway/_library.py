@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import dataclasses
+import operator
 import os
 import subprocess
 import weakref
@@ -379,10 +380,12 @@ def check(result: int) -> int:
 
 
 def number(name: str, value: int, bits: int) -> int:
-    """``value``, if it fits: ctypes takes any number and leaves off what does not.
+    """``value``, if it fits: ctypes takes any number and leaves off what does not. Every number that a caller gives goes through here.
 
     :raises ValueError: it does not fit
+    :raises TypeError: it is no whole number
     """
+    value = operator.index(value)
     if value < 0:
         raise ValueError(f"{name} must not be negative")
     if value >= 1 << bits:

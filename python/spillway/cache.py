@@ -118,6 +118,10 @@ class CacheStats:
     mixed_bytes_per_second: int
     drive_latency_ns: int
     plan_switches: int
+    bytes_compared: int
+    offers_changed: int
+    bytes_kept_changed: int
+    tensors_kept_changed: int
 
     @property
     def stall_seconds(self) -> float:

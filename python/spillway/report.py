@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Iterable, List, Optional, TextIO, Tuple
+from typing import Iterable, List, Optional, Sequence, TextIO, Tuple
 
 from .cache import CacheStats
-from .store import Store
+from .store import DriveStats, Store
 
 Row = Tuple[str, str]
 
@@ -40,6 +40,7 @@ class DeviceStats:
     plans: int = 0
     plan_peak_bytes: int = 0
     plan_keep_all_bytes: int = 0
+    bytes_copied_again: int = 0  # to pinned memory, of duplicates
 
 
 def bytes_text(count: float) -> str:
@@ -61,6 +62,7 @@ _KEPT = (
     ("backward", "saved in the backward pass"),
     ("observed", "only watching"),
     ("hint", "excluded"),
+    ("changed", "changed in a way that PyTorch does not count"),
     ("backpressure", "drives too slow"),
     ("no_space", "store full"),
     ("error", "drives failed"),
@@ -104,19 +106,25 @@ def _device_rows(stats: DeviceStats) -> Iterable[Row]:
     yield "  pinned memory, peak", f"{bytes_text(stats.pinned_bytes_used_max)} of {bytes_text(stats.pinned_bytes)}"
 
 
-def _drive_rows(store: Store) -> Iterable[Row]:
-    for drive in store.drive_stats():
-        state = ", retired" if drive.retired else ""
-        yield drive.path, f"{bytes_text(drive.bytes_written)} written, {bytes_text(drive.bytes_read)} read{state}"
+def _drive_rows(now: Sequence[DriveStats], before: Sequence[DriveStats]) -> Iterable[Row]:
+    for drive, earlier in zip(now, before):
+        written, read = drive.bytes_written - earlier.bytes_written, drive.bytes_read - earlier.bytes_read
+        state = ", no space below it" if drive.full else ", retired" if drive.retired else ""
+        yield drive.path, f"{bytes_text(written)} written, {bytes_text(read)} read{state}"
 
 
-def table_of(stats: CacheStats, store: Optional[Store], on_device: Optional[DeviceStats] = None) -> str:
-    """One line per counter that says something, and one per drive."""
+def table_of(
+    stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (), on_device: Optional[DeviceStats] = None
+) -> str:
+    """One line per counter that says something, and one per drive.
+
+    :param drives_before: the drives' counters when those of ``stats`` began
+    """
     rows: List[Row] = list(_cache_rows(stats))
     if on_device is not None:
         rows.extend(_device_rows(on_device))
     if store is not None and not store.closed:
-        rows.extend(_drive_rows(store))
+        rows.extend(_drive_rows(store.drive_stats(), drives_before))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 

@@ -128,6 +128,8 @@ class DriveStats:
     read_latency_ns_p99: int
     write_latency_ns_p50: int
     write_latency_ns_p99: int
+    writes_no_space: int
+    full: bool
 
 
 _StoreStatsStruct = _library.counters(
@@ -448,7 +450,9 @@ class Store:
 
         :raises SpillwayError: ENOENT no such object; ERANGE beyond its end; EBADMSG a drive returned other bytes than
             were written
+        :raises ValueError: a number is negative, or has more than 64 bits
         """
+        thing, offset = _library.number("thing", thing, 64), _library.number("offset", offset, 64)
         request = c_void_p()
         with _Bytes(buffer, writable=True) as (address, length), self._use() as handle:
             try:
@@ -459,7 +463,7 @@ class Store:
 
     def get(self, thing: int, length: int, offset: int = 0) -> bytearray:
         """``length`` bytes of the object from ``offset`` on. Errors as get_into()."""
-        buffer = bytearray(length)
+        buffer = bytearray(_library.number("length", length, 63))
         self.get_into(thing, buffer, offset)
         return buffer
 
@@ -467,7 +471,9 @@ class Store:
         """Forget an object; its space is free at once.
 
         :raises SpillwayError: ENOENT no such object
+        :raises ValueError: ``thing`` is negative, or has more than 64 bits
         """
+        thing = _library.number("thing", thing, 64)
         with self._use() as handle:
             check(fast.spw_store_free(handle, thing))
 

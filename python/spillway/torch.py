@@ -135,7 +135,12 @@ class _Version:
 
 
 def _raise_modified(tensor: Optional[Tensor], now: int, expected: int) -> None:
-    what = "it" if tensor is None else f"[{tensor.type()} {list(tensor.size())}]"
+    if tensor is None:
+        what = "it"
+    elif tensor.is_nested:  # has no size of its own
+        what = f"[{tensor.type()} {tensor._nested_tensor_size()}]"
+    else:
+        what = f"[{tensor.type()} {list(tensor.size())}]"
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation"
         f": {what} is at version {now}; expected version {expected} instead. "
@@ -810,6 +815,12 @@ _FILLS_LATER = nn.RReLU
 
 
 def _excluded_of(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
+    """What is excluded of the model as it is now."""
+    fills_later = [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
+    return _excluded_by_user(model, exclude) + fills_later
+
+
+def _excluded_by_user(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
     if exclude is None:
         return []
     if callable(exclude) and not isinstance(exclude, nn.Module):
@@ -838,16 +849,18 @@ class Offload:
         model: nn.Module,
         cache: Cache,
         scopes: List[nn.Module],
-        exclude: Sequence[Union[nn.Module, Tensor]] = (),
+        exclude: Exclude = None,
         own_store: Optional[Store] = None,
         device: Optional["DevicePath"] = None,
         progress: Union[bool, TextIO] = False,
     ) -> None:
         self._model = model
         self._scopes = scopes
-        self._excluded_modules = [thing for thing in exclude if isinstance(thing, nn.Module)]
-        self._excluded_tensors = [thing for thing in exclude if isinstance(thing, Tensor)]
+        self._exclude = exclude
+        self._excluded_hooks = _Hook(self._excluded_enter), _Hook(self._excluded_leave)
+        self._excluded_modules: Set[nn.Module] = set()  # that have them
         self._own_store = own_store
+        self._drives_before = [] if cache.store is None else cache.store.drive_stats()  # others may have used the store
         self._session = _Session(cache) if _hooks is None else _FastSession(cache)
         self._session.device = device
         self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
@@ -942,6 +955,7 @@ class Offload:
         while self._handles:
             self._handles[-1].remove()  # a second time it does nothing
             self._handles.pop()
+        self._excluded_modules.clear()
         if self._hooks is not None and within_backward == self._in_backward:
             self._hooks.pop()
         self._hooks = None
@@ -1014,10 +1028,16 @@ class Offload:
         self._tell_troubles()
 
     def _refresh_excluded(self) -> None:
+        """The model may have been changed since."""
         model = self._model
-        self._session.excluded = _identities(
-            itertools.chain(model.parameters(), model.buffers(), self._excluded_tensors)
-        )
+        things = _excluded_of(model, self._exclude)
+        tensors = (thing for thing in things if isinstance(thing, Tensor))
+        self._session.excluded = _identities(itertools.chain(model.parameters(), model.buffers(), tensors))
+        for module in things:
+            if isinstance(module, nn.Module) and module not in self._excluded_modules:
+                self._excluded_modules.add(module)
+                self._handles.append(module.register_forward_pre_hook(self._excluded_hooks[0]))
+                self._handles.append(module.register_forward_hook(self._excluded_hooks[1]))
 
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
@@ -1026,12 +1046,21 @@ class Offload:
         for name, words in (
             ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
             ("bytes_kept_error", "drives failed: tensors were kept in memory"),
+            ("bytes_kept_changed", "memory that was saved twice changed in between in a way that PyTorch does not count (.data, NumPy): "
+             "it was kept"),
             ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
         ):
             total = getattr(stats, name) + getattr(on_device, name, 0)
             if total > self._troubles.get(name, 0):
-                _log.warning("%s (%d bytes in the last step)", words, total - self._troubles.get(name, 0))
+                _log.warning("%s (%d bytes in the last step)%s", words, total - self._troubles.get(name, 0), self._drives_out())
                 self._troubles[name] = total
+
+    def _drives_out(self) -> str:
+        store = self._session.cache.store
+        drives = [] if store is None or store.closed else store.drive_stats()
+        return "".join(
+            f"; {drive.path} is out of service: {'there is no space below it' if drive.full else 'it failed'}" for drive in drives if drive.retired
+        )
 
     # ---- Where the model is ----------------------------------------------------------------------------------------
 
@@ -1048,8 +1077,6 @@ class Offload:
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
             hooks += [(before, module, _Hook(self._scope_enter, key, name)), (after, module, _Hook(self._scope_leave))]
-        for module in self._excluded_modules:
-            hooks += [(before, module, _Hook(self._excluded_enter)), (after, module, _Hook(self._excluded_leave))]
         self._module_hooks = hooks
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
@@ -1133,7 +1160,7 @@ class Offload:
 
     def report(self, file: Optional[TextIO] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, to standard output or a file."""
-        print(table_of(self.stats(), self._session.cache.store, self.device_stats()), file=file or sys.stdout)
+        print(table_of(self.stats(), self._session.cache.store, self._drives_before, self.device_stats()), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -1171,9 +1198,7 @@ class Offload:
 def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
     if phase not in _STAGES:
         raise ValueError(f'the phase must be "forward" or "backward", not {phase!r}')
-    if not 0 <= micro_batch < 1 << 32:
-        raise ValueError(f"micro-batches are counted from 0 in each step; {micro_batch} is none")
-    return micro_batch, _STAGES[phase]
+    return _library.number("micro_batch", micro_batch, 32), _STAGES[phase]
 
 
 def rank_of_environment() -> Optional[int]:
@@ -1187,6 +1212,8 @@ def rank_of_environment() -> Optional[int]:
 
 def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[Store]]:
     """(the store, the same if it was opened here)"""
+    if rank is not None:
+        rank = _library.number("rank", rank, 31)
     if store is None:
         return None, None
     if isinstance(store, Store):
@@ -1283,9 +1310,13 @@ def offload(
         raise TypeError("a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one made for that")
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
-    if budget_bytes is not None and budget_bytes < 0:
-        raise ValueError("budget_bytes must not be negative")
-    excluded = _excluded_of(model, exclude) + [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
+    for name, value in (("min_bytes", min_bytes), ("staging_bytes", staging_bytes), ("prefetch_bytes", prefetch_bytes),
+                        ("budget_bytes", budget_bytes)):
+        if value is not None:
+            _library.number(name, value, 64)
+    if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
+        exclude = list(exclude)  # an iterator gives its things once
+    _excluded_of(model, exclude)  # what is wrong with it is told now
     scope_modules = _scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:
@@ -1304,4 +1335,4 @@ def offload(
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, excluded, own, device, progress)
+    return Offload(model, cache, scope_modules, exclude, own, device, progress)

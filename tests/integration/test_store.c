@@ -3,6 +3,7 @@
 #include "tests/integration/test_store.h"
 
 #include <stdbool.h>
+#include <sys/mman.h>
 
 #define LARGEST_BYTES ((size_t)67108865)
 #define GUARD_BYTES   ((size_t)64)
@@ -367,6 +368,69 @@ static void test_every_mode(void **state)
 	}
 }
 
+/* An object holds what was put, and by the byte no other; any part, of odd lengths in several chunks. */
+static void test_holds(void **state)
+{
+	static const size_t lens[] = {1, 511, 4096, 4097, MIB, 3 * MIB + 17};
+	struct spw_store *store;
+	uint64_t random = 5;
+
+	(void)state;
+	format_drives(4, 1, 0);
+	store = open_default();
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		uint8_t *bytes = from_memory + (i % 2 ? 3 : 0);
+		size_t len = lens[i], at, part;
+		spw_object object;
+
+		for (size_t k = 0; k < len; k++)
+			bytes[k] = (uint8_t)random_next(&random);
+		object = put_wait(store, bytes, len);
+		assert_int_equal(spw_store_holds(store, object, bytes, 0, len), 1);
+		for (unsigned k = 0; k < 20; k++) {
+			at = random_below(&random, len);
+			part = random_below(&random, len - at) + 1;
+			assert_int_equal(spw_store_holds(store, object, bytes, at, part), 1);
+			bytes[at] ^= 1;
+			assert_int_equal(spw_store_holds(store, object, bytes, at, 1), 0);
+			assert_int_equal(spw_store_holds(store, object, bytes, 0, len), 0);
+			bytes[at] ^= 1;
+		}
+		assert_int_equal(spw_store_holds(store, object, bytes, 0, len + 1), -ERANGE);
+		assert_int_equal(spw_store_holds(store, object, bytes, len, 1), -ERANGE);
+		assert_int_equal(spw_store_holds(store, object, bytes, 0, 0), -EINVAL);
+		assert_int_equal(spw_store_holds(store, object, NULL, 0, len), -EINVAL);
+		assert_ok(spw_store_free(store, object));
+		assert_int_equal(spw_store_holds(store, object, bytes, 0, len), -ENOENT);
+	}
+}
+
+/* Nobody reads what a drive takes from aligned memory, if there is no checksum: the kernel says that it cannot. */
+static void test_memory_that_cannot_be_read(void **state)
+{
+	struct spw_store_opts opts = default_opts();
+	struct spw_request *request;
+	struct spw_store *store;
+	spw_object object;
+	uint8_t *memory;
+
+	(void)state;
+	if (drive_backend == SPW_BACKEND_VFIO || drive_backend == SPW_BACKEND_NVME)
+		skip();
+	format_drives(4, 1, 0);
+	opts.no_checksums = true;
+	store = open_drives(4, &opts);
+	memory = mmap(NULL, MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(memory != MAP_FAILED);
+	assert_ok(spw_store_put(store, memory, MIB, NULL, &object, &request));
+	assert_int_equal(spw_request_wait(request), -EFAULT);
+	assert_int_equal(stats_of(store).drives_retired, 0);
+	assert_int_equal(spw_store_holds(store, object, from_memory, 0, MIB), -EOPNOTSUPP);
+	assert_ok(spw_store_free(store, object));
+	exercise(store, 7);
+	assert_int_equal(munmap(memory, MIB), 0);
+}
+
 /* Paths in another order than they were formatted in. */
 static void test_any_order_of_drives(void **state)
 {
@@ -455,6 +519,8 @@ int main(void)
 		test_case(test_own_memory_is_not_copied),
 		test_case(test_arena_is_given_back),
 		test_case(test_every_mode),
+		test_case(test_holds),
+		test_case(test_memory_that_cannot_be_read),
 		test_case(test_any_order_of_drives),
 		test_case(test_inline_poll),
 	};

@@ -395,6 +395,80 @@ def test_double_backward(store, what):
     assert same(program, store, what) is INPLACE
 
 
+# ---- What PyTorch does not count ------------------------------------------------------------------------------------------
+
+
+UNCOUNTED = {
+    "all": lambda t: t.data.mul_(2),
+    "a view": lambda t: t.data[3:5].zero_(),
+    "by NumPy": lambda t: t.detach().numpy().__imul__(2),
+    "the last bytes": lambda t: t.data[-1:].fill_(7),
+}
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("change", UNCOUNTED)
+def test_changed_between_two_passes(store, what, change, settled):
+    """What is saved after the change is no duplicate of what was saved before it."""
+    def program(where):
+        x = leaf()
+        with where.context():
+            y = x * 1
+            first = y.sin()
+            if settled:
+                where.saved()
+            UNCOUNTED[change](y)
+            second = y.cos() + y.exp()
+            if settled:
+                where.saved()
+            second.sum().backward()
+        del first
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_changed_between_many_passes(store, what, settled):
+    def program(where):
+        x = leaf()
+        with where.context():
+            y = x * 1
+            outputs = []
+            for _ in range(5):
+                outputs += [y.sin(), y.exp()]
+                if settled:
+                    where.saved()
+                y.data.add_(1)
+            last = y.tan().sum()
+            where.saved()
+            last.backward()
+        del outputs
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_view_of_what_changed(store, what, settled):
+    def program(where):
+        x = leaf()
+        with where.context():
+            y = x * 1
+            first = (y * y).sum()
+            if settled:
+                where.saved()
+            y.data[15000:].fill_(3)
+            second = y[14000:].sin().sum() + y[:100].sin().sum()
+            if settled:
+                where.saved()
+            second.backward()
+        del first
+        return [x.grad]
+
+    assert same(program, store, what) is not INPLACE
+
+
 # ---- What PyTorch takes --------------------------------------------------------------------------------------------------
 
 

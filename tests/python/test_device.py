@@ -209,7 +209,7 @@ def test_dropped_during_the_copy_it_is_not_put(rig):
 
 
 def test_views_of_one_content_are_copied_once(rig):
-    rig = rig()
+    rig = rig(polls=4)
     tensor, users = torch.randn(1000), [User(), User()]
     first = rig.path.save(tensor, (7, 0), Version(), 0, 4000, users[0])
     assert rig.path.save(tensor[500:], (7, 0), Version(), 2000, 2000, users[1]) is first
@@ -225,9 +225,25 @@ def test_views_of_one_content_are_copied_once(rig):
     assert first.base is None
 
 
+def test_what_is_saved_again_is_copied_again(rig):
+    """Nobody counts what has changed in between; once it has left the device nobody sees it either."""
+    rig = rig(polls=4)
+    tensor, users = torch.zeros(1000), [User(), User(), User()]
+    first = rig.path.save(tensor, (7, 0), Version(), 0, 4000, users[0])
+    other, user = rig.save(torch.ones(1000))
+    tensor.data.fill_(2)
+    assert rig.path.save(tensor, (7, 0), Version(), 0, 4000, users[1]) is first
+    assert rig.path.stats().bytes_copied_again == 4000
+    rig.until(lambda: first.stored() and other.stored())
+    tensor.data.fill_(3)
+    second = rig.path.save(tensor, (7, 0), Version(), 0, 4000, users[2])
+    rig.until(second.stored)
+    assert [value(rig.path.load(entry), tensor)[999].item() for entry in (first, second)] == [2, 3]
+
+
 def test_what_several_use_is_read_once(rig):
     """Autograd lets go of each user before the next one comes."""
-    rig = rig()
+    rig = rig(polls=4)
     tensor, users = torch.randn(1000), [User(), User(), User()]
     for user in users:
         entry = rig.path.save(tensor, (7, 0), Version(), 0, 4000, user)
@@ -240,7 +256,7 @@ def test_what_several_use_is_read_once(rig):
 
 
 def test_what_a_user_let_go_unused_does_not_stay_on_the_device(rig):
-    rig = rig()
+    rig = rig(polls=4)
     tensor, users = torch.randn(1000), [User(), User()]
     for user in users:
         entry = rig.path.save(tensor, (7, 0), Version(), 0, 4000, user)
@@ -304,19 +320,18 @@ def test_reading_ahead_past_what_needs_no_read(rig):
     assert long.tensor is not None and first.reading and rig.path.stats().prefetches == 1
 
 
-def test_what_is_saved_again_during_its_write_is_read_ahead(rig):
+def test_what_is_saved_again_during_its_copy_is_read_ahead(rig):
     """Nobody needed it when a step began, and then somebody did."""
-    rig = rig()
+    rig = rig(polls=None)
     tensor, users = torch.zeros(2048), [User(), User()]
-    rig.transfers.hold = True
     first = rig.path.save(tensor, (7, 0), Version(), 0, 8192, users[1])
     rig.path.progress()
     users.pop()
     rig.path.step()
-    assert not first.users and first.request is not None
+    assert not first.users and first.tensor is not None
     assert rig.path.save(tensor, (7, 0), Version(), 0, 8192, users[0]) is first
     last, user = rig.save(torch.ones(2048))
-    rig.transfers.hold = False
+    rig.table.polls = 0
     rig.until(lambda: first.stored() and last.stored())
     rig.path.load(last)
     assert rig.path.stats().prefetches == 1 and first.reading

@@ -4,12 +4,15 @@
 import array
 import ctypes
 import math
+import inspect
 import os
 import random
 
 import pytest
+import torch
 
 import spillway
+import spillway.torch
 from spillway.cache import Cache
 from conftest import emptied, make_drives
 
@@ -61,7 +64,7 @@ def test_calls_of_a_store(store, dice):
             refused(store.get, thing, any_value(dice), any_value(dice))
         elif what == 2:
             refused(store.get_into, thing, dice.choice(BUFFERS), any_value(dice))
-        elif what == 3 and (not isinstance(thing, int) or thing % (1 << 64) != things[0]):
+        elif what == 3 and thing != things[0]:
             refused(store.free, thing)
             things = [known for known in things if known == things[0] or known != thing]
         else:
@@ -103,3 +106,49 @@ def test_options_of_a_cache(store, dice):
     thing = store.put(b"well")
     assert store.get(thing, 4) == b"well"
     store.free(thing)
+
+
+def numbers_of(function):
+    """The parameters that are numbers."""
+    return [name for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.annotation in ("int", "Optional[int]")]
+
+
+def test_every_number_is_checked(folder):
+    """ctypes leaves off what does not fit: 2^64 more would be the same number. Each is refused by its name."""
+    drives = make_drives(folder, 2, 32 << 20)
+    spillway.format_store(drives)
+    tried = []
+    with spillway.Store(drives) as store:
+        thing = store.put(b"kept" * 1000)
+        off = spillway.torch.offload(torch.nn.Linear(2, 2), store, min_bytes=1)
+        given = {"thing": thing, "length": 4, "offset": 0, "micro_batch": 0}
+        calls = [
+            (spillway.format_store, (drives,), {}),
+            (spillway.Store, (drives,), {}),
+            (spillway.Cache, (store,), {}),
+            (spillway.torch.offload, (torch.nn.Linear(2, 2), store), {"mode": "budget"}),
+            (store.get, (), {"thing": thing, "length": 4}),
+            (store.get_into, (), {"thing": thing, "buffer": bytearray(4)}),
+            (store.free, (), {}),
+            (off.stage, (), {"micro_batch": 0, "phase": "forward"}),
+        ]
+        for function, arguments, named in calls:
+            for name in numbers_of(function):
+                for wrong in (given.get(name, 1) + (1 << 64), (1 << 64) + 1, -1, -(1 << 64)):
+                    if name != "budget_bytes" and "mode" in named:
+                        named = {**named, "budget_bytes": 1 << 20}
+                    with pytest.raises(ValueError, match=f"{name} must"):
+                        function(*arguments, **{**named, name: wrong})
+                tried.append((function, name))
+        with pytest.raises(ValueError, match="micro_batch must"):
+            off.stage(0, "forward", next=(1 << 32, "backward"))
+        off.close()
+        assert store.get(thing, 4000) == b"kept" * 1000
+        store.free(thing)
+        assert emptied(store)
+    methods = [getattr(owner, name) for owner in (spillway.Store, spillway.Cache, spillway.torch.Offload) for name in vars(owner)
+               if name[0] != "_" and inspect.isfunction(vars(owner)[name])]
+    methods += [thing for thing in (getattr(spillway, name) for name in spillway.__all__) if inspect.isfunction(thing)]
+    untried = {(f.__name__, n) for f in methods for n in numbers_of(f)} - {(f.__name__, n) for f, n in tried}
+    assert untried == {("return_lease", "lease")}  # of the cache, given back

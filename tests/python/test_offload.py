@@ -155,7 +155,7 @@ def test_stages_of_1f1b(store):
 
 
 @pytest.mark.parametrize("stage, words", [
-    ((0, "sideways"), '"forward" or "backward", not'), ((-1, "forward"), "-1 is none"), ((0, "forward", (0, "back")), "not 'back'"),
+    ((0, "sideways"), '"forward" or "backward", not'), ((-1, "forward"), "micro_batch must not be negative"), ((0, "forward", (0, "back")), "not 'back'"),
 ])
 def test_stages_that_do_not_exist(store, stage, words):
     off = spillway.torch.offload(Layers(), store)
@@ -178,6 +178,17 @@ def test_report(store, capsys):
     assert rows["steps"].strip() == "3"
     assert "kept: last layer" in text
     assert all(drive.path in text for drive in store.drive_stats())
+
+
+def test_report_counts_since_offload_was_called(store):
+    def drives_of(off):
+        file = io.StringIO()
+        off.report(file)
+        return [line.split("  ", 1)[1].split() for line in file.getvalue().splitlines() if line.startswith(store.drive_stats()[0].path)]
+
+    _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill"))
+    assert drives_of(off) != [["0", "B", "written,", "0", "B", "read"]]
+    assert drives_of(spillway.torch.offload(Nothing(), store)) == [["0", "B", "written,", "0", "B", "read"]]
 
 
 def test_report_without_a_store(capsys):

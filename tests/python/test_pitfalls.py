@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_pitfalls.py - what others who hook into saved tensors stumbled over; numbers are of PyTorch's issues
+import contextlib
 import functools
 import gc
 import inspect
@@ -333,3 +334,76 @@ def test_workers_of_a_data_loader(off, start):
             sums.append(x.grad.sum().item())
     expected = [(x.sin().exp() * x.cos()) for x in (torch.full((1000,), float(i)) for i in range(6))]
     assert sum(sums) == pytest.approx(sum(part.sum().item() for part in expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("when", ["before the context", "in the context"])
+def test_rrelu_that_is_put_into_the_model_later(store, when):
+    """Its noise is drawn after it was saved: what such a module saves stays where it is, since whenever the module is there."""
+    def trained(offload):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 300))
+        off = offload(model)
+        if when == "before the context":
+            model[1] = nn.RReLU()
+        inputs = torch.randn(200, 300)
+        for _ in range(2):
+            with off:
+                if when == "in the context":
+                    model[1] = nn.RReLU()
+                loss = model(inputs).pow(2).sum()
+                if isinstance(off, spillway.torch.Offload):
+                    settle(off)
+                loss.backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    expected = trained(lambda model: contextlib.nullcontext())
+    got = trained(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill"))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+
+
+def test_a_function_excludes_what_is_there_when_it_is_entered(store):
+    model = nn.Sequential(nn.Linear(300, 300))
+    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill", exclude=lambda name, module: isinstance(module, nn.GELU))
+    model.append(nn.GELU()) if hasattr(model, "append") else model.add_module("1", nn.GELU())
+    with off:
+        model(torch.randn(200, 300)).sum().backward()
+    assert off.stats().tensors_kept_hint == 1
+
+
+@pytest.mark.skipif(not hasattr(torch, "nested"), reason="this PyTorch has no nested tensors")
+def test_a_nested_tensor_that_was_changed(off):
+    """PyTorch's own error, not that there is no size."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(5, 2)])
+    with off:
+        output = nn.functional.linear(nested, torch.ones(2, 2, requires_grad=True))
+        nested.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.backward(output.detach().clone())
+
+
+MODULES = {
+    "linear": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (2, 3)),
+    "convolution": (lambda: nn.Sequential(nn.Conv1d(2, 3, 2), nn.Softplus()), (1, 2, 4)),
+    "norms": (lambda: nn.Sequential(nn.LayerNorm(4), nn.GELU(), nn.GroupNorm(1, 3)), (2, 3, 4)),
+    "batch norm": (lambda: nn.BatchNorm1d(3), (4, 3)),
+    "softmax": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Softmax(-1), nn.SiLU()), (2, 3)),
+    "bilinear": (lambda: nn.Bilinear(3, 3, 2), ((2, 3), (2, 3))),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_second_derivatives(store, name):
+    """By differences: graphs of graphs, over which the check itself saves much that is the same by address and not by content."""
+    make, sizes = MODULES[name]
+    torch.manual_seed(7)
+    model = make().double()
+    off = spillway.torch.offload(model, store, min_bytes=0, mode="spill")
+    inputs = tuple(torch.randn(size, dtype=torch.float64, requires_grad=True) for size in (sizes if isinstance(sizes[0], tuple) else (sizes,)))
+    with off:
+        assert torch.autograd.gradcheck(model, inputs)
+        assert torch.autograd.gradgradcheck(model, inputs)
+    assert off.stats().offers > 0
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)

@@ -4,6 +4,8 @@ import array
 import errno
 import os
 import random
+import subprocess
+import time
 
 import pytest
 
@@ -211,3 +213,44 @@ def test_a_forked_child_leaves_the_store_alone(store):
     assert os.waitstatus_to_exitcode(status) == 0
     assert store.get(thing, 6000) == b"parent" * 1000
     store.free(thing)
+
+
+@pytest.fixture
+def little(folder):
+    """A file system of 40 MiB, in memory."""
+    mounted = folder / "little"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "spillway", mounted], check=True)
+    yield mounted
+    subprocess.run(["umount", mounted], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount needs root")
+def test_a_full_file_system_under_sparse_drives(little):
+    """Refused, by the names of the drives; and taken again when there is room."""
+    drives = make_drives(little, 2, 64 << 20)
+    spillway.format_store(drives)
+    with spillway.Store(drives) as store:
+        kept = store.put(bytes(1 << 20))
+        with open(little / "others", "wb") as file, pytest.raises(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+        with pytest.raises(spillway.SpillwayError) as refused:
+            for _ in range(100):
+                store.put(bytes(4 << 20))
+        assert refused.value.errno == errno.ENOSPC
+        assert f"{drives[0]} is out of service: the file system under it is full" in str(refused.value)
+        assert f"{drives[1]} is out of service" in str(refused.value) and "make room there" in str(refused.value)
+        assert all(drive.writes_no_space > 0 for drive in store.drive_stats())
+        os.unlink(little / "others")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                again = store.put(b"again" * 300000)
+                break
+            except spillway.SpillwayError as error:
+                assert error.errno == errno.ENOSPC and time.monotonic() < deadline
+                time.sleep(0.05)
+        assert bytes(store.get(again, 1500000)) == b"again" * 300000 and bytes(store.get(kept, 1 << 20)) == bytes(1 << 20)
+        assert not all(drive.full for drive in store.drive_stats())

@@ -379,7 +379,7 @@ static uint64_t kept(const struct spw_cache_stats *stats)
 	return stats->tensors_kept_small + stats->tensors_kept_last_scope + stats->tensors_kept_backpressure +
 	       stats->tensors_kept_no_space + stats->tensors_kept_error + stats->tensors_kept_entries +
 	       stats->tensors_kept_observed + stats->tensors_kept_backward + stats->tensors_kept_planned +
-	       stats->tensors_kept_hint;
+	       stats->tensors_kept_hint + stats->tensors_kept_changed;
 }
 
 /* What the cache says of itself, when nothing is under way. */

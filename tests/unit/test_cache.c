@@ -398,6 +398,171 @@ static void test_dedup_of_views(void **state)
 	rig_end(&rig);
 }
 
+/* What changed without a new version: one storage of one value, offered again and again. */
+struct changing {
+	struct rig rig;
+	uint8_t bytes[4096];
+	struct piece piece;
+	uint64_t owner;
+};
+
+static void changing_begin(struct changing *changing)
+{
+	rig_default(&changing->rig);
+	changing->piece = (struct piece){.key = 1, .bytes = changing->bytes, .len = sizeof(changing->bytes)};
+	changing->owner = 100;
+}
+
+static int changing_offer(struct changing *changing, uint8_t value, spw_tensor *tensor)
+{
+	memset(changing->bytes, value, sizeof(changing->bytes));
+	return offer_range(&changing->rig, &changing->piece, 0, 0, sizeof(changing->bytes), ++changing->owner, tensor);
+}
+
+static void changing_drained(struct changing *changing, uint64_t expected)
+{
+	uint64_t owner = 0;
+
+	assert_int_equal(spw_cache_drain(changing->rig.cache, &owner, 1), expected != 0);
+	assert_int_equal(owner, expected);
+}
+
+/* Read back, with this value. */
+static void changing_taken(struct changing *changing, spw_tensor tensor, uint8_t value)
+{
+	struct spw_taken taken;
+
+	fake_end_all(changing->rig.store); /* what is read ahead */
+	assert_int_equal(spw_cache_take(changing->rig.cache, tensor, 0, sizeof(changing->bytes), &taken), 0);
+	assert_non_null(taken.bytes);
+	for (size_t i = 0; i < sizeof(changing->bytes); i++)
+		assert_int_equal(((const uint8_t *)taken.bytes)[i], value);
+	spw_cache_return(changing->rig.cache, taken.lease);
+}
+
+static void changing_end(struct changing *changing, const spw_tensor tensors[], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(spw_cache_release(changing->rig.cache, tensors[i]), 0);
+	fake_end_all(changing->rig.store);
+	(void)spw_cache_drain(changing->rig.cache, (uint64_t[8]){0}, 8);
+	rig_end(&changing->rig);
+}
+
+/* Written and held, written and given back, read back: it is compared each time. */
+static void test_changed_is_no_duplicate(void **state)
+{
+	struct changing changing;
+	struct spw_cache_stats stats;
+	spw_tensor tensors[4];
+
+	(void)state;
+	changing_begin(&changing);
+	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
+	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
+	assert_int_equal(changing_offer(&changing, 2, &tensors[1]), SPW_OFFER_SPILL);
+	changing_drained(&changing, 101);
+	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
+	changing_drained(&changing, 102);
+	assert_int_equal(changing_offer(&changing, 3, &tensors[2]), SPW_OFFER_SPILL);
+	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
+	changing_drained(&changing, 103);
+	changing_taken(&changing, tensors[2], 3);
+	assert_int_equal(changing_offer(&changing, 4, &tensors[3]), SPW_OFFER_KEEP);
+	for (uint8_t i = 0; i < 3; i++)
+		changing_taken(&changing, tensors[i], i + 1);
+	stats = rig_stats(&changing.rig);
+	assert_int_equal(stats.offers_changed, 3);
+	assert_int_equal(stats.bytes_compared, 3 * 4096);
+	assert_int_equal(stats.tensors_deduplicated, 0);
+	changing_end(&changing, tensors, 4);
+}
+
+/* The drives have the bytes before, those of the second offer come after: the memory stays. */
+static void test_changed_during_the_write(void **state)
+{
+	struct changing changing;
+	struct spw_cache_stats stats;
+	struct spw_taken taken;
+	spw_tensor tensors[2];
+
+	(void)state;
+	changing_begin(&changing);
+	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
+	fake_copy(fake_pending(changing.rig.store, FAKE_WRITE, 0));
+	assert_int_equal(changing_offer(&changing, 2, &tensors[1]), SPW_OFFER_DEDUP);
+	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
+	changing_drained(&changing, 0);
+	assert_int_equal(spw_cache_take(changing.rig.cache, tensors[1], 0, 4096, &taken), 0);
+	assert_int_equal(taken.owner, 101);
+	stats = rig_stats(&changing.rig);
+	assert_int_equal(stats.tensors_kept_changed, 1);
+	assert_int_equal(stats.bytes_kept_changed, 4096);
+	assert_int_equal(stats.writes_failed, 0);
+	assert_int_equal(changing.rig.store->objects_used, 0);
+	assert_non_null(strstr(changing.rig.log_text, "changed"));
+	changing_end(&changing, tensors, 2);
+}
+
+/* Nobody has changed it: the duplicate is compared once, at the end of the write. */
+static void test_offered_again_during_the_write(void **state)
+{
+	struct changing changing;
+	struct spw_cache_stats stats;
+	spw_tensor tensors[3];
+
+	(void)state;
+	changing_begin(&changing);
+	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
+	assert_int_equal(changing_offer(&changing, 1, &tensors[1]), SPW_OFFER_DEDUP);
+	assert_int_equal(changing_offer(&changing, 1, &tensors[2]), SPW_OFFER_DEDUP);
+	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
+	changing_drained(&changing, 101);
+	stats = rig_stats(&changing.rig);
+	assert_int_equal(stats.bytes_compared, 4096);
+	assert_int_equal(stats.tensors_spilled, 1);
+	changing_end(&changing, tensors, 3);
+}
+
+/* What has no checksums cannot be compared: only what nobody has been given yet has duplicates. */
+static void test_no_duplicates_without_checksums(void **state)
+{
+	struct changing changing;
+	spw_tensor tensors[3];
+
+	(void)state;
+	changing_begin(&changing);
+	changing.rig.store->no_checksums = true;
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(changing_offer(&changing, 1, &tensors[i]), SPW_OFFER_SPILL);
+		if (i == 1)
+			fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
+	}
+	changing_end(&changing, tensors, 3);
+}
+
+/* Kept in one memory, offered from another, as of a storage that was resized. */
+static void test_kept_elsewhere_is_compared(void **state)
+{
+	struct piece pieces[2];
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	for (unsigned i = 0; i < 2; i++) {
+		pieces[i] = piece_make(1, 100);
+		pieces[i].bytes[99] = (uint8_t)i;
+		assert_int_equal(offer_range(&rig, &pieces[i], 0, 0, 100, i + 1, &pieces[i].tensor), SPW_OFFER_KEEP);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		released(&rig, &pieces[i]);
+		assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1), 1);
+		free(pieces[i].bytes);
+	}
+	rig_end(&rig);
+}
+
 static void test_dedup_in_every_state(void **state)
 {
 	struct rig rig;
@@ -859,6 +1024,11 @@ int main(void)
 		cmocka_unit_test(test_release_in_every_state),
 		cmocka_unit_test(test_dedup_of_views),
 		cmocka_unit_test(test_dedup_in_every_state),
+		cmocka_unit_test(test_changed_is_no_duplicate),
+		cmocka_unit_test(test_changed_during_the_write),
+		cmocka_unit_test(test_offered_again_during_the_write),
+		cmocka_unit_test(test_no_duplicates_without_checksums),
+		cmocka_unit_test(test_kept_elsewhere_is_compared),
 		cmocka_unit_test(test_ids_are_not_reused),
 		cmocka_unit_test(test_identities_that_collide),
 		cmocka_unit_test(test_bad_arguments),

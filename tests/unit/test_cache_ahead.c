@@ -313,7 +313,7 @@ static void test_window_follows_the_last_offer(void **state)
 	rig_open(&rig);
 	first = stored(&rig, 1, 100);
 	second = stored(&rig, 2, 100);
-	first.bytes = second.bytes = malloc(100);
+	first = piece_make(1, 100);
 	assert_int_equal(offer(&rig, &first), SPW_OFFER_DEDUP);
 	free(first.bytes);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);

@@ -277,10 +277,10 @@ static void test_a_full_file_system_is_named(void **state)
 		fake_drives[i].sticky = true;
 	}
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
-	assert_non_null(strstr(spw_last_error(), "the file system under fake1 is full: make room there"));
+	assert_non_null(strstr(spw_last_error(), "fake1 is out of service: the file system under it is full"));
 	/* Nothing is left to reserve either. */
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
-	assert_non_null(strstr(spw_last_error(), "the file system under fake1 is full: make room there"));
+	assert_non_null(strstr(spw_last_error(), "fake1 is out of service: the file system under it is full"));
 	assert_null(strstr(spw_last_error(), "free objects"));
 	/* Once it was tried again, the others are to be looked at. */
 	for (unsigned i = 0; i < DRIVES; i++) {
@@ -292,7 +292,58 @@ static void test_a_full_file_system_is_named(void **state)
 	fake_drives[1].fail_write_in = 1;
 	fake_drives[1].fail_error = -EIO;
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
-	assert_non_null(strstr(spw_last_error(), "check them, then have them tried again"));
+	assert_non_null(strstr(spw_last_error(), "check what failed, have it tried again"));
+	spw_store_close(store);
+	free(bytes);
+}
+
+/* All full: refused by name. A second later each is tried again, in silence, until one has room. */
+static void test_a_full_drive_comes_back(void **state)
+{
+	uint8_t *bytes = pattern(1 << 20, 4);
+	struct spw_drive_stats drive;
+	spw_object object;
+
+	(void)state;
+	fake_drives[0].geometry.kind = SPW_DEVICE_FILE;
+	open_store(4);
+	for (unsigned i = 0; i < DRIVES; i++) {
+		fake_drives[i].fail_write_in = 1;
+		fake_drives[i].fail_error = -ENOSPC;
+		fake_drives[i].sticky = true;
+	}
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
+	assert_non_null(strstr(spw_last_error(), "fake0 is out of service: the file system under it is full"));
+	assert_non_null(strstr(spw_last_error(), "fake1 is out of service: there is no space below it"));
+	assert_non_null(strstr(spw_last_error(), "make room there"));
+	assert_int_equal(spw_store_free(store, object), 0);
+	expect_empty();
+	assert_int_equal(stats().drives_retired, DRIVES);
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
+
+	/* Still full: once more for nothing. */
+	fake_now_ns += 1000000000;
+	assert_true(spw_store_poll(store, false) >= 0);
+	assert_int_equal(stats().drives_retired, 0);
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
+	assert_int_equal(spw_store_free(store, object), 0);
+	assert_int_equal(stats().drives_retired, DRIVES);
+
+	for (unsigned i = 0; i < DRIVES; i++)
+		fake_drives[i].fail_write_in = 0;
+	fake_now_ns += 999999999;
+	assert_true(spw_store_poll(store, false) >= 0);
+	assert_int_equal(stats().drives_retired, DRIVES);
+	fake_now_ns += 1;
+	assert_true(spw_store_poll(store, false) >= 0);
+	assert_int_equal(stats().drives_retired, 0);
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
+	expect_identical(object, bytes, 1 << 20);
+	assert_int_equal(spw_store_drive_stats(store, 0, &drive, sizeof(drive)), 0);
+	assert_true(drive.writes_no_space >= 2 && drive.writes_no_space == drive.write_errors && !drive.full);
+	assert_int_equal(spw_store_free(store, object), 0);
+	expect_empty();
+	assert_int_equal(stats().used_bytes, 0);
 	spw_store_close(store);
 	free(bytes);
 }
@@ -927,6 +978,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_a_full_file_system_is_named, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_a_full_drive_comes_back, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives, free_drives),

@@ -25,6 +25,7 @@ int __real_spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 			 spw_object *object, struct spw_request **request);
 int __real_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
 			 enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
+int __real_spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len);
 int __real_spw_store_free(struct spw_store *store, spw_object object);
 int __real_spw_store_alloc(struct spw_store *store, size_t len, void **memory);
 void __real_spw_store_release(struct spw_store *store, void *memory);
@@ -40,6 +41,7 @@ int __wrap_spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 			 spw_object *object, struct spw_request **request);
 int __wrap_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
 			 enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
+int __wrap_spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len);
 int __wrap_spw_store_free(struct spw_store *store, spw_object object);
 int __wrap_spw_store_alloc(struct spw_store *store, size_t len, void **memory);
 void __wrap_spw_store_release(struct spw_store *store, void *memory);
@@ -106,6 +108,7 @@ static void record_transfer(const struct replay_transfer *transfer)
 struct sim_object {
 	uint8_t *bytes;
 	size_t len;
+	bool written;
 };
 
 struct sim_request {
@@ -224,6 +227,7 @@ static void end_request(struct sim_channel *channel, struct sim_request *request
 	if (!request->cancelled) {
 		memcpy(request->read ? request->into : request->object->bytes,
 		       request->read ? request->object->bytes : request->from, request->len);
+		request->object->written = true;
 	}
 	if (request->notify.done)
 		request->notify.done(request->notify.context, request->cancelled ? -ECANCELED : 0);
@@ -491,6 +495,17 @@ int __wrap_spw_store_get(struct spw_store *store, spw_object object, uint64_t of
 			(struct replay_transfer){.begin_ns = __real_spw_clock_ns(), .bytes = len, .read = true};
 	}
 	return rc;
+}
+
+int __wrap_spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len)
+{
+	const struct sim_object *stored = (const struct sim_object *)(uintptr_t)object.value;
+
+	if (!sim.on)
+		return __real_spw_store_holds(store, object, bytes, offset, len);
+	if (!stored->written)
+		return -EINPROGRESS;
+	return memcmp((const uint8_t *)bytes + offset, stored->bytes + offset, len) == 0;
 }
 
 int __wrap_spw_store_free(struct spw_store *store, spw_object object)
