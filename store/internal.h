@@ -325,44 +325,51 @@ void spw_extent_give(struct spw_store *store, uint32_t drive, const struct spw_e
 struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece);
 void spw_piece_append(struct spw_store *store, struct object *object, uint32_t piece);
 
-/* store/request.c: from callers to the worker and back */
-void spw_request_end(struct spw_request *request);
-void spw_request_fail(struct spw_request *request, int error, const char *format, ...) SPW_PRINTF(3, 4);
+/* store/request.c */
+/* NULL: all are in use, in words. */
+struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind, struct object *object,
+				     const struct spw_notify *notify);
+void spw_request_give(struct spw_request *request);
 bool spw_request_begin(struct spw_request *request);
+void spw_request_fail(struct spw_request *request, int error, const char *format, ...) SPW_PRINTF(3, 4);
+void spw_request_end(struct spw_request *request);
 
+/* store/inbox.c: from any thread to the worker */
 /* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
 int spw_store_owned(const struct spw_store *store);
+void spw_store_push(struct spw_store *store, struct message *message);
+/* The same, of a put. */
+void spw_store_push_put(struct spw_store *store, struct message *message);
+void spw_store_wake(struct spw_store *store);
 
 /* store/partition.c: become the owner of the partition, until spw_publish_close() and spw_assembly_close() */
 int spw_partition_take(struct spw_store *store);
 
 /* store/worker.c */
 int spw_store_settle(struct spw_store *store);
-void spw_store_push(struct spw_store *store, struct message *message);
-/* The same, of a put. */
-void spw_store_push_put(struct spw_store *store, struct message *message);
-void spw_store_wake(struct spw_store *store);
 int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store_start(struct spw_store *store);
 void spw_store_stop(struct spw_store *store);
 
-void spw_write_served(struct spw_store *store, struct store_drive *drive);
+/* store/level.c: who goes next on a drive */
+/* Return: the level, or LEVELS when nothing waits. */
+int spw_level_choose(const struct spw_store *store, const struct store_drive *drive);
+void spw_level_served(struct spw_store *store, struct store_drive *drive, int level);
 
 /* store/transfer.c: one piece to or from a drive */
 struct transfer *spw_transfer_take(struct spw_store *store);
 void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
+/*
+ * Nothing was in flight, and something will be from now on. Deadlines count the time in which the worker could see a
+ * transfer end: a process that was stopped, or a caller in inline mode that stays away, does not blame its drives.
+ */
+void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 void spw_latency_refresh(struct store_drive *drive);
 bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
-
-/* store/overlap.c: verifying while the drives work */
-bool spw_overlap_wanted(const struct spw_store *store, const struct piece *piece);
-void spw_overlap_add(struct transfer *transfer);
-bool spw_overlap_waits(const struct spw_store *store);
-void spw_overlap_step(struct spw_store *store);
 
 /* store/publish.c: the shared page */
 /* Before the partition is locked: whoever finds it locked sees whether its owner lives. Return: as spw_page_take(). */
@@ -372,28 +379,24 @@ void spw_publish_close(struct spw_store *store);
 void spw_publish(struct spw_store *store, bool now);
 int64_t spw_publish_timeout_ns(const struct spw_store *store);
 
-/* store/upkeep.c: flush, trim, drives that hang or come back */
-void spw_upkeep_submit(struct spw_request *request);
+/* store/service.c: drives out of service */
+/* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
+void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that was full below is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);
 int64_t spw_try_again_timeout_ns(const struct spw_store *store);
+/* What helps where drives take nothing: if some are out of service which, why and what to do, in @buf, else @advice. Any thread. */
+#define SPW_ADVICE_BYTES 448
+const char *spw_service_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
+
+/* store/upkeep.c: flush, trim, deadlines */
+void spw_upkeep_submit(struct spw_request *request);
 void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
-/*
- * Nothing was in flight, and something will be from now on. Deadlines count the time in which the worker could see a
- * transfer end: a process that was stopped, or a caller in inline mode that stays away, does not blame its drives.
- */
-void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 
 /* store/write.c */
-/* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
-void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
-
-/* What helps where drives take nothing: if some are out of service which, why and what to do, in @buf, else @advice. Any thread. */
-#define SPW_ADVICE_BYTES 448
-const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
 void spw_write_unlink(struct spw_request *request);
@@ -407,7 +410,9 @@ void spw_read_relink(struct spw_request *request);
 bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 void spw_read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_read_cancel_retries(struct spw_store *store);
-void spw_read_verify(struct transfer *transfer);
+/* Reads whose checksum is still to be computed: are there any, and verify one. */
+bool spw_read_unverified(const struct spw_store *store);
+void spw_read_verify_next(struct spw_store *store);
 
 /* store/copy.c */
 uint64_t spw_checksum(const void *bytes, size_t len);

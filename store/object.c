@@ -69,7 +69,7 @@ static SPW_COLD int no_space_error(const struct spw_store *store, uint64_t len)
 	char advice[SPW_ADVICE_BYTES];
 
 	return spw_error(-ENOSPC, "the store's partition has no %llu bytes left: %s", (unsigned long long)len,
-			 spw_write_advice(store, "free objects, or use more drives", advice));
+			 spw_service_advice(store, "free objects, or use more drives", advice));
 }
 
 int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * store/read.c - gets: the pieces of a range, each waiting in its drive's list, verified when they arrive
+ *
+ * A large piece is verified after its drive got the next request, one piece between two looks at the queue: no drive waits for a
+ * checksum. Writes are summed before they are issued. Memory that somebody changes meanwhile then shows, when the object is read and
+ * when it is compared with memory; and with several chunks in flight no drive waits for that either.
+ *
+ *   OVERLAP-1  A transfer is at most once in the list of those to be verified, and its request cannot end while it is.
  */
 #include <errno.h>
 #include <string.h>
@@ -291,6 +297,29 @@ void spw_read_retry_next(struct spw_store *store, uint32_t drive)
 	spw_transfer_issue(take_retry(store, drive), SPW_READ, read_done);
 }
 
+/* ---- Verifying ---- */
+
+static bool is_overlapped(const struct spw_store *store, const struct piece *piece)
+{
+	return !store->opts.no_checksums && piece->len_bytes >= store->overlap_bytes_min;
+}
+
+static void verify_later(struct transfer *transfer)
+{
+	struct overlap_list *list = &transfer->store->unsummed;
+
+	SPW_ASSERT(!transfer->unsummed); /* OVERLAP-1 */
+	transfer->unsummed = true;
+	transfer->next = NULL;
+	*(list->last ? &list->last->next : &list->first) = transfer;
+	list->last = transfer;
+}
+
+bool spw_read_unverified(const struct spw_store *store)
+{
+	return store->unsummed.first != NULL;
+}
+
 static void end_transfer(struct transfer *transfer)
 {
 	struct spw_request *request = transfer->request;
@@ -335,7 +364,7 @@ static void check_and_end(struct transfer *transfer)
 }
 
 /* What read_done() left for a moment when the drives have enough to do. */
-void spw_read_verify(struct transfer *transfer)
+static void verify(struct transfer *transfer)
 {
 	transfer->request->in_flight--;
 	check_and_end(transfer);
@@ -372,11 +401,29 @@ static void read_done(struct spw_io *io)
 	spw_transfer_ended(transfer);
 	if (io->res < 0) {
 		read_failed(transfer);
-	} else if (!transfer->bounce && spw_overlap_wanted(store, &store->pieces[transfer->piece])) {
+	} else if (!transfer->bounce && is_overlapped(store, &store->pieces[transfer->piece])) {
 		/* OVERLAP-1 */
 		transfer->request->in_flight++;
-		spw_overlap_add(transfer);
+		verify_later(transfer);
 	} else {
 		check_and_end(transfer);
 	}
+}
+
+/* Verify one piece. */
+void spw_read_verify_next(struct spw_store *store)
+{
+	struct overlap_list *list = &store->unsummed;
+	struct transfer *transfer = list->first;
+
+	/*
+	 * Kernel threads that carry out what was just submitted (a loop drive's, io_uring's) may have been woken on this
+	 * CPU: they would wait until the sum is done. Measured: 5 % of the bandwidth of four file-backed drives.
+	 */
+	(void)sched_yield();
+	list->first = transfer->next;
+	if (!list->first)
+		list->last = NULL;
+	transfer->unsummed = false;
+	verify(transfer);
 }

@@ -276,16 +276,6 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 	return 0;
 }
 
-int spw_store_owned(const struct spw_store *store)
-{
-	if (!store->own || *store->own)
-		return 0;
-	return spw_error(
-		-EPERM,
-		"the store was opened before fork(), and is the parent's: open a partition of its own in the child");
-}
-
-/* Also closes what was opened only in part. Keeps the thread's last error. */
 void spw_store_close(struct spw_store *store)
 {
 	if (!store || spw_store_owned(store))
@@ -317,20 +307,6 @@ void spw_store_close(struct spw_store *store)
 
 /* ---- Small things ---- */
 
-int spw_store_poll(struct spw_store *store, bool wait)
-{
-	int ended = spw_store_owned(store);
-
-	if (ended)
-		return ended;
-	if (!store->opts.inline_mode)
-		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
-	do
-		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
-	while (ended == 0 && wait && (store->transfers_in_flight > 0 || spw_overlap_waits(store)));
-	return ended;
-}
-
 int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
 {
 	int rc = spw_store_owned(store);
@@ -344,104 +320,7 @@ void spw_store_release(struct spw_store *store, void *memory)
 	spw_arena_free(store->arena, memory);
 }
 
-const char *spw_store_description(const struct spw_store *store)
-{
-	return store->description;
-}
-
 uint64_t spw_store_chunk_bytes(const struct spw_store *store)
 {
 	return store->chunk_bytes;
-}
-
-/* ---- Counters ---- */
-
-static uint64_t now(const _Atomic uint64_t *counter)
-{
-	return atomic_load_explicit(counter, memory_order_relaxed);
-}
-
-static void sum_drives(const struct spw_store *store, struct spw_store_stats *sum)
-{
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct store_drive *drive = &store->drives[i];
-
-		sum->bytes_written += now(&drive->bytes_written);
-		sum->bytes_read += now(&drive->bytes_read);
-		sum->write_errors += now(&drive->write_errors);
-		sum->read_errors += now(&drive->read_errors);
-		sum->checksum_errors += now(&drive->checksum_errors);
-		sum->timeouts += now(&drive->timeouts);
-	}
-}
-
-void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
-{
-	const struct store_counters *count = &store->count;
-	int64_t available = atomic_load_explicit(&store->blocks_available, memory_order_relaxed);
-	struct spw_store_stats all = {
-		.size = size < sizeof(all) ? size : sizeof(all),
-		.drives = store->drive_count,
-		.drives_retired = store->drives_retired,
-		.partition = store->partition,
-		.requests = atomic_load_explicit(&store->request_slots.taken, memory_order_relaxed),
-		.objects = atomic_load_explicit(&store->objects_alive, memory_order_relaxed),
-		.capacity_bytes = store->blocks_total * store->block_bytes,
-		.used_bytes = (uint64_t)((int64_t)store->blocks_total - available) * store->block_bytes,
-		.used_bytes_max = now(&store->blocks_used_max) * store->block_bytes,
-		.puts = now(&count->puts),
-		.gets = now(&count->gets),
-		.frees = now(&count->frees),
-		.bytes_put = now(&count->bytes_put),
-		.bytes_got = now(&count->bytes_got),
-		.bytes_from_memory = now(&count->bytes_from_memory),
-		.bytes_copied = now(&count->bytes_copied),
-		.copies_unaligned_address = now(&count->copies_unaligned_address),
-		.copies_unaligned_length = now(&count->copies_unaligned_length),
-		.copies_partial_chunk = now(&count->copies_partial_chunk),
-		.waits_for_copy_memory = now(&count->waits_for_copy_memory),
-		.chunks_split = now(&count->chunks_split),
-		.chunks_moved = now(&count->chunks_moved),
-		.cancelled = now(&count->cancelled),
-		.bypasses = now(&count->bypasses),
-		.bytes_trimmed = now(&count->bytes_trimmed),
-	};
-
-	sum_drives(store, &all);
-	memcpy(stats, &all, all.size);
-}
-
-int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats, size_t size)
-{
-	const struct store_drive *drive;
-	struct spw_drive_stats all = {.size = size < sizeof(all) ? size : sizeof(all)};
-
-	if (index >= store->drive_count)
-		return spw_error(-EINVAL, "the store has %u drives, numbered from 0", store->drive_count);
-	drive = &store->drives[index];
-	(void)strncat(all.path, spw_device_path(drive->device), sizeof(all.path) - 1);
-	all.retired = drive->retired;
-	all.capacity_bytes = drive->blocks_total * store->block_bytes;
-	all.used_bytes = now(&drive->blocks_used) * store->block_bytes;
-	all.bytes_written = now(&drive->bytes_written);
-	all.bytes_read = now(&drive->bytes_read);
-	all.writes = now(&drive->writes);
-	all.reads = now(&drive->reads);
-	all.write_errors = now(&drive->write_errors);
-	all.read_errors = now(&drive->read_errors);
-	all.checksum_errors = now(&drive->checksum_errors);
-	all.timeouts = now(&drive->timeouts);
-	all.writes_no_space = now(&drive->writes_no_space);
-	all.full = atomic_load_explicit(&drive->retired_error, memory_order_relaxed) == -ENOSPC;
-	all.read_latency_ns_p50 = now(&drive->read_latency_ns_p50);
-	all.read_latency_ns_p99 = now(&drive->read_latency_ns_p99);
-	all.write_latency_ns_p50 = now(&drive->write_latency_ns_p50);
-	all.write_latency_ns_p99 = now(&drive->write_latency_ns_p99);
-	all.in_flight = atomic_load_explicit(&drive->in_flight_now, memory_order_relaxed);
-	all.in_flight_max = atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed);
-	all.depth = store->opts.queue_depth;
-	all.write_bytes_per_second = now(&drive->write_rate.bytes_per_second);
-	all.read_bytes_per_second = now(&drive->read_rate.bytes_per_second);
-	memcpy(stats, &all, all.size);
-	return 0;
 }

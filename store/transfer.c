@@ -102,6 +102,11 @@ static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t b
 	io->iov_count = 2;
 }
 
+void spw_watch_begin(struct spw_store *store, uint64_t now_ns)
+{
+	store->looked_ns = now_ns;
+}
+
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io))
 {
 	struct spw_store *store = transfer->store;

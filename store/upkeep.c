@@ -139,62 +139,7 @@ static void trim_submit(struct spw_request *request)
 	spw_request_end(request);
 }
 
-/* ---- Drives that come back ---- */
-
-static void come_back(struct spw_store *store, uint32_t index)
-{
-	struct store_drive *drive = &store->drives[index];
-
-	SPW_ASSERT(drive->retired);
-	if (drive->retired_error == -ENOSPC)
-		store->drives_full--;
-	atomic_store_explicit(&drive->retired_error, 0, memory_order_relaxed);
-	drive->retired = false;
-	store->drives_retired--;
-	/* It is not owed what the others got meanwhile. */
-	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (store->drives[i].bytes_placed > drive->bytes_placed)
-			drive->bytes_placed = store->drives[i].bytes_placed;
-	atomic_fetch_add(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
-}
-
-void spw_drive_revive(struct spw_store *store, uint32_t index)
-{
-	come_back(store, index);
-	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again", spw_device_path(store->drives[index].device));
-}
-
-/*
- * Not at the next put: while all drives are full a put is refused before the worker sees it. Not by a write of our own: the next
- * chunk is one, and is still in memory if there is no room for it.
- */
-void spw_drives_try_again(struct spw_store *store)
-{
-	uint64_t now_ns = store->drives_full > 0 ? spw_clock_ns() : 0;
-
-	for (uint32_t i = 0; store->drives_full > 0 && i < store->drive_count; i++) {
-		struct store_drive *drive = &store->drives[i];
-
-		if (drive->retired_error != -ENOSPC || now_ns < drive->try_again_ns)
-			continue;
-		come_back(store, i);
-		drive->on_trial = true;
-	}
-}
-
-/* How long the worker may sleep: for ever when no drive is full. */
-int64_t spw_try_again_timeout_ns(const struct spw_store *store)
-{
-	uint64_t first_ns = UINT64_MAX, now_ns;
-
-	if (store->drives_full == 0)
-		return -1;
-	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (store->drives[i].retired_error == -ENOSPC && store->drives[i].try_again_ns < first_ns)
-			first_ns = store->drives[i].try_again_ns;
-	now_ns = spw_clock_ns();
-	return first_ns > now_ns ? (int64_t)(first_ns - now_ns) : 0;
-}
+/* ---- Revive ---- */
 
 static void revive_submit(struct spw_request *request)
 {
@@ -236,11 +181,6 @@ int64_t spw_deadline_timeout_ns(const struct spw_store *store)
 	if (store->transfers_in_flight == 0 || least_ns == 0)
 		return -1;
 	return (int64_t)(least_ns / 4 < CHECK_INTERVAL_NS_MAX ? least_ns / 4 : CHECK_INTERVAL_NS_MAX);
-}
-
-void spw_watch_begin(struct spw_store *store, uint64_t now_ns)
-{
-	store->looked_ns = now_ns;
 }
 
 /* However late this look is, no more counts than the time that the worker may sleep. */

@@ -11,39 +11,7 @@
 
 #include "store/internal.h"
 
-/* ---- The inbox: a lock-free list that any thread pushes to and the worker empties at once ---- */
-
-/*
- * All here is sequentially consistent, like the worker's store to asleep and its last look at the inbox: it sees
- * the message, or the thread that pushed it sees it asleep. Of several that do one alone wakes it: a system call.
- */
-void spw_store_wake(struct spw_store *store)
-{
-	if (atomic_load(&store->asleep) != AWAKE && atomic_exchange(&store->asleep, AWAKE) != AWAKE)
-		spw_queue_wake(store->queue);
-}
-
-static void push(struct spw_store *store, struct message *message)
-{
-	struct message *newest = atomic_load_explicit(&store->inbox, memory_order_relaxed);
-
-	do
-		message->next = newest;
-	while (!atomic_compare_exchange_weak(&store->inbox, &newest, message));
-}
-
-void spw_store_push(struct spw_store *store, struct message *message)
-{
-	push(store, message);
-	spw_store_wake(store);
-}
-
-void spw_store_push_put(struct spw_store *store, struct message *message)
-{
-	push(store, message);
-	if (atomic_load(&store->asleep) == ASLEEP)
-		spw_store_wake(store);
-}
+/* ---- What was pushed ---- */
 
 static void receive(struct spw_store *store, struct message *message)
 {
@@ -131,40 +99,6 @@ static void attend(struct spw_store *store)
 
 /* ---- Who goes next ---- */
 
-static bool level_waits(const struct spw_store *store, const struct store_drive *drive, int level)
-{
-	if (level == LEVEL_WRITE)
-		return store->writes_first && !atomic_load_explicit(&drive->retired, memory_order_relaxed);
-	return drive->waiting[level].first != NULL;
-}
-
-/*
- * The most urgent level that waits for this drive, unless one below has been overtaken BYPASSES_MAX times.
- * Return: the level, or LEVELS when nothing waits.
- */
-static int choose_level(const struct spw_store *store, const struct store_drive *drive)
-{
-	int chosen = LEVELS;
-
-	for (int level = 0; level < LEVELS; level++) {
-		if (!level_waits(store, drive, level))
-			continue;
-		if (chosen == LEVELS || drive->bypassed[level] >= BYPASSES_MAX)
-			chosen = level;
-	}
-	return chosen;
-}
-
-static void note_bypasses(struct spw_store *store, struct store_drive *drive, int served)
-{
-	drive->bypassed[served] = 0;
-	for (int level = served + 1; level < LEVELS; level++)
-		if (level_waits(store, drive, level)) {
-			drive->bypassed[level]++;
-			count_add(&store->count.bypasses, 1);
-		}
-}
-
 /*
  * One round over the drives: a read for each that wants one, and one write for the best of those that want a write.
  * Drives in @stuck lack copy memory until something ends.
@@ -191,13 +125,13 @@ static bool schedule_round(struct spw_store *store, bool stuck[])
 		/* All are taken only while pieces wait for their checksum, of which each turn computes one. */
 		if (!store->transfer_free)
 			break;
-		level = choose_level(store, drive);
+		level = spw_level_choose(store, drive);
 		if (level == LEVEL_WRITE) {
 			willing[index] = any_willing = true;
 		} else if (level < LEVEL_WRITE) {
 			stuck[index] = !spw_read_next(store, index, (enum spw_class)level);
 			if (!stuck[index])
-				note_bypasses(store, drive, level);
+				spw_level_served(store, drive, level);
 			issued |= !stuck[index];
 		}
 	}
@@ -218,11 +152,6 @@ static void schedule(struct spw_store *store)
 		spw_write_fail_all(store);
 	while ((store->writes_first || store->reads_waiting) && schedule_round(store, stuck))
 		store->first_drive = (store->first_drive + 1) % store->drive_count;
-}
-
-void spw_write_served(struct spw_store *store, struct store_drive *drive)
-{
-	note_bypasses(store, drive, LEVEL_WRITE);
 }
 
 /* ---- The loop ---- */
@@ -262,13 +191,13 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 		attend(store);
 	spw_drives_try_again(store);
 	schedule(store);
-	overlap = spw_overlap_waits(store);
+	overlap = spw_read_unverified(store);
 	if (overlap) {
 		/* The drives first. */
 		rc = spw_queue_submit(store->queue);
 		if (rc < 0)
 			return rc;
-		spw_overlap_step(store);
+		spw_read_verify_next(store);
 	}
 	if (wait && !overlap && store->ended == ended_before) {
 		/* See spw_store_wake(). */
@@ -323,12 +252,12 @@ static void wind_down(struct spw_store *store)
 		cancel_waiting(store);
 		spw_read_cancel_retries(store);
 		spw_upkeep_cancel(store);
-		while (spw_overlap_waits(store))
-			spw_overlap_step(store);
+		while (spw_read_unverified(store))
+			spw_read_verify_next(store);
 		if (store->transfers_in_flight > 0)
 			(void)spw_queue_reap(store->queue, 1, -1);
 		/* A write that failed has put its request back on the list, to be ended in another round. */
-	} while (store->transfers_in_flight > 0 || spw_overlap_waits(store) || store->writes_first ||
+	} while (store->transfers_in_flight > 0 || spw_read_unverified(store) || store->writes_first ||
 		 store->reads_waiting || atomic_load(&store->inbox));
 	/* By the thread that used it: only then do the devices come free at once. */
 	spw_queue_close(store->queue);

@@ -11,10 +11,7 @@
 
 #include "store/internal.h"
 
-#define TRY_AGAIN_NS \
-	1000000000u /* a failed write per second and drive is no load; a step waits no longer for space that was made */
-#define ADVICE_END_BYTES 128 /* what is to be done always fits */
-#define LEAD_COUNTED_MAX 4   /* half chunks: a drive that only seems equal must not be waited for */
+#define LEAD_COUNTED_MAX 4 /* half chunks: a drive that only seems equal must not be waited for */
 
 static void link_first(struct spw_request *request)
 {
@@ -310,52 +307,6 @@ static void load(struct transfer *transfer, struct piece *piece)
 
 static void write_done(struct spw_io *io);
 
-static const char *why_retired(const struct store_drive *drive, int error)
-{
-	switch (error) {
-	case -ENOSPC:
-		return drive->geometry.kind == SPW_DEVICE_FILE ? "the file system under it is full"
-							       : "there is no space below it, as of a thin volume";
-	case -ETIMEDOUT: return "a write did not end in time";
-	case -ENODEV: return "it is gone";
-	default: return spw_strerror(error);
-	}
-}
-
-const char *spw_write_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES])
-{
-	size_t len = 0;
-	unsigned unnamed = 0;
-	bool full = false, failed = false;
-
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct store_drive *drive = &store->drives[i];
-		int error = atomic_load_explicit(&drive->retired_error, memory_order_relaxed);
-		char words[SPW_ADVICE_BYTES];
-
-		if (error == 0)
-			continue;
-		full |= error == -ENOSPC;
-		failed |= error != -ENOSPC;
-		(void)snprintf(words, sizeof(words), "%s%s is out of service: %s", len ? ", " : "",
-			       spw_device_path(drive->device), why_retired(drive, error));
-		if (len + strlen(words) > SPW_ADVICE_BYTES - ADVICE_END_BYTES) {
-			unnamed++;
-			continue;
-		}
-		memcpy(buf + len, words, strlen(words));
-		len += strlen(words);
-	}
-	if (!full && !failed)
-		return advice;
-	if (unnamed)
-		len += (size_t)snprintf(buf + len, SPW_ADVICE_BYTES - len, " and %u more", unnamed);
-	(void)snprintf(buf + len, SPW_ADVICE_BYTES - len, "%s%s",
-		       full ? "; make room there: it is tried again by itself" : "",
-		       failed ? "; check what failed, have it tried again (spillway revive)" : "");
-	return buf;
-}
-
 static void fail_no_space(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -368,7 +319,7 @@ static void fail_no_space(struct spw_request *request)
 	else
 		spw_request_fail(request, -ENOSPC, "no drive in service has room for %llu bytes: %s",
 				 (unsigned long long)request->len_bytes,
-				 spw_write_advice(store, "free objects, or add drives", advice));
+				 spw_service_advice(store, "free objects, or add drives", advice));
 	end_if_done(request);
 }
 
@@ -397,7 +348,7 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	transfer->piece = index;
 	load(transfer, piece);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	spw_write_served(store, &store->drives[piece->drive]);
+	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		spw_write_unlink(request);
 }
@@ -461,32 +412,9 @@ void spw_write_fail_all(struct spw_store *store)
 
 		(void)spw_request_begin(request);
 		spw_request_fail(request, error, "no drive of the store takes writes: %s",
-				 spw_write_advice(store, "one has come back since", advice));
+				 spw_service_advice(store, "one has come back since", advice));
 		end_if_done(request);
 	}
-}
-
-void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
-{
-	struct store_drive *drive = &store->drives[index];
-	bool again = drive->on_trial && error == -ENOSPC;
-
-	if (drive->retired)
-		return;
-	atomic_store_explicit(&drive->retired_error, error, memory_order_relaxed);
-	drive->retired = true;
-	drive->on_trial = false;
-	store->drives_retired++;
-	if (error == -ENOSPC) {
-		store->drives_full++;
-		drive->try_again_ns = spw_clock_ns() + TRY_AGAIN_NS;
-	}
-	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
-	if (!again)
-		spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %s%u of %u drives left",
-			spw_device_path(drive->device), why_retired(drive, error),
-			error == -ENOSPC ? "it is tried again every second; " : "",
-			store->drive_count - store->drives_retired, store->drive_count);
 }
 
 /* The piece needs a place again; its put goes first. */

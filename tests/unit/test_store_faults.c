@@ -2,7 +2,7 @@
 /*
  * tests/unit/test_store_faults.c - the store over drives in memory that fail on demand, in inline mode: every run is the same
  */
-/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish drives/status store/partition drives/opener drives/sysfs store/copy store/overlap store/slots alloc layout util */
+/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish drives/status store/partition drives/opener drives/sysfs store/copy store/inbox store/level store/service store/put store/get store/flush store/wait store/stats store/slots alloc layout util */
 /* wrap: spw_clock_ns */
 #include <setjmp.h>
 #include <stddef.h>

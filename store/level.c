@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* store/level.c - which kind of request a drive serves next: the most urgent, and in the end each */
+#include "store/internal.h"
+
+static bool level_waits(const struct spw_store *store, const struct store_drive *drive, int level)
+{
+	if (level == LEVEL_WRITE)
+		return store->writes_first && !atomic_load_explicit(&drive->retired, memory_order_relaxed);
+	return drive->waiting[level].first != NULL;
+}
+
+/*
+ * The most urgent level that waits for this drive, unless one below has been overtaken BYPASSES_MAX times.
+ * Return: the level, or LEVELS when nothing waits.
+ */
+int spw_level_choose(const struct spw_store *store, const struct store_drive *drive)
+{
+	int chosen = LEVELS;
+
+	for (int level = 0; level < LEVELS; level++) {
+		if (!level_waits(store, drive, level))
+			continue;
+		if (chosen == LEVELS || drive->bypassed[level] >= BYPASSES_MAX)
+			chosen = level;
+	}
+	return chosen;
+}
+
+void spw_level_served(struct spw_store *store, struct store_drive *drive, int served)
+{
+	drive->bypassed[served] = 0;
+	for (int level = served + 1; level < LEVELS; level++)
+		if (level_waits(store, drive, level)) {
+			drive->bypassed[level]++;
+			count_add(&store->count.bypasses, 1);
+		}
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* store/service.c - drives out of service, why, and how they come back */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/internal.h"
+
+#define TRY_AGAIN_NS \
+	1000000000u /* a failed write per second and drive is no load; a step waits no longer for space that was made */
+#define ADVICE_END_BYTES 128 /* what is to be done always fits */
+
+static const char *why_retired(const struct store_drive *drive, int error)
+{
+	switch (error) {
+	case -ENOSPC:
+		return drive->geometry.kind == SPW_DEVICE_FILE ? "the file system under it is full"
+							       : "there is no space below it, as of a thin volume";
+	case -ETIMEDOUT: return "a write did not end in time";
+	case -ENODEV: return "it is gone";
+	default: return spw_strerror(error);
+	}
+}
+
+const char *spw_service_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES])
+{
+	size_t len = 0;
+	unsigned unnamed = 0;
+	bool full = false, failed = false;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct store_drive *drive = &store->drives[i];
+		int error = atomic_load_explicit(&drive->retired_error, memory_order_relaxed);
+		char words[SPW_ADVICE_BYTES];
+
+		if (error == 0)
+			continue;
+		full |= error == -ENOSPC;
+		failed |= error != -ENOSPC;
+		(void)snprintf(words, sizeof(words), "%s%s is out of service: %s", len ? ", " : "",
+			       spw_device_path(drive->device), why_retired(drive, error));
+		if (len + strlen(words) > SPW_ADVICE_BYTES - ADVICE_END_BYTES) {
+			unnamed++;
+			continue;
+		}
+		memcpy(buf + len, words, strlen(words));
+		len += strlen(words);
+	}
+	if (!full && !failed)
+		return advice;
+	if (unnamed)
+		len += (size_t)snprintf(buf + len, SPW_ADVICE_BYTES - len, " and %u more", unnamed);
+	(void)snprintf(buf + len, SPW_ADVICE_BYTES - len, "%s%s",
+		       full ? "; make room there: it is tried again by itself" : "",
+		       failed ? "; check what failed, have it tried again (spillway revive)" : "");
+	return buf;
+}
+
+void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
+{
+	struct store_drive *drive = &store->drives[index];
+	bool again = drive->on_trial && error == -ENOSPC;
+
+	if (drive->retired)
+		return;
+	atomic_store_explicit(&drive->retired_error, error, memory_order_relaxed);
+	drive->retired = true;
+	drive->on_trial = false;
+	store->drives_retired++;
+	if (error == -ENOSPC) {
+		store->drives_full++;
+		drive->try_again_ns = spw_clock_ns() + TRY_AGAIN_NS;
+	}
+	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
+	if (!again)
+		spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %s%u of %u drives left",
+			spw_device_path(drive->device), why_retired(drive, error),
+			error == -ENOSPC ? "it is tried again every second; " : "",
+			store->drive_count - store->drives_retired, store->drive_count);
+}
+
+static void come_back(struct spw_store *store, uint32_t index)
+{
+	struct store_drive *drive = &store->drives[index];
+
+	SPW_ASSERT(drive->retired);
+	if (drive->retired_error == -ENOSPC)
+		store->drives_full--;
+	atomic_store_explicit(&drive->retired_error, 0, memory_order_relaxed);
+	drive->retired = false;
+	store->drives_retired--;
+	/* It is not owed what the others got meanwhile. */
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (store->drives[i].bytes_placed > drive->bytes_placed)
+			drive->bytes_placed = store->drives[i].bytes_placed;
+	atomic_fetch_add(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
+}
+
+void spw_drive_revive(struct spw_store *store, uint32_t index)
+{
+	come_back(store, index);
+	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again", spw_device_path(store->drives[index].device));
+}
+
+/*
+ * Not at the next put: while all drives are full a put is refused before the worker sees it. Not by a write of our own: the next
+ * chunk is one, and is still in memory if there is no room for it.
+ */
+void spw_drives_try_again(struct spw_store *store)
+{
+	uint64_t now_ns = store->drives_full > 0 ? spw_clock_ns() : 0;
+
+	for (uint32_t i = 0; store->drives_full > 0 && i < store->drive_count; i++) {
+		struct store_drive *drive = &store->drives[i];
+
+		if (drive->retired_error != -ENOSPC || now_ns < drive->try_again_ns)
+			continue;
+		come_back(store, i);
+		drive->on_trial = true;
+	}
+}
+
+/* How long the worker may sleep: for ever when no drive is full. */
+int64_t spw_try_again_timeout_ns(const struct spw_store *store)
+{
+	uint64_t first_ns = UINT64_MAX, now_ns;
+
+	if (store->drives_full == 0)
+		return -1;
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (store->drives[i].retired_error == -ENOSPC && store->drives[i].try_again_ns < first_ns)
+			first_ns = store->drives[i].try_again_ns;
+	now_ns = spw_clock_ns();
+	return first_ns > now_ns ? (int64_t)(first_ns - now_ns) : 0;
+}

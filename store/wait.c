@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/* store/wait.c - waiting for requests, cancelling and raising them; turns of a store in inline mode */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "store/internal.h"
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct timespec *timeout)
+{
+	/* EAGAIN: the word has changed; EINTR: a signal; ETIMEDOUT. In each case the caller looks again. */
+	(void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout, NULL, 0);
+}
+
+int spw_store_poll(struct spw_store *store, bool wait)
+{
+	int ended = spw_store_owned(store);
+
+	if (ended)
+		return ended;
+	if (!store->opts.inline_mode)
+		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
+	do
+		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
+	while (ended == 0 && wait && (store->transfers_in_flight > 0 || spw_read_unverified(store)));
+	return ended;
+}
+
+static int request_result(struct spw_request *request)
+{
+	int res = request->res;
+
+	if (res)
+		(void)spw_error(res, "%s", request->error);
+	spw_request_give(request);
+	return res;
+}
+
+static bool has_ended(const struct spw_request *request)
+{
+	return atomic_load_explicit(&request->ended, memory_order_acquire) == ENDED;
+}
+
+/*
+ * Inline mode: after one turn for whoever waits. A queue that fails for a moment ends no request: its buffer may still be a drive's, and
+ * only its own end gives it back. So the caller goes on waiting, as the I/O thread would.
+ *
+ * Return: 0; -EEXIST the store belongs to another thread, whose turns end the request.
+ */
+static int log_turn(struct spw_store *store, int rc)
+{
+	if (rc < 0 && rc != -EEXIST)
+		spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
+	return rc == -EEXIST ? rc : 0;
+}
+
+static int turn_inline(struct spw_store *store, bool wait)
+{
+	return log_turn(store, spw_store_poll(store, wait));
+}
+
+int spw_request_test(struct spw_request *request)
+{
+	if (spw_store_owned(request->store))
+		return -EPERM;
+	if (request->store->opts.inline_mode && !has_ended(request)) {
+		int rc = turn_inline(request->store, false);
+
+		if (rc)
+			return rc;
+	}
+	if (!has_ended(request))
+		return -EINPROGRESS;
+	return request_result(request);
+}
+
+int spw_request_wait(struct spw_request *request)
+{
+	if (spw_store_owned(request->store))
+		return -EPERM;
+	while (!has_ended(request)) {
+		uint32_t not_ended = ENDED_NOT;
+
+		if (request->store->opts.inline_mode) {
+			int rc = turn_inline(request->store, true);
+
+			if (rc)
+				return rc;
+			continue;
+		}
+		if (atomic_compare_exchange_strong(&request->ended, &not_ended, ENDED_WAITED_FOR) ||
+		    not_ended == ENDED_WAITED_FOR)
+			futex_wait(&request->ended, ENDED_WAITED_FOR, NULL);
+	}
+	return request_result(request);
+}
+
+/* Wait for the next end of any request, or until @deadline_ns. */
+static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_t deadline_ns)
+{
+	uint64_t now_ns = spw_clock_ns();
+	uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000), .tv_nsec = (long)(left_ns % 1000000000)};
+	int64_t limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns;
+
+	if (left_ns == 0)
+		return -ETIMEDOUT;
+	if (store->opts.inline_mode)
+		return log_turn(store, spw_store_turn(store, store->transfers_in_flight > 0, limit_ns));
+	atomic_fetch_add(&store->any_waiters, 1);
+	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
+	atomic_fetch_sub(&store->any_waiters, 1);
+	return 0;
+}
+
+int spw_request_wait_any(struct spw_request *const requests[], unsigned count, int64_t timeout_ns)
+{
+	uint64_t deadline_ns = timeout_ns < 0 ? UINT64_MAX : spw_clock_ns() + (uint64_t)timeout_ns;
+	struct spw_store *store;
+
+	if (count == 0 || count > INT_MAX)
+		return spw_error(-EINVAL, "there is no request to wait for");
+	store = requests[0]->store;
+	if (spw_store_owned(store))
+		return -EPERM;
+	for (;;) {
+		/* Read before the requests: an end after this changes it, and the wait returns at once. */
+		uint32_t sequence = atomic_load(&store->ended_sequence);
+		int rc;
+
+		for (unsigned i = 0; i < count; i++)
+			if (has_ended(requests[i]))
+				return (int)i;
+		rc = wait_for_next_end(store, sequence, deadline_ns);
+		if (rc)
+			return rc == -ETIMEDOUT ? spw_error(rc, "none of %u requests ended in time", count) : rc;
+	}
+}
+
+int spw_store_eventfd(struct spw_store *store)
+{
+	int fd = atomic_load(&store->eventfd), none = -1;
+
+	if (fd >= 0)
+		return fd;
+	fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (fd < 0)
+		return spw_error_errno(-errno, "cannot make an eventfd");
+	/* Another thread was faster: there is one per store. */
+	if (!atomic_compare_exchange_strong(&store->eventfd, &none, fd)) {
+		(void)close(fd);
+		return none;
+	}
+	return fd;
+}
+
+int spw_request_cancel(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	int queued = REQUEST_QUEUED;
+
+	if (spw_store_owned(store))
+		return -EPERM;
+	if (!atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_CANCELLED, memory_order_acq_rel,
+						     memory_order_acquire))
+		return spw_error(-EALREADY, "the request is under way or has ended");
+	/* The request may end from here on; only the store is touched. */
+	atomic_store(&store->attention, true);
+	spw_store_wake(store);
+	return 0;
+}
+
+void spw_request_raise(struct spw_request *request, enum spw_class cls)
+{
+	struct spw_store *store = request->store;
+	int now = atomic_load_explicit(&request->cls, memory_order_relaxed);
+
+	if (request->kind != REQUEST_GET || cls < SPW_URGENT_READ)
+		return;
+	do
+		if (now <= (int)cls)
+			return;
+	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
+	/* What is under way cannot be hurried; what the worker has not seen yet comes with its class: link_all(). */
+	if (!atomic_load(&request->linked))
+		return;
+	atomic_store(&store->attention, true);
+	spw_store_wake(store);
+}
