@@ -31,9 +31,6 @@ harden    := -fstack-protector-strong $(if $(or $(SANITIZE),$(FUZZER),$(findstri
 ldflags   := -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
-# What the cache calls goes by way of tools/replay/drive.c, which may stand in for drives and time.
-wrapped_in_tool := spw_clock_ns pthread_cond_wait spw_store_chunk_bytes spw_store_put spw_store_get spw_store_holds spw_store_free \
-                   spw_store_alloc spw_store_release spw_store_stats spw_request_wait spw_request_cancel spw_request_raise
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine drives store plan trace tensor
@@ -81,7 +78,7 @@ $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
 
 $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(wrapped_in_tool:%=-Wl$(comma)--wrap=%) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util alloc */`, the objects of those folders only: so

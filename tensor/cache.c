@@ -93,7 +93,7 @@ void spw_cache_wait_io(struct spw_cache *cache)
 		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
 	cache->io_has_ended = false;
 	cache->waiters++;
-	SPW_ASSERT(pthread_cond_wait(&cache->io_ended, &cache->lock) == 0);
+	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
 	cache->waiters--;
 }
 
@@ -145,12 +145,18 @@ static void set_drives(struct spw_cache *cache)
 
 	if (!cache->store)
 		return;
-	spw_store_stats(cache->store, &stats, sizeof(stats));
-	cache->chunk_bytes = spw_store_chunk_bytes(cache->store);
+	cache->ports.stats(cache->store, &stats, sizeof(stats));
+	cache->chunk_bytes = cache->ports.chunk_bytes(cache->store);
 	cache->drives = stats.drives;
 }
 
-int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *user_opts, struct spw_cache **out)
+int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache)
+{
+	return spw_cache_open_with(store, opts, &spw_cache_ports_real, cache);
+}
+
+int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *user_opts,
+			const struct spw_cache_ports *ports, struct spw_cache **out)
 {
 	struct spw_cache_opts opts;
 	struct spw_cache *cache;
@@ -169,10 +175,10 @@ int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *user_op
 	if (!cache)
 		return spw_error(-ENOMEM, "no memory for a cache");
 	cache->store = store;
+	cache->ports = *ports;
 	cache->opts = opts;
 	set_drives(cache);
 	cache->cursor = &cache->order;
-	cache->clock_ns = spw_clock_ns;
 	cache->hold_bytes = HOLD_BYTES;
 	rc = spw_entries_open(cache);
 	if (rc == 0)

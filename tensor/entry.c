@@ -286,7 +286,7 @@ void spw_entry_die(struct entry *entry)
 	if (entry->write_in_flight || entry->cache->held == entry)
 		spw_spill_cancel(entry);
 	if (entry->read_request)
-		(void)spw_request_cancel(entry->read_request);
+		(void)entry->cache->ports.cancel(entry->read_request);
 	spw_window_leave(entry);
 	entry_hide(entry);
 	entry_change(entry, ENTRY_DEAD);
@@ -367,7 +367,7 @@ void spw_entry_free_object(struct entry *entry)
 
 	SPW_ASSERT(entry->object_exists && !entry->write_in_flight && !entry->read_in_flight); /* CACHE-3 */
 	entry->object_exists = false;
-	rc = spw_store_free(entry->cache->store, entry->object);
+	rc = entry->cache->ports.free(entry->cache->store, entry->object);
 	SPW_ASSERT(rc == 0);
 }
 
@@ -376,7 +376,7 @@ int spw_entry_get_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	void *memory = NULL;
-	int rc = spw_store_alloc(cache->store, entry->len_bytes, &memory);
+	int rc = cache->ports.alloc(cache->store, entry->len_bytes, &memory);
 
 	SPW_ASSERT(!entry->memory);
 	entry->memory_in_arena = rc == 0;
@@ -405,7 +405,7 @@ void spw_entry_put_memory(struct entry *entry)
 	SPW_ASSERT(entry->memory && entry->leases == 0 && !entry->read_in_flight); /* CACHE-5 */
 	memory_sub(entry);
 	if (entry->memory_in_arena) {
-		spw_store_release(cache->store, entry->memory);
+		cache->ports.release(cache->store, entry->memory);
 	} else {
 		/*
 		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of this kind has room

@@ -18,7 +18,7 @@ static void read_ended(struct entry *entry, int res)
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
 	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0, entry->io_began_ns,
-			  cache->clock_ns());
+			  cache->ports.clock_ns());
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -57,14 +57,14 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify, stru
 
 	if (rc)
 		return rc;
-	rc = spw_store_get(cache->store, entry->object, 0, entry->memory, entry->len_bytes,
-			   notify ? SPW_PREFETCH : SPW_URGENT_READ, notify, request);
+	rc = cache->ports.get(cache->store, entry->object, 0, entry->memory, entry->len_bytes,
+			      notify ? SPW_PREFETCH : SPW_URGENT_READ, notify, request);
 	if (rc) {
 		spw_entry_put_memory(entry);
 		return rc;
 	}
 	spw_cache_io_began(cache);
-	entry->io_began_ns = cache->clock_ns();
+	entry->io_began_ns = cache->ports.clock_ns();
 	spw_measure_began(&cache->measure, DIRECTION_READ, entry->len_bytes, entry->io_began_ns);
 	spw_entry_begin_read(entry);
 	return 0;
@@ -83,7 +83,7 @@ static int read_urgently(struct entry *entry)
 	if (rc)
 		return rc;
 	spw_cache_unlock_and_tell(cache);
-	rc = spw_request_wait(request);
+	rc = cache->ports.wait(request);
 	spw_cache_lock(cache);
 	if (rc && rc != -ECANCELED)
 		cache->count.reads_failed++;
@@ -148,7 +148,7 @@ static int take_fetch(struct entry *entry)
 	while (entry->state == ENTRY_STORED || entry->state == ENTRY_READING) {
 		if (entry->state == ENTRY_READING) {
 			if (entry->read_request)
-				spw_request_raise(entry->read_request, SPW_URGENT_READ);
+				cache->ports.raise(entry->read_request, SPW_URGENT_READ);
 			spw_cache_wait_io(cache);
 			continue;
 		}
@@ -206,12 +206,12 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 static int take_wait(struct entry *entry, uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
-	uint64_t began_ns = cache->clock_ns(), ended_ns;
+	uint64_t began_ns = cache->ports.clock_ns(), ended_ns;
 	int rc;
 
 	spw_record_wait_began(cache, began_ns);
 	rc = take_fetch(entry);
-	ended_ns = cache->clock_ns();
+	ended_ns = cache->ports.clock_ns();
 	spw_record_wait_ended(cache, ended_ns);
 	spw_adapt_waited(cache);
 	*wait_ns = ended_ns - began_ns;

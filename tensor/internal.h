@@ -50,6 +50,7 @@
 
 #include "tensor/adapt.h"
 #include "tensor/measure.h"
+#include "tensor/ports.h"
 #include "util/util.h"
 
 #define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */
@@ -162,10 +163,10 @@ struct spw_cache {
 	pthread_mutex_t lock;
 	pthread_cond_t io_ended;
 	struct spw_store *store;
+	struct spw_cache_ports ports;
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
 	uint32_t drives;
-	uint64_t (*clock_ns)(void);
 
 	/* entries */
 	struct entry *entries;

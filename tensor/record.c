@@ -110,7 +110,7 @@ void spw_record_close(struct spw_cache *cache)
 uint64_t spw_record_compute_ns(const struct spw_cache *cache)
 {
 	const struct adapt *adapt = &cache->adapt;
-	uint64_t until_ns = adapt->waiting > 0 ? adapt->waiting_since_ns : cache->clock_ns();
+	uint64_t until_ns = adapt->waiting > 0 ? adapt->waiting_since_ns : cache->ports.clock_ns();
 
 	return until_ns - adapt->began_ns - adapt->waited_ns;
 }
@@ -172,7 +172,7 @@ void spw_record_begin(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 
-	adapt->began_ns = cache->clock_ns();
+	adapt->began_ns = cache->ports.clock_ns();
 	adapt->waited_ns = 0;
 	adapt->waiting_since_ns = adapt->began_ns; /* of takes that are still at it */
 	adapt->charged_ns = adapt->event_ns = 0;

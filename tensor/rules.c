@@ -187,10 +187,10 @@ static void step_plan(struct spw_cache *cache, enum plan_reason reason)
 
 	cache->adapt.planned = false;
 	spw_cache_unlock_and_tell(cache);
-	began_ns = spw_clock_ns();
+	began_ns = cache->ports.clock_ns();
 	rc = spw_adapt_plan(cache);
 	spw_cache_lock(cache);
-	spw_adapt_planned(cache, reason, rc, spw_clock_ns() - began_ns);
+	spw_adapt_planned(cache, reason, rc, cache->ports.clock_ns() - began_ns);
 }
 
 void spw_cache_step(struct spw_cache *cache)

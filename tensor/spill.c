@@ -52,7 +52,7 @@ static bool write_holds(struct entry *entry)
 	while (holds && entry->recheck && (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING)) {
 		entry->recheck = false;
 		spw_cache_unlock(cache);
-		holds = spw_store_holds(cache->store, entry->object, entry->bytes, 0, entry->len_bytes) == 1;
+		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0, entry->len_bytes) == 1;
 		spw_cache_lock(cache);
 		cache->count.bytes_compared += entry->len_bytes;
 	}
@@ -96,7 +96,7 @@ static void write_done(void *context, int res)
 	entry->write_request = NULL;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0, entry->io_began_ns,
-			  cache->clock_ns());
+			  cache->ports.clock_ns());
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_spill_held(cache);
@@ -108,15 +108,15 @@ static int write_submit(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const struct spw_notify notify = {.done = write_done, .context = entry};
-	int rc = spw_store_put(cache->store, entry->bytes, entry->len_bytes, &notify, &entry->object,
-			       &entry->write_request);
+	int rc = cache->ports.put(cache->store, entry->bytes, entry->len_bytes, &notify, &entry->object,
+				  &entry->write_request);
 
 	if (rc)
 		return rc;
 	entry->object_exists = true;
 	entry->write_in_flight = true;
 	spw_cache_io_began(cache);
-	entry->io_began_ns = cache->clock_ns();
+	entry->io_began_ns = cache->ports.clock_ns();
 	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, entry->io_began_ns);
 	return 0;
 }
@@ -168,7 +168,7 @@ void spw_spill_cancel(struct entry *entry)
 	if (cache->held == entry) {
 		cache->held = NULL;
 		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	} else if (spw_request_cancel(entry->write_request)) {
+	} else if (entry->cache->ports.cancel(entry->write_request)) {
 		spw_entry_issued(entry);
 		return;
 	}
@@ -232,8 +232,9 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	if (memory)
 		rc = memory_has(memory, entry, offer);
 	else
-		rc = spw_store_holds(cache->store, object, (const uint8_t *)offer->storage_bytes + entry->offset_bytes,
-				     offer->offset_bytes - entry->offset_bytes, offer->len_bytes);
+		rc = cache->ports.holds(cache->store, object,
+					(const uint8_t *)offer->storage_bytes + entry->offset_bytes,
+					offer->offset_bytes - entry->offset_bytes, offer->len_bytes);
 	spw_cache_lock(cache);
 	if (rc >= 0)
 		cache->count.bytes_compared += offer->len_bytes;

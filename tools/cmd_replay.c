@@ -218,7 +218,7 @@ static int open_cache(const struct wanted *wanted, const struct replay_step *ste
 	if (opts.tensors_max < 2 * step->tensors_count)
 		opts.tensors_max = 2 * step->tensors_count;
 	opts.log = tool_log(verbose);
-	return spw_cache_open(store, &opts, cache);
+	return replay_drive_open_cache(store, &opts, cache);
 }
 
 /* What the cache works on: a store, simulated or real, or none. */

@@ -32,7 +32,7 @@ RULES = {
     "tools": ("util/", "tools/ui/", "tools/bench/", "tools/plan/", "tools/replay/", *PUBLIC),
     "tools/ui": ("util/", *PUBLIC),
     "tools/bench": ("util/", "tools/ui/", *PUBLIC),
-    "tools/replay": ("util/", "tools/ui/", *PUBLIC),
+    "tools/replay": ("util/", "tensor/ports.h", "tools/ui/", *PUBLIC),
     "tools/plan": ("util/", "tools/ui/", "tools/replay/", *PUBLIC),
     "tools/fio_engine": ("util/", *PUBLIC),
     "malloc": (),

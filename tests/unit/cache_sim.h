@@ -237,7 +237,7 @@ static void sim_begin(struct sim *sim, enum spw_cache_mode mode)
 static void sim_open(struct sim *sim)
 {
 	assert_int_equal(spw_cache_open(sim->store, &sim->opts, &sim->cache), 0);
-	sim->cache->clock_ns = sim_clock;
+	sim->cache->ports.clock_ns = sim_clock;
 	assert_int_equal(pthread_create(&sim->helper, NULL, sim_help, sim), 0);
 }
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at it */
-/* wrap: spw_clock_ns pthread_cond_wait spw_store_chunk_bytes spw_store_stats spw_store_put spw_store_get spw_store_free */
-/* wrap: spw_store_holds spw_store_alloc spw_store_release spw_request_wait spw_request_cancel spw_request_raise */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -9,45 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/ports.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define MEMORY_ALIGN 4096
 #define NEVER_NS     1e300
-
-/* ---- What the calls led to before: see --wrap in ld(1) ------------------------------------------------------------------------ */
-
-uint64_t __real_spw_clock_ns(void);
-int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
-uint64_t __real_spw_store_chunk_bytes(const struct spw_store *store);
-void __real_spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size);
-int __real_spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-			 spw_object *object, struct spw_request **request);
-int __real_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-			 enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
-int __real_spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len);
-int __real_spw_store_free(struct spw_store *store, spw_object object);
-int __real_spw_store_alloc(struct spw_store *store, size_t len, void **memory);
-void __real_spw_store_release(struct spw_store *store, void *memory);
-int __real_spw_request_wait(struct spw_request *request);
-int __real_spw_request_cancel(struct spw_request *request);
-void __real_spw_request_raise(struct spw_request *request, enum spw_class cls);
-
-uint64_t __wrap_spw_clock_ns(void);
-int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
-uint64_t __wrap_spw_store_chunk_bytes(const struct spw_store *store);
-void __wrap_spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size);
-int __wrap_spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-			 spw_object *object, struct spw_request **request);
-int __wrap_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-			 enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
-int __wrap_spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len);
-int __wrap_spw_store_free(struct spw_store *store, spw_object object);
-int __wrap_spw_store_alloc(struct spw_store *store, size_t len, void **memory);
-void __wrap_spw_store_release(struct spw_store *store, void *memory);
-int __wrap_spw_request_wait(struct spw_request *request);
-int __wrap_spw_request_cancel(struct spw_request *request);
-void __wrap_spw_request_raise(struct spw_request *request, enum spw_class cls);
 
 /* ---- The record ------------------------------------------------------------------------------------------------------------- */
 
@@ -316,12 +283,13 @@ static void append(struct sim_channel *channel, struct sim_request *request)
 	channel->end = &request->next;
 }
 
-static int sim_put(const void *bytes, size_t len, const struct spw_notify *notify, spw_object *object,
-		   struct spw_request **request)
+static int sim_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
+		   spw_object *object, struct spw_request **request)
 {
 	struct sim_object *stored = calloc(1, sizeof(*stored));
 	struct sim_request *write = calloc(1, sizeof(*write));
 
+	(void)store;
 	if (stored)
 		stored->bytes = malloc(len);
 	if (!stored || !stored->bytes || !write) {
@@ -342,12 +310,13 @@ static int sim_put(const void *bytes, size_t len, const struct spw_notify *notif
 	return 0;
 }
 
-static int sim_get(spw_object object, uint64_t offset, void *bytes, size_t len, enum spw_class cls,
-		   const struct spw_notify *notify, struct spw_request **request)
+static int sim_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
+		   enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
 {
 	struct sim_object *stored = (struct sim_object *)(uintptr_t)object.value;
 	struct sim_request *read = calloc(1, sizeof(*read));
 
+	(void)store;
 	SPW_ASSERT(offset == 0 && len <= stored->len);
 	if (!read)
 		return spw_error(-ENOMEM, "no memory for the simulated drive");
@@ -365,8 +334,9 @@ static int sim_get(spw_object object, uint64_t offset, void *bytes, size_t len, 
 	return 0;
 }
 
-static int sim_wait(struct sim_request *request)
+static int sim_wait(struct spw_request *waited_for)
 {
+	struct sim_request *request = (struct sim_request *)waited_for;
 	int res;
 
 	while (!request->ended)
@@ -377,8 +347,10 @@ static int sim_wait(struct sim_request *request)
 }
 
 /* A cancelled request still ends by itself: now, but not within this call. */
-static int sim_cancel(struct sim_request *request)
+static int sim_cancel(struct spw_request *cancelled)
 {
+	struct sim_request *request = (struct sim_request *)cancelled;
+
 	if (request->begun)
 		return -EALREADY;
 	request->cancelled = true;
@@ -386,6 +358,90 @@ static int sim_cancel(struct sim_request *request)
 	request->end_ns = sim.now_ns;
 	return 0;
 }
+
+static uint64_t sim_chunk_bytes(const struct spw_store *store)
+{
+	(void)store;
+	return sim.chunk_bytes;
+}
+
+/* One drive, and nothing that it could count better than the cache does. */
+static void sim_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
+{
+	const struct spw_store_stats simulated = {.size = size, .drives = 1};
+
+	(void)store;
+	spw_opts_merge(stats, size, &simulated, sizeof(simulated));
+}
+
+static int sim_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len)
+{
+	const struct sim_object *stored = (const struct sim_object *)(uintptr_t)object.value;
+
+	(void)store;
+	if (!stored->written)
+		return -EINPROGRESS;
+	return memcmp((const uint8_t *)bytes + offset, stored->bytes + offset, len) == 0;
+}
+
+static int sim_free(struct spw_store *store, spw_object object)
+{
+	struct sim_object *stored = (struct sim_object *)(uintptr_t)object.value;
+
+	(void)store;
+	free(stored->bytes);
+	free(stored);
+	return 0;
+}
+
+static int sim_alloc(struct spw_store *store, size_t len, void **memory)
+{
+	(void)store;
+	*memory = aligned_alloc(MEMORY_ALIGN, spw_round_up(len, MEMORY_ALIGN));
+	return *memory ? 0 : spw_error(-ENOBUFS, "no memory");
+}
+
+static void sim_release(struct spw_store *store, void *memory)
+{
+	(void)store;
+	free(memory);
+}
+
+static void sim_raise(struct spw_request *request, enum spw_class cls)
+{
+	if (cls == SPW_URGENT_READ)
+		((struct sim_request *)request)->urgent = true;
+}
+
+static uint64_t sim_clock_ns(void)
+{
+	return (uint64_t)sim.now_ns;
+}
+
+/* Nobody else is there who could make it true: the drive goes on, and the waiter looks again. */
+static int sim_sleep(pthread_cond_t *io_ended, pthread_mutex_t *lock)
+{
+	(void)io_ended;
+	(void)pthread_mutex_unlock(lock);
+	SPW_ASSERT(advance(NEVER_NS));
+	return pthread_mutex_lock(lock);
+}
+
+static const struct spw_cache_ports simulated = {
+	.chunk_bytes = sim_chunk_bytes,
+	.stats = sim_stats,
+	.put = sim_put,
+	.get = sim_get,
+	.holds = sim_holds,
+	.free = sim_free,
+	.alloc = sim_alloc,
+	.release = sim_release,
+	.wait = sim_wait,
+	.cancel = sim_cancel,
+	.raise = sim_raise,
+	.clock_ns = sim_clock_ns,
+	.sleep = sim_sleep,
+};
 
 /* ---- Watching a real store -------------------------------------------------------------------------------------------------- */
 
@@ -404,7 +460,7 @@ static void watched_done(void *context, int res)
 {
 	struct watched *watched = context;
 
-	watched->transfer.end_ns = __real_spw_clock_ns();
+	watched->transfer.end_ns = spw_clock_ns();
 	watched->transfer.failed = res != 0;
 	watched->notify.done(watched->notify.context, res);
 	if (res != -ECANCELED)
@@ -421,147 +477,67 @@ static struct watched *watch(const struct spw_notify *notify, struct spw_notify 
 		return NULL;
 	*watched = (struct watched){
 		.notify = *notify,
-		.transfer = {.begin_ns = __real_spw_clock_ns(), .bytes = len, .read = read},
+		.transfer = {.begin_ns = spw_clock_ns(), .bytes = len, .read = read},
 	};
 	*ours = (struct spw_notify){.done = watched_done, .context = watched};
 	return watched;
 }
 
-/* ---- The calls --------------------------------------------------------------------------------------------------------------- */
-
-uint64_t __wrap_spw_clock_ns(void)
+static int watched_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
+		       spw_object *object, struct spw_request **request)
 {
-	return sim.on ? (uint64_t)sim.now_ns : __real_spw_clock_ns();
-}
-
-/* Nobody else is there who could make it true: the drive goes on, and the waiter looks again. */
-int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
-{
-	if (!sim.on)
-		return __real_pthread_cond_wait(cond, mutex);
-	(void)pthread_mutex_unlock(mutex);
-	SPW_ASSERT(advance(NEVER_NS));
-	return pthread_mutex_lock(mutex);
-}
-
-uint64_t __wrap_spw_store_chunk_bytes(const struct spw_store *store)
-{
-	return sim.on ? sim.chunk_bytes : __real_spw_store_chunk_bytes(store);
-}
-
-/* One drive, and nothing that it could count better than the cache does. */
-void __wrap_spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
-{
-	const struct spw_store_stats simulated = {.size = size, .drives = 1};
-
-	if (sim.on)
-		spw_opts_merge(stats, size, &simulated, sizeof(simulated));
-	else
-		__real_spw_store_stats(store, stats, size);
-}
-
-int __wrap_spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-			 spw_object *object, struct spw_request **request)
-{
-	struct watched *watched;
 	struct spw_notify ours;
-	int rc;
+	struct watched *watched = record.on ? watch(notify, &ours, len, false) : NULL;
+	int rc = spw_store_put(store, bytes, len, watched ? &ours : notify, object, request);
 
-	if (sim.on)
-		return sim_put(bytes, len, notify, object, request);
-	watched = record.on ? watch(notify, &ours, len, false) : NULL;
-	rc = __real_spw_store_put(store, bytes, len, watched ? &ours : notify, object, request);
 	if (rc)
 		free(watched);
 	return rc;
 }
 
-int __wrap_spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-			 enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
+static int watched_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
+		       enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
 {
-	struct watched *watched;
 	struct spw_notify ours;
-	int rc;
+	struct watched *watched = record.on ? watch(notify, &ours, len, true) : NULL;
+	int rc = spw_store_get(store, object, offset, bytes, len, cls, watched ? &ours : notify, request);
 
-	if (sim.on)
-		return sim_get(object, offset, bytes, len, cls, notify, request);
-	watched = record.on ? watch(notify, &ours, len, true) : NULL;
-	rc = __real_spw_store_get(store, object, offset, bytes, len, cls, watched ? &ours : notify, request);
 	if (rc) {
 		free(watched);
 	} else if (!notify && request) {
 		waited.request = *request;
-		waited.transfer =
-			(struct replay_transfer){.begin_ns = __real_spw_clock_ns(), .bytes = len, .read = true};
+		waited.transfer = (struct replay_transfer){.begin_ns = spw_clock_ns(), .bytes = len, .read = true};
 	}
 	return rc;
 }
 
-int __wrap_spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len)
+static int watched_wait(struct spw_request *request)
 {
-	const struct sim_object *stored = (const struct sim_object *)(uintptr_t)object.value;
+	bool ours = request == waited.request;
+	int rc = spw_request_wait(request);
 
-	if (!sim.on)
-		return __real_spw_store_holds(store, object, bytes, offset, len);
-	if (!stored->written)
-		return -EINPROGRESS;
-	return memcmp((const uint8_t *)bytes + offset, stored->bytes + offset, len) == 0;
-}
-
-int __wrap_spw_store_free(struct spw_store *store, spw_object object)
-{
-	struct sim_object *stored = (struct sim_object *)(uintptr_t)object.value;
-
-	if (!sim.on)
-		return __real_spw_store_free(store, object);
-	free(stored->bytes);
-	free(stored);
-	return 0;
-}
-
-int __wrap_spw_store_alloc(struct spw_store *store, size_t len, void **memory)
-{
-	if (!sim.on)
-		return __real_spw_store_alloc(store, len, memory);
-	*memory = aligned_alloc(MEMORY_ALIGN, spw_round_up(len, MEMORY_ALIGN));
-	return *memory ? 0 : spw_error(-ENOBUFS, "no memory");
-}
-
-void __wrap_spw_store_release(struct spw_store *store, void *memory)
-{
-	if (sim.on)
-		free(memory);
-	else
-		__real_spw_store_release(store, memory);
-}
-
-int __wrap_spw_request_wait(struct spw_request *request)
-{
-	bool ours;
-	int rc;
-
-	if (sim.on)
-		return sim_wait((struct sim_request *)request);
-	ours = request == waited.request;
-	rc = __real_spw_request_wait(request);
 	if (ours) {
 		waited.request = NULL;
-		waited.transfer.end_ns = __real_spw_clock_ns();
+		waited.transfer.end_ns = spw_clock_ns();
 		waited.transfer.failed = rc != 0;
 		record_transfer(&waited.transfer);
 	}
 	return rc;
 }
 
-int __wrap_spw_request_cancel(struct spw_request *request)
+/* ---- What the cache is opened with ------------------------------------------------------------------------------------------ */
+
+int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache)
 {
-	return sim.on ? sim_cancel((struct sim_request *)request) : __real_spw_request_cancel(request);
+	struct spw_cache_ports real = spw_cache_ports_real;
+
+	real.put = watched_put;
+	real.get = watched_get;
+	real.wait = watched_wait;
+	return spw_cache_open_with(store, opts, sim.on ? &simulated : &real, cache);
 }
 
-void __wrap_spw_request_raise(struct spw_request *request, enum spw_class cls)
+uint64_t replay_drive_now_ns(void)
 {
-	if (!sim.on)
-		__real_spw_request_raise(request, cls);
-	else if (cls == SPW_URGENT_READ)
-		((struct sim_request *)request)->urgent = true;
+	return sim.on ? sim_clock_ns() : spw_clock_ns();
 }

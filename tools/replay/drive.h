@@ -3,10 +3,9 @@
  * tools/replay/drive.h - what lies under the cache in a replay: a simulated drive in simulated time, or a real store
  * whose transfers are watched
  *
- * The command is linked so that what the cache calls of the store, the clock and its wait for I/O pass through
- * replay_drive.c (Makefile: wrapped). While a drive is simulated they are answered there: the cache's own code runs
- * unchanged in a time that only moves when the replay says so, so a replay gives the same result on any machine and
- * under any load. Else they go on to the real ones.
+ * The cache is opened here, with ports (tensor/ports.h) that lead to the simulated drive and its time, or to the store. The
+ * cache's own code runs unchanged in a time that only moves when the replay says so, so a replay gives the same result on
+ * any machine and under any load.
  *
  * The simulated drive is the planner's model (plan/plan.c): writes and reads each at their bandwidth, both at once at
  * half of the mixed bandwidth each, requests end a latency and a chunk's time after their last byte. A read that somebody
@@ -21,11 +20,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <spillway/cache.h>
 #include <spillway/plan.h>
 #include <spillway/store.h>
 
 struct replay_transfer {
-	uint64_t begin_ns, end_ns; /* as spw_clock_ns(); simulated: from the drive's first byte on */
+	uint64_t begin_ns, end_ns; /* as replay_drive_now_ns(); simulated: from the drive's first byte on */
 	uint64_t bytes;
 	bool read, failed;
 };
@@ -34,12 +34,16 @@ struct replay_transfer {
 void replay_drive_begin(const struct spw_plan_drives *drives, uint64_t chunk_bytes);
 /* Change the drive, from now on. */
 void replay_drive_change(const struct spw_plan_drives *drives);
-/* The store to open the cache with; nothing but the cache may use it. */
+/* What to name as the store; nothing but the cache may use it. */
 struct spw_store *replay_drive_store(void);
+/* spw_cache_open() over the simulated drive if there is one, else over @store. */
+int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache);
+/* Monotonic, simulated or real. */
+uint64_t replay_drive_now_ns(void);
 /* No request may be in flight any more. Frees what is on the drive. */
 void replay_drive_end(void);
 
-/* Let time pass until @ns of spw_clock_ns(), simulated or real; an interrupt ends real time. */
+/* Let time pass until @ns of replay_drive_now_ns(); an interrupt ends real time. */
 void replay_drive_sleep_until(uint64_t ns);
 /* The same, until nothing is in flight; simulated only. */
 void replay_drive_settle(void);

@@ -119,7 +119,7 @@ static void sample(void *context)
 	if ((!last || last->bytes != stats.activation_bytes) && timeline->samples &&
 	    timeline->samples_count < timeline->samples_max)
 		timeline->samples[timeline->samples_count++] = (struct replay_sample){
-			.ns = spw_clock_ns() - timeline->begin_ns, .bytes = stats.activation_bytes};
+			.ns = replay_drive_now_ns() - timeline->begin_ns, .bytes = stats.activation_bytes};
 	(void)pthread_mutex_unlock(&replaying->samples_lock);
 }
 
@@ -240,7 +240,7 @@ static int do_op(struct replaying *replaying, uint32_t index)
 	uint64_t stall_ns = 0;
 	int rc;
 
-	if (spw_clock_ns() < due_ns)
+	if (replay_drive_now_ns() < due_ns)
 		replay_drive_sleep_until(due_ns);
 	if (op->event->kind == SPW_TRACE_TAKE) {
 		spw_cache_stats(cache, &stats, sizeof(stats));
@@ -255,7 +255,7 @@ static int do_op(struct replaying *replaying, uint32_t index)
 	}
 	if (rc || !replaying->last)
 		return rc;
-	timeline->op_ns[index] = spw_clock_ns() - timeline->begin_ns;
+	timeline->op_ns[index] = replay_drive_now_ns() - timeline->begin_ns;
 	if (stall_ns > 0)
 		timeline->stalls[timeline->stalls_count++] =
 			(struct replay_stall){.begin_ns = timeline->op_ns[index] - stall_ns,
@@ -267,7 +267,7 @@ static int do_op(struct replaying *replaying, uint32_t index)
 
 static void measure(struct replaying *replaying, const struct spw_cache_stats *before, struct replay_measure *measure)
 {
-	uint64_t step_ns = spw_clock_ns() - replaying->begin_ns;
+	uint64_t step_ns = replay_drive_now_ns() - replaying->begin_ns;
 	uint64_t should_ns = replaying->run->step->compute_ns + replaying->behind_ns;
 	struct spw_cache_stats *after = &measure->stats;
 
@@ -297,13 +297,13 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	spw_cache_stats(run->cache, &before, sizeof(before));
 	replaying->last = number + 1 == run->steps;
 	replaying->behind_ns = 0;
-	replaying->begin_ns = run->timeline.begin_ns = spw_clock_ns();
+	replaying->begin_ns = run->timeline.begin_ns = replay_drive_now_ns();
 	if (replaying->last)
 		replay_drive_watch(true, sample, replaying);
 	for (uint32_t i = 0; i < run->step->ops_count && rc == 0 && !tool_stopped(); i++)
 		rc = do_op(replaying, i);
 	end_ns = replaying->begin_ns + run->step->compute_ns + replaying->behind_ns;
-	if (rc == 0 && spw_clock_ns() < end_ns)
+	if (rc == 0 && replay_drive_now_ns() < end_ns)
 		replay_drive_sleep_until(end_ns);
 	replay_drive_watch(false, NULL, NULL);
 	drain(replaying);
