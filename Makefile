@@ -154,6 +154,11 @@ test-vm-iommufd: ## what of it drives drives by vfio, by iommufd under a newer k
 test-torch-versions: ## build, and run tests/python, with the PyTorch of other Debian releases (root); SUITES="trixie sid", --help
 	@scripts/deps.sh releases && tests/python/versions.sh --work $(BUILD)/torch-versions $(SUITES)
 
+.PHONY: test-pytorch-suite
+test-pytorch-suite: ## PyTorch's own tests of autograd and modules, all that is saved on drives (30 min); WORDS= KINDS="direct c python" JOBS=2
+	@scripts/deps.sh build pytorch-suite && $(MAKE) --no-print-directory all && tests/pytorch/fetch.sh $(BUILD)/pytorch-suite && \
+		tests/pytorch/suite.py --build $(BUILD) $(KINDS:%=--kind %) $(if $(JOBS),--jobs $(JOBS)) $(WORDS)
+
 .PHONY: test-sanitized
 test-sanitized:
 	$(run_tests) --kind unit --kind integration --config files --timeout 600

@@ -5,7 +5,7 @@
 #   scripts/deps.sh PURPOSE...     install what is missing (root), or print the apt line and fail
 #   scripts/deps.sh --list PURPOSE...
 #
-# Each entry is package[=probe]. A package counts as there when dpkg says so, or else when its probe succeeds: c:COMMAND,
+# Each entry is package[=probe]. A package counts as there when dpkg says so, or else when its probe, if it has one, succeeds: c:COMMAND,
 # h:HEADER below /usr/include or /usr/local/include, p:PYTHON_MODULE, t:HEADER of PyTorch. So other distributions and pip installations work
 # too.
 set -euo pipefail
@@ -32,9 +32,10 @@ declare -A packages=(
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"
     [releases]="debootstrap=c:debootstrap mount=c:mount util-linux=c:unshare"
+    [pytorch-suite]="python3-torch libopenblas0-pthread python3-pytest python3-scipy python3-pip util-linux=c:setpriv $hooks"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test others demo bench hooks check coverage valgrind fuzz releases vm"
+purposes="build test others demo bench hooks check coverage valgrind fuzz releases pytorch-suite vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2
@@ -69,6 +70,7 @@ probe() {
     h:*) [ -e "/usr/include/${1#h:}" ] || [ -e "/usr/local/include/${1#h:}" ] ;;
     p:*) has_python_module "${1#p:}" ;;
     t:*) has_torch_header "${1#t:}" ;;
+    *) return 1 ;;
     esac
 }
 

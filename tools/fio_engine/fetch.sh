@@ -5,9 +5,8 @@
 # usage: fetch.sh DIRECTORY
 #
 # fio installs no headers, and an external engine must be compiled against the structures of the very fio that loads it. So this
-# takes the version of the installed package, asks apt for that source package through a sources list of its own (the machine's
-# entries with deb-src for deb, in a temporary directory: the machine's configuration and package lists are not touched), unpacks it
-# into DIRECTORY and configures it. A tree that is there already and of the right version is kept.
+# takes the version of the installed package, has that source package downloaded (scripts/source-package.sh), unpacks it into
+# DIRECTORY and configures it. A tree that is there already and of the right version is kept.
 #
 # SPW_FIO_SOURCE=DIR: use this unpacked source instead of asking the package manager; it is copied.
 # Exit: 0; 77 fio or its source cannot be had here, with the reason; 1 anything else.
@@ -20,39 +19,9 @@ die() {
 	exit "$code"
 }
 
-# The machine's package sources, binary entries turned into source entries. apt reads both forms from one directory.
-write_sources() {
-	local to=$1 file
-	for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-		[ -f "$file" ] || continue
-		sed -n -E 's/^[[:space:]]*deb([[:space:]])/deb-src\1/p' "$file" >"$to/$(basename "$file" .list).list"
-	done
-	for file in /etc/apt/sources.list.d/*.sources; do
-		[ -f "$file" ] || continue
-		sed -E 's/^Types:.*/Types: deb-src/' "$file" >"$to/$(basename "$file")"
-	done
-}
-
-download() {
-	local scratch=$1 version=$2
-	mkdir -p "$scratch/sources" "$scratch/lists/partial" "$scratch/cache/archives/partial" "$scratch/package"
-	chmod 755 "$scratch" "$scratch/package"
-	if [ "$(id -u)" = 0 ] && id _apt >/dev/null 2>&1; then
-		chown _apt "$scratch/lists/partial" "$scratch/package"
-	fi
-	write_sources "$scratch/sources"
-	local apt=(apt-get -q -q -o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$scratch/sources"
-		-o "Dir::State::lists=$scratch/lists" -o "Dir::Cache=$scratch/cache" -o "Debug::NoLocking=true")
-	# An entry that offers no sources makes update fail as a whole; what counts is whether fio's can be had afterwards.
-	"${apt[@]}" update >"$scratch/update.log" 2>&1 || true
-	(cd "$scratch/package" && "${apt[@]}" source --download-only "fio=$version" >"$scratch/source.log" 2>&1) || {
-		tail -n 5 "$scratch/update.log" "$scratch/source.log" >&2
-		die 77 "the package manager does not offer the source of fio $version; unpack it yourself and set SPW_FIO_SOURCE"
-	}
-}
-
 [ $# = 1 ] || die 1 "usage: fetch.sh DIRECTORY"
 target=$1
+here=$(dirname -- "${BASH_SOURCE[0]}")
 command -v fio >/dev/null || die 77 "fio is not installed (apt-get install fio)"
 fio_version=$(fio --version)
 
@@ -70,7 +39,9 @@ else
 		die 77 "needs apt-get and dpkg-source (apt-get install dpkg-dev), or SPW_FIO_SOURCE=DIR with the source of $fio_version"
 	package_version=$(dpkg-query -W -f '${source:Version}' fio 2>/dev/null) ||
 		die 77 "$(command -v fio) is not from a package; set SPW_FIO_SOURCE=DIR to the source of $fio_version"
-	download "$scratch" "$package_version"
+	mkdir "$scratch/package"
+	"$here/../../scripts/source-package.sh" fio "$package_version" "$scratch/package" ||
+		die 77 "the package manager does not offer the source of fio $package_version; unpack it yourself and set SPW_FIO_SOURCE"
 	dpkg-source --no-check -x "$scratch"/package/*.dsc "$scratch/tree" >"$scratch/unpack.log" 2>&1 || {
 		cat "$scratch/unpack.log" >&2
 		die 1 "cannot unpack the source package of fio $package_version"
