@@ -257,7 +257,7 @@ struct spw_store {
 
 	/* caller -> worker */
 	_Atomic(struct message *) inbox; /* newest first */
-	_Atomic bool attention;          /* a request was cancelled or raised: look through the lists */
+	_Atomic bool changed;            /* a request was cancelled or raised: look through the lists */
 	_Atomic int asleep;              /* enum asleep: the worker */
 	_Atomic bool stopping;
 	_Atomic uint32_t ended_sequence; /* futex: counts requests that ended for whoever waits for any of several */
@@ -268,8 +268,8 @@ struct spw_store {
 	int numa_node;         /* that all drives lie on and that the worker and the arena are on, too; -1: none */
 	cpu_set_t worker_cpus; /* of that node, as far as whoever opened the store may run there */
 	char description[512];
-	uint32_t *own;   /* reads 0 in a child of fork(2); NULL: the kernel does not see to that */
-	sem_t stop_told; /* who closes the store has woken the worker and touches the queue no more */
+	uint32_t *own;    /* reads 0 in a child of fork(2); NULL: the kernel does not see to that */
+	sem_t stop_woken; /* who closes the store has woken the worker and touches the queue no more */
 
 	/* worker */
 	struct piece *pieces;

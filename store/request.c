@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/request.c - requests: taken, begun, failed, ended, and whoever waits told */
+/* store/request.c - requests: taken, begun, failed, ended, and waiters notified */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -92,7 +92,7 @@ static void count_end(struct spw_request *request, int res)
 }
 
 /* Tell those who wait for any of several requests. The request itself may be gone by now. */
-static void tell_any(struct spw_store *store)
+static void notify_waiters_of_any(struct spw_store *store)
 {
 	uint64_t one = 1;
 	int fd = atomic_load(&store->eventfd);
@@ -133,5 +133,5 @@ void spw_request_end(struct spw_request *request)
 	/* Release: the waiter sees the bytes and the result. The request may be gone right after. */
 	if (atomic_exchange_explicit(&request->ended, ENDED, memory_order_acq_rel) == ENDED_WAITED_FOR)
 		futex_wake_all(&request->ended);
-	tell_any(store);
+	notify_waiters_of_any(store);
 }

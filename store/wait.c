@@ -169,7 +169,7 @@ int spw_request_cancel(struct spw_request *request)
 						     memory_order_acquire))
 		return spw_error(-EALREADY, "the request is under way or has ended");
 	/* The request may end from here on; only the store is touched. */
-	atomic_store(&store->attention, true);
+	atomic_store(&store->changed, true);
 	spw_store_wake(store);
 	return 0;
 }
@@ -185,9 +185,9 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 		if (now <= (int)cls)
 			return;
 	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
-	/* What is under way cannot be hurried; what the worker has not seen yet comes with its class: link_all(). */
+	/* What is under way cannot go faster; what the worker has not seen yet comes with its class: link_all(). */
 	if (!atomic_load(&request->linked))
 		return;
-	atomic_store(&store->attention, true);
+	atomic_store(&store->changed, true);
 	spw_store_wake(store);
 }

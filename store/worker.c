@@ -66,7 +66,7 @@ static void end_cancelled(struct spw_request *request)
 	spw_request_end(request);
 }
 
-static void attend_reads(struct read_list *list, enum spw_class cls)
+static void process_changed_reads(struct read_list *list, enum spw_class cls)
 {
 	struct drive_read *next;
 
@@ -83,7 +83,7 @@ static void attend_reads(struct read_list *list, enum spw_class cls)
 	}
 }
 
-static void attend(struct spw_store *store)
+static void process_changed(struct spw_store *store)
 {
 	struct spw_request *next;
 
@@ -94,7 +94,7 @@ static void attend(struct spw_store *store)
 	}
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		for (int cls = SPW_URGENT_READ; cls < SPW_CLASSES; cls++)
-			attend_reads(&store->drives[drive].waiting[cls], (enum spw_class)cls);
+			process_changed_reads(&store->drives[drive].waiting[cls], (enum spw_class)cls);
 }
 
 /* ---- Who goes next ---- */
@@ -158,7 +158,7 @@ static void schedule(struct spw_store *store)
 
 static bool nothing_new(struct spw_store *store)
 {
-	return !atomic_load(&store->inbox) && !atomic_load(&store->attention) && !atomic_load(&store->stopping);
+	return !atomic_load(&store->inbox) && !atomic_load(&store->changed) && !atomic_load(&store->stopping);
 }
 
 /* Until the next deadline, until what has changed should be published, or a full drive is tried again; negative: for ever. */
@@ -187,8 +187,8 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	int rc;
 
 	drain_inbox(store);
-	if (atomic_exchange(&store->attention, false))
-		attend(store);
+	if (atomic_exchange(&store->changed, false))
+		process_changed(store);
 	spw_drives_try_again(store);
 	schedule(store);
 	overlap = spw_read_unverified(store);
@@ -276,7 +276,7 @@ static void *worker_main(void *argument)
 			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
 	}
 	/* It closes the queue: not while spw_store_stop() still wakes through it. */
-	while (sem_wait(&store->stop_told) && errno == EINTR)
+	while (sem_wait(&store->stop_woken) && errno == EINTR)
 		;
 	wind_down(store);
 	return NULL;
@@ -350,7 +350,7 @@ int spw_store_start(struct spw_store *store)
 	rc = pthread_sigmask(SIG_SETMASK, &all, &before);
 	if (rc)
 		return spw_error_errno(-rc, "cannot block signals for the I/O worker");
-	(void)sem_init(&store->stop_told, 0, 0);
+	(void)sem_init(&store->stop_woken, 0, 0);
 	rc = create_worker(store);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc)
@@ -364,9 +364,9 @@ void spw_store_stop(struct spw_store *store)
 	atomic_store(&store->stopping, true);
 	if (store->worker_started) {
 		spw_store_wake(store);
-		(void)sem_post(&store->stop_told);
+		(void)sem_post(&store->stop_woken);
 		(void)pthread_join(store->worker, NULL);
-		(void)sem_destroy(&store->stop_told);
+		(void)sem_destroy(&store->stop_woken);
 	} else if (store->queue) {
 		wind_down(store);
 	}

@@ -148,7 +148,7 @@ uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool late)
 		bytes = adapt->result.peak_bytes; /* of a budget that cannot be met */
 	if (cache->opts.mode == SPW_CACHE_BUDGET)
 		return bytes;
-	if (adapt->hurried && bytes < adapt->result.peak_keep_all_bytes)
+	if (adapt->stalled_now && bytes < adapt->result.peak_keep_all_bytes)
 		bytes += (adapt->result.peak_keep_all_bytes - bytes) / HURRY_PARTS;
 	if (!late)
 		return bytes;
@@ -160,10 +160,10 @@ void spw_adapt_waited(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 
-	if (!spw_adapt_in_force(cache) || adapt->hurried || cache->opts.mode == SPW_CACHE_BUDGET ||
+	if (!spw_adapt_in_force(cache) || adapt->stalled_now || cache->opts.mode == SPW_CACHE_BUDGET ||
 	    (double)adapt->waited_ns < STALL_SHARE * (double)adapt->result.wall_ns)
 		return;
-	adapt->hurried = true;
+	adapt->stalled_now = true;
 	cache->count.steps_hurried++;
 }
 
@@ -353,9 +353,9 @@ static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 
 	adapt->calm = stalled ? 0 : adapt->calm + 1;
 	if (stalled && (!explained || again)) {
-		if (adapt->dared && adapt->calm_needed < CALM_STEPS_MAX)
+		if (adapt->caution_lowered && adapt->calm_needed < CALM_STEPS_MAX)
 			adapt->calm_needed *= 2;
-		adapt->dared = false;
+		adapt->caution_lowered = false;
 		if (adapt->caution * CAUTION_FACTOR < CAUTION_MIN)
 			return false;
 		adapt->caution *= less_after_a_stall(cache, again);
@@ -369,7 +369,7 @@ static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 	if (adapt->caution > CAUTION_MAX)
 		adapt->caution = CAUTION_MAX;
 	adapt->calm = 0;
-	adapt->dared = true;
+	adapt->caution_lowered = true;
 	return true;
 }
 
@@ -379,7 +379,7 @@ static bool reserve_less(struct adapt *adapt, uint64_t budget)
 	if (adapt->reserve_bytes == 0 || ++adapt->below < adapt->below_needed)
 		return false;
 	adapt->below = 0;
-	adapt->eased = true;
+	adapt->reserve_lowered = true;
 	adapt->reserve_bytes = adapt->reserve_bytes > budget / RESERVE_PARTS ? adapt->reserve_bytes / 2 : 0;
 	return true;
 }
@@ -395,9 +395,9 @@ static bool peak_seen(struct spw_cache *cache)
 	if (!adapt->result.feasible || adapt->peak_bytes <= budget)
 		return reserve_less(adapt, budget);
 	adapt->below = 0;
-	if (adapt->eased && adapt->below_needed < CALM_STEPS_MAX)
+	if (adapt->reserve_lowered && adapt->below_needed < CALM_STEPS_MAX)
 		adapt->below_needed *= 2;
-	adapt->eased = false;
+	adapt->reserve_lowered = false;
 	if (adapt->reserve_bytes + (adapt->peak_bytes - budget) > budget / 2)
 		return false;
 	adapt->reserve_bytes += adapt->peak_bytes - budget;
@@ -722,7 +722,7 @@ void spw_adapt_follow(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 
-	adapt->left = adapt->hurried = false;
+	adapt->left = adapt->stalled_now = false;
 	adapt->matched = adapt->use_next = 0;
 	adapt->progress_ns = adapt->progress_at_ns = 0;
 	for (uint32_t i = 0; adapt->planned && i < adapt->basis.count; i++) {

@@ -114,7 +114,7 @@ struct adapt {
 	bool planned;           /* there is one in force */
 	bool left;              /* this step is not like the basis */
 	bool switched;          /* it began by the plan of another shape, and may have kept what this one spills */
-	bool hurried;           /* it has stalled: memory does not count */
+	bool stalled_now;       /* it has stalled: memory does not count */
 	uint32_t matched;
 	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */
 	uint64_t progress_at_ns; /* and in this step */
@@ -135,10 +135,10 @@ struct adapt {
 	uint32_t calm, calm_needed;        /* steps without a stall; until more is dared */
 	uint64_t reserve_bytes;            /* of the budget, left unplanned because earlier peaks were above it */
 	uint32_t below, below_needed;      /* steps within the budget; until less is left unplanned */
-	bool eased;                        /* less was, and no peak has been above the budget since */
+	bool reserve_lowered;              /* since then no peak has been above the budget */
 	uint64_t unmeasured;               /* steps in a row of plans that spill nothing */
 	uint32_t stalled_ago; /* steps by plans since one stalled; 0: the last did; at most STALLS_RECENT */
-	bool dared;           /* caution was lowered since it was last raised */
+	bool caution_lowered; /* caution was lowered since it was last raised */
 	bool broke_off;       /* the last step that followed its plan did not take all that the plan has taken */
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/cache.c - opening and closing, the lock, what is told to the log, counters */
+/* tensor/cache.c - opening and closing, the lock, what is logged, counters */
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -31,11 +31,11 @@ void spw_cache_lock(struct spw_cache *cache)
 }
 
 /* Without the lock: who waits needs it, and would be woken only to wait for it. */
-static void tell_waiters(struct spw_cache *cache)
+static void notify_waiters(struct spw_cache *cache)
 {
 	SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
 	/* From here on the cache may be gone: see spw_cache_close(). */
-	(void)atomic_fetch_sub(&cache->tellers, 1);
+	(void)atomic_fetch_sub(&cache->notifiers, 1);
 }
 
 void spw_cache_unlock(struct spw_cache *cache)
@@ -46,10 +46,10 @@ void spw_cache_unlock(struct spw_cache *cache)
 	cache->doomed = NULL;
 	cache->io_has_ended = false;
 	if (tell)
-		(void)atomic_fetch_add(&cache->tellers, 1);
+		(void)atomic_fetch_add(&cache->notifiers, 1);
 	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
 	if (tell)
-		tell_waiters(cache);
+		notify_waiters(cache);
 	while (doomed) {
 		void *next = *(void **)doomed;
 
@@ -58,18 +58,18 @@ void spw_cache_unlock(struct spw_cache *cache)
 	}
 }
 
-void spw_cache_unlock_and_tell(struct spw_cache *cache)
+void spw_cache_unlock_and_notify(struct spw_cache *cache)
 {
 	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
-	uint32_t telling = cache->telling;
+	uint32_t pending = cache->notices_pending;
 	struct spw_log log = cache->opts.log;
 
-	if (telling)
+	if (pending)
 		memcpy(notices, cache->notices, sizeof(notices));
-	cache->telling = 0;
+	cache->notices_pending = 0;
 	spw_cache_unlock(cache);
-	for (unsigned i = 0; telling && i < NOTICES; i++)
-		if (telling & 1u << i)
+	for (unsigned i = 0; pending && i < NOTICES; i++)
+		if (pending & 1u << i)
 			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING, "cache: %s", notices[i]);
 }
 
@@ -78,10 +78,10 @@ void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *f
 	uint32_t bit = 1u << notice;
 	va_list args;
 
-	if (cache->told & bit)
+	if (cache->notices_logged & bit)
 		return;
-	cache->told |= bit;
-	cache->telling |= bit;
+	cache->notices_logged |= bit;
+	cache->notices_pending |= bit;
 	va_start(args, format);
 	(void)vsnprintf(cache->notices[notice], sizeof(cache->notices[notice]), format, args);
 	va_end(args);
@@ -203,9 +203,9 @@ void spw_cache_close(struct spw_cache *cache)
 	spw_entries_abandon(cache);
 	while (cache->io_in_flight > 0)
 		spw_cache_wait_io(cache);
-	spw_cache_unlock_and_tell(cache);
-	/* Who told of the last end may not have returned from that yet. */
-	while (atomic_load(&cache->tellers) > 0)
+	spw_cache_unlock_and_notify(cache);
+	/* Who notified of the last end may not have returned from that yet. */
+	while (atomic_load(&cache->notifiers) > 0)
 		(void)sched_yield();
 	spw_record_close(cache);
 	spw_entries_close(cache);

@@ -82,7 +82,7 @@ static int read_urgently(struct entry *entry)
 
 	if (rc)
 		return rc;
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	rc = cache->ports.wait(request);
 	spw_cache_lock(cache);
 	if (rc && rc != -ECANCELED)
@@ -132,7 +132,7 @@ static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 	}
 	if (++*looks > REQUEST_LOOKS_MAX)
 		return false;
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	(void)nanosleep(&pause, NULL);
 	spw_cache_lock(cache);
 	return true;
@@ -270,7 +270,7 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 									     .offset_bytes = offset_bytes,
 									     .len_bytes = len_bytes,
 									     .wait_ns = wait_ns});
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	return rc;
 }
 
@@ -294,7 +294,7 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 	} else {
 		spw_cache_notice(cache, NOTICE_LEASE, "a lease was returned more often than it was given");
 	}
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 }
 
 int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
@@ -316,6 +316,6 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 	} else {
 		rc = spw_error(-ENOENT, "no such tensor: it was released before, or never was");
 	}
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	return rc;
 }

@@ -86,7 +86,7 @@ enum keep_reason {
 	KEEP_REASONS,
 };
 
-/* What is told to the log once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in none. */
+/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in none. */
 enum notice {
 	NOTICE_BACKPRESSURE,
 	NOTICE_NO_SPACE,
@@ -177,8 +177,8 @@ struct spw_cache {
 	struct link order, drain;
 	uint64_t io_in_flight; /* requests given to the store */
 	uint64_t waiters;      /* takes that wait for io_ended, and close */
-	bool io_has_ended;     /* they are told when the lock has been given up, */
-	atomic_uint tellers;   /* by so many threads now */
+	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers; /* by so many threads now */
 	struct entry *held;    /* queued, but not given to the store yet; or NULL */
 	uint64_t hold_bytes;   /* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	void *doomed;          /* memory to free outside the lock, linked through its first bytes */
@@ -187,7 +187,7 @@ struct spw_cache {
 	uint32_t step, micro_batch;
 	uint32_t stage_ordinal; /* of the stages of this step */
 	enum spw_stage stage;
-	bool backward_told; /* the caller says when a backward stage begins */
+	bool backward_marked; /* the caller says when a backward stage begins */
 
 	/* rules */
 	uint32_t depth;
@@ -209,7 +209,7 @@ struct spw_cache {
 
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
-	uint32_t told, telling; /* bits of enum notice */
+	uint32_t notices_logged, notices_pending; /* bits of enum notice */
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
@@ -223,7 +223,7 @@ void spw_cache_lock(struct spw_cache *cache);
 /* Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the caller of this. */
 void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
-void spw_cache_unlock_and_tell(struct spw_cache *cache);
+void spw_cache_unlock_and_notify(struct spw_cache *cache);
 /* Tell the log, once per step and kind, when the lock is given up. */
 SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...) SPW_PRINTF(3, 4);
 void spw_cache_wait_io(struct spw_cache *cache);

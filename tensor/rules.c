@@ -150,7 +150,7 @@ static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
 
 void spw_rule_taken(struct spw_cache *cache)
 {
-	if (cache->stage == SPW_STAGE_FORWARD && !cache->backward_told)
+	if (cache->stage == SPW_STAGE_FORWARD && !cache->backward_marked)
 		stage_begin_backward(cache, cache->micro_batch);
 }
 
@@ -171,7 +171,7 @@ static void stage_trace(struct spw_cache *cache, uint32_t micro_batch, enum spw_
 static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
 	if (stage == SPW_STAGE_BACKWARD) {
-		cache->backward_told = true;
+		cache->backward_marked = true;
 		stage_begin_backward(cache, micro_batch);
 	} else {
 		stage_begin_forward(cache, micro_batch);
@@ -186,7 +186,7 @@ static void step_plan(struct spw_cache *cache, enum plan_reason reason)
 	int rc;
 
 	cache->adapt.planned = false;
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	began_ns = cache->ports.clock_ns();
 	rc = spw_adapt_plan(cache);
 	spw_cache_lock(cache);
@@ -211,12 +211,12 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->depth = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	cache->told &= 1u << NOTICE_MEMORY;
+	cache->notices_logged &= 1u << NOTICE_MEMORY;
 	cache->next_backward = false;
 	spw_record_begin(cache);
 	spw_adapt_step_began(cache);
 	stage_begin_forward(cache, 0);
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 }
 
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
@@ -226,7 +226,7 @@ void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_sta
 	stage_trace(cache, micro_batch, stage, NULL);
 	cache->next_backward = false;
 	stage_begin(cache, micro_batch, stage);
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 }
 
 void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
@@ -238,7 +238,7 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 	cache->next_micro_batch = next_micro_batch;
 	stage_trace(cache, micro_batch, stage, &next_stage);
 	stage_begin(cache, micro_batch, stage);
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 }
 
 void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
@@ -265,7 +265,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace,
 				&(struct spw_trace_event){.kind = SPW_TRACE_SCOPE_ENTER, .scope_key = scope_key});
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 }
 
 void spw_cache_scope_leave(struct spw_cache *cache)
@@ -281,5 +281,5 @@ void spw_cache_scope_leave(struct spw_cache *cache)
 	}
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_SCOPE_LEAVE});
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 }

@@ -380,7 +380,7 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 		offer_trace(cache, offer, hint, *tensor, rc);
 		spw_window_fill(cache);
 	}
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	if (rc == -ENOBUFS)
 		(void)spw_error(rc, "all %u entries are in use: raise tensors_max", cache->opts.tensors_max);
 	return rc;
@@ -405,6 +405,6 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	}
 	/* What has been given back may be wanted soon. */
 	spw_window_fill(cache);
-	spw_cache_unlock_and_tell(cache);
+	spw_cache_unlock_and_notify(cache);
 	return (int)drained;
 }

@@ -135,7 +135,7 @@ static bool fill_one(struct spw_cache *cache, uint32_t which, uint64_t now_ns)
 	if (entry->waiters > 0 ||
 	    (entry->state != ENTRY_STORED && entry->state != ENTRY_QUEUED && entry->state != ENTRY_WRITING))
 		return true;
-	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->hurried)
+	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->stalled_now)
 		return false;
 	if (entry->state == ENTRY_STORED &&
 	    !room_now(cache, entry, now_ns > adapt->read_from_ns[which] + adapt->lead_ns))

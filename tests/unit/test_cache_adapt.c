@@ -277,7 +277,7 @@ static void test_hurried_reads_do_not_wait_for_their_time(void **state)
 	prefetches = sim.cache->count.prefetches;
 	spw_window_fill(sim.cache);
 	assert_int_equal(sim.cache->count.prefetches, prefetches);
-	adapt->hurried = true;
+	adapt->stalled_now = true;
 	spw_window_fill(sim.cache);
 	assert_true(sim.cache->count.prefetches > prefetches);
 	spw_cache_unlock(sim.cache);
