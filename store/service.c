@@ -2,7 +2,6 @@
 /* store/service.c - drives out of service, why, and how they come back */
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "store/internal.h"
 
@@ -31,20 +30,19 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
 		int error = atomic_load_explicit(&drive->retired_error, memory_order_relaxed);
-		char words[SPW_ADVICE_BYTES];
+		size_t room = SPW_ADVICE_BYTES - ADVICE_END_BYTES - len;
+		int words;
 
 		if (error == 0)
 			continue;
 		full |= error == -ENOSPC;
 		failed |= error != -ENOSPC;
-		(void)snprintf(words, sizeof(words), "%s%s is out of service: %s", len ? ", " : "",
-			       spw_device_path(drive->device), why_retired(drive, error));
-		if (len + strlen(words) > SPW_ADVICE_BYTES - ADVICE_END_BYTES) {
+		words = snprintf(buf + len, room, "%s%s is out of service: %s", len ? ", " : "",
+				 spw_device_path(drive->device), why_retired(drive, error));
+		if (words < 0 || (size_t)words >= room)
 			unnamed++;
-			continue;
-		}
-		memcpy(buf + len, words, strlen(words));
-		len += strlen(words);
+		else
+			len += (size_t)words;
 	}
 	if (!full && !failed)
 		return advice;
