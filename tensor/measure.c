@@ -8,7 +8,7 @@
 
 #define SAMPLES_MIN 2u /* fewer say nothing */
 
-/* A line needs samples enough of sizes that differ; and cannot be far from what they say without the latency. */
+/* A line through the samples needs enough of them, of different sizes, and a slope near their plain bandwidth. */
 #define SLOPE_SAMPLES_MIN  8u
 #define SLOPE_VARIANCE_MIN 0.05
 #define SLOPE_RATE_MAX     4
@@ -16,14 +16,16 @@
 /* A figure that has changed by more than this is a change, not noise: the old one is forgotten. */
 #define CHANGE_RATIO 1.2
 
-/*
- * For so many steps in a row a bandwidth must have risen; if it falls within so many times that number, twice as many.
- * And then it is believed to be at most so many times as high.
- */
-#define RISE_RATIO_MAX 2.0
+/* A bandwidth that rises is taken over only after it has stayed higher for RISE_STEPS steps, and at most doubles then. */
 #define RISE_STEPS     2u
-#define RISE_STEPS_MAX 64u
+#define RISE_RATIO_MAX 2.0
+
+/*
+ * If it falls again within RISE_HELD times as many steps, the rise was false, and the next one has to last twice as long, up to
+ * RISE_STEPS_MAX.
+ */
 #define RISE_HELD      4u
+#define RISE_STEPS_MAX 64u
 
 /* A latency of more times what it was, and what the bytes take, is far above it. */
 #define LATE_RATIO 4.0
