@@ -182,9 +182,10 @@ else
     skip "needs root to set kernel.io_uring_disabled"
 fi
 
+# By its whole name: of several programs one may not have begun to die with its runner yet when that is killed.
 begin "an interrupted run ends its programs, restores everything and counts a failure"
 rm -f "$tree/build/test-logs/unit_test_hang.log"
-"$tree/tests/run" --scratch "$TEST_TMP/scratch" --timeout 20 test_hang >"$OUTPUT" 2>&1 &
+"$tree/tests/run" --scratch "$TEST_TMP/scratch" --timeout 20 test_hang.c >"$OUTPUT" 2>&1 &
 runner=$!
 until grep -qs "RUN.*second" "$tree/build/test-logs/unit_test_hang.log"; do kill -0 $runner; done
 kill -TERM $runner
@@ -196,7 +197,7 @@ expect_clean
 
 begin "a killed run's drives are cleared up by the next one"
 rm -f "$tree/build/test-logs/unit_test_hang.log"
-"$tree/tests/run" --scratch "$TEST_TMP/scratch" --timeout 20 test_hang >"$OUTPUT" 2>&1 &
+"$tree/tests/run" --scratch "$TEST_TMP/scratch" --timeout 20 test_hang.c >"$OUTPUT" 2>&1 &
 runner=$!
 until grep -qs "RUN.*second" "$tree/build/test-logs/unit_test_hang.log"; do kill -0 $runner; done
 kill -KILL $runner
