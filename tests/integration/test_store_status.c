@@ -323,6 +323,19 @@ static void test_names_do_nothing_to_a_terminal(void **state)
 	close_store(store);
 }
 
+/*
+ * Who sweeps has a page locked for a moment, and programs beside this one sweep, too: then it is they who remove it. If nobody does, the
+ * runner ends this.
+ */
+static void expect_swept(const char *path)
+{
+	struct stat st;
+
+	while (stat(path, &st) == 0)
+		(void)sched_yield();
+	assert_int_equal(errno, ENOENT);
+}
+
 /* Pages that killed processes left are removed when a store is opened, and when all are listed. */
 static void test_pages_of_the_dead_are_swept(void **state)
 {
@@ -344,14 +357,14 @@ static void test_pages_of_the_dead_are_swept(void **state)
 	assert_int_equal(stat(other, &st), 0);
 	kill_child(pid);
 	assert_true(spw_status_list(names, 64) >= 0);
-	assert_int_equal(stat(other, &st), -1);
-	assert_int_equal(stat(path, &st), -1);
+	expect_swept(other);
+	expect_swept(path);
 	pid = open_in_child(&opened, false);
 	assert_true(opened);
 	assert_int_equal(link(path, other), 0);
 	kill_child(pid);
 	store = open_default();
-	assert_int_equal(stat(other, &st), -1);
+	expect_swept(other);
 	close_store(store);
 }
 
