@@ -362,6 +362,12 @@ void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
 /*
+ * Before a large piece is summed, the drives get what was issued. Kernel threads that carry it out (a loop drive's, io_uring's) may have
+ * been woken on this CPU: they go first. Four file-backed drives, objects of 8 MiB and 1 MiB: without this puts reach 0.88 and 0.83 of
+ * what they do with it, without the yield 0.97 and 0.95. Return: as spw_queue_submit().
+ */
+int spw_transfer_hand_over(struct spw_store *store);
+/*
  * Nothing was in flight, and something will be from now on. Deadlines count the time in which the worker could see a
  * transfer end: a process that was stopped, or a caller in inline mode that stays away, does not blame its drives.
  */

@@ -140,6 +140,14 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 }
 
 /* The io has ended, well or not: what issue counted up goes down. */
+int spw_transfer_hand_over(struct spw_store *store)
+{
+	int rc = spw_queue_submit(store->queue);
+
+	(void)sched_yield();
+	return rc;
+}
+
 void spw_transfer_ended(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;

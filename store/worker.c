@@ -193,8 +193,7 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	schedule(store);
 	overlap = spw_read_unverified(store);
 	if (overlap) {
-		/* The drives first. */
-		rc = spw_queue_submit(store->queue);
+		rc = spw_transfer_hand_over(store);
 		if (rc < 0)
 			return rc;
 		spw_read_verify_next(store);

@@ -348,6 +348,9 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	transfer->piece = index;
 	load(transfer, piece);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
+	/* Before the next piece is summed. A queue that fails is met again by the turn's own look at it. */
+	if (piece->len_bytes >= store->overlap_bytes_min)
+		(void)spw_transfer_hand_over(store);
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		spw_write_unlink(request);
