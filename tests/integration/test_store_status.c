@@ -140,8 +140,7 @@ static void test_who_holds_it(void **state)
 	struct spw_store_opts opts = default_opts();
 	struct spw_store *store;
 	char path[128], pid_text[32];
-	struct stat st;
-	int opened;
+	int opened, rc;
 	pid_t pid = open_in_child(&opened, false);
 
 	(void)state;
@@ -150,10 +149,13 @@ static void test_who_holds_it(void **state)
 	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
 	assert_non_null(strstr(spw_last_error(), pid_text));
 	kill_child(pid);
-	/* What it left behind is not believed, and is in nobody's way. */
+	/* What it left behind is not believed, and is in nobody's way; a program beside this one may have swept it. */
 	page_path(&info, path, sizeof(path));
-	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ESRCH);
+	rc = spw_status_read(info.store_uuid, 0, &status, sizeof(status));
+	if (rc != -ESRCH) {
+		assert_int_equal(rc, -ENOENT);
+		assert_int_equal(access(path, F_OK), -1);
+	}
 	store = open_drives(4, &opts);
 	assert_ok(spw_status_read(info.store_uuid, 0, &status, sizeof(status)));
 	assert_int_equal(status.pid, getpid());
