@@ -15,7 +15,6 @@
  */
 #include "drives/identity.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -163,23 +162,6 @@ struct search {
 	void *context;
 };
 
-/* Call @visit with each name in a folder, as spw_identity_each_path() does. A folder that is not there has none. */
-static int each_name(const char *folder, int (*visit)(struct search *search, const char *folder, const char *name),
-		     struct search *search)
-{
-	struct dirent *entry;
-	DIR *dir = opendir(folder);
-	int rc = 0;
-
-	if (!dir)
-		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
-	while (rc == 0 && (entry = readdir(dir)) != NULL)
-		if (entry->d_name[0] != '.')
-			rc = visit(search, folder, entry->d_name);
-	(void)closedir(dir);
-	return rc;
-}
-
 static bool has_file(const char *folder, const char *name, const char *file)
 {
 	char path[PATH_MAX];
@@ -189,21 +171,24 @@ static bool has_file(const char *folder, const char *name, const char *file)
 }
 
 /* A drive, or a partition of one. What has no number cannot be opened: the kernel hides paths that it has joined. */
-static int visit_path(struct search *search, const char *folder, const char *name)
+static int visit_path(void *context, const char *folder, const char *name)
 {
+	const struct search *search = context;
+
 	if (!has_file(folder, name, "dev") || !spw_identity_same(search->sysfs, search->name, name))
 		return 0;
 	return search->visit(search->context, name);
 }
 
-static int visit_partition(struct search *search, const char *folder, const char *name)
+static int visit_partition(void *context, const char *folder, const char *name)
 {
-	return has_file(folder, name, "partition") ? visit_path(search, folder, name) : 0;
+	return has_file(folder, name, "partition") ? visit_path(context, folder, name) : 0;
 }
 
 /* Of most drives no more than the identifier is read, and partitions have none. */
-static int visit_drive(struct search *search, const char *folder, const char *name)
+static int visit_drive(void *context, const char *folder, const char *name)
 {
+	struct search *search = context;
 	char path[PATH_MAX], wwid[ATTRIBUTE_BYTES];
 	int rc;
 
@@ -211,7 +196,7 @@ static int visit_drive(struct search *search, const char *folder, const char *na
 	    !read_attribute(path, search->attribute, wwid) || strcmp(wwid, search->wwid) != 0)
 		return 0;
 	rc = visit_path(search, folder, name);
-	return rc == 0 ? each_name(path, visit_partition, search) : rc;
+	return rc == 0 ? spw_each_name(path, visit_partition, search) : rc;
 }
 
 int spw_identity_each_path(const char *sysfs, const char *name, int (*visit)(void *context, const char *name),
@@ -227,7 +212,7 @@ int spw_identity_each_path(const char *sysfs, const char *name, int (*visit)(voi
 		return 0;
 	if (snprintf(folder, sizeof(folder), "%s/class/block", sysfs) >= (int)sizeof(folder))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
-	return each_name(folder, visit_drive, &search);
+	return spw_each_name(folder, visit_drive, &search);
 }
 
 /* ---- A namespace that is driven from here ---- */
@@ -273,25 +258,31 @@ static bool is_namespace(const char *folder, const struct spw_identity_namespace
 	       !contradicts(folder, "eui", wanted->unique + 16, 8);
 }
 
+struct namespace_search {
+	const struct spw_identity_namespace *wanted;
+	char *name;
+	size_t len;
+};
+
+static int compare_namespace(void *context, const char *folder, const char *name)
+{
+	const struct namespace_search *search = context;
+	char path[PATH_MAX];
+
+	if (!has_file(folder, name, "dev") ||
+	    snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path) ||
+	    !is_namespace(path, search->wanted))
+		return 0;
+	(void)snprintf(search->name, search->len, "%s", name);
+	return 1;
+}
+
 int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name, size_t len)
 {
-	char folder[PATH_MAX], path[PATH_MAX];
-	struct dirent *entry;
-	bool found = false;
-	DIR *dir;
+	struct namespace_search search = {.wanted = wanted, .name = name, .len = len};
+	char folder[PATH_MAX];
 
 	if (snprintf(folder, sizeof(folder), "%s/class/block", sysfs) >= (int)sizeof(folder))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
-	dir = opendir(folder);
-	if (!dir)
-		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
-	while (!found && (entry = readdir(dir)) != NULL) {
-		found = entry->d_name[0] != '.' && has_file(folder, entry->d_name, "dev") &&
-			snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name) < (int)sizeof(path) &&
-			is_namespace(path, wanted);
-		if (found)
-			(void)snprintf(name, len, "%s", entry->d_name);
-	}
-	(void)closedir(dir);
-	return found;
+	return spw_each_name(folder, compare_namespace, &search);
 }

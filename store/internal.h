@@ -319,7 +319,6 @@ struct object *spw_object_acquire(struct spw_store *store, spw_object id);
 void spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
 void spw_object_reclaim(struct spw_store *store, struct object *object);
 uint32_t spw_piece_take(struct spw_store *store);
-void spw_piece_give(struct spw_store *store, uint32_t index);
 void spw_piece_unplace(struct spw_store *store, struct piece *piece);
 void spw_extent_give(struct spw_store *store, uint32_t drive, const struct spw_extent *extent);
 struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece);

@@ -223,12 +223,6 @@ uint32_t spw_piece_take(struct spw_store *store)
 	return index;
 }
 
-void spw_piece_give(struct spw_store *store, uint32_t index)
-{
-	store->pieces[index].next = store->piece_free;
-	store->piece_free = index;
-}
-
 void spw_piece_append(struct spw_store *store, struct object *object, uint32_t index)
 {
 	if (object->piece_first == PIECE_NONE)

@@ -57,6 +57,12 @@ void spw_make_printable(char *text);
 /* The first line of a small file (sysfs, /proc), without its newline. Return: false, and "", when there is none to be read. */
 bool spw_read_line(const char *path, char *line, size_t len);
 
+/*
+ * Call @visit for each entry of a folder whose name begins with no dot, until it returns something else than 0; a folder that is not
+ * there has none. Return: that; 0; or a negative errno: the folder cannot be read.
+ */
+int spw_each_name(const char *folder, int (*visit)(void *context, const char *folder, const char *name), void *context);
+
 static inline uint64_t spw_round_up(uint64_t value, uint64_t unit)
 {
 	return (value + unit - 1) / unit * unit;

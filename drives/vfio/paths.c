@@ -60,7 +60,7 @@ static int compare_controller(void *context, const char *folder, const char *nam
 	if (snprintf(path, sizeof(path), "%s/%s", own, name) >= (int)sizeof(path) || access(path, F_OK) == 0 ||
 	    snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
 		return 0;
-	rc = spw_vfio_each_entry(path, compare_namespace, context);
+	rc = spw_each_name(path, compare_namespace, context);
 	return rc > 0 ? other_path_error(search, path, name) : rc;
 }
 
@@ -74,7 +74,7 @@ static int search_namespace(void *context, const char *folder, const char *entry
 		return 0;
 	if (snprintf(path, sizeof(path), "%s/class/nvme", search->system->sysfs) >= (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", search->system->sysfs);
-	return spw_vfio_each_entry(path, compare_controller, search);
+	return spw_each_name(path, compare_controller, search);
 }
 
 static int search_controller(void *context, const char *folder, const char *name)
@@ -83,7 +83,7 @@ static int search_controller(void *context, const char *folder, const char *name
 
 	if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: its path is too long", name);
-	return spw_vfio_each_entry(path, search_namespace, context);
+	return spw_each_name(path, search_namespace, context);
 }
 
 int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *address)
@@ -92,5 +92,5 @@ int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *
 	char folder[PATH_MAX];
 
 	spw_vfio_folder(system, address, "nvme", folder);
-	return spw_vfio_each_entry(folder, search_controller, &search);
+	return spw_each_name(folder, search_controller, &search);
 }

@@ -125,22 +125,6 @@ void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *addr
 
 /* ---- Namespaces ---- */
 
-int spw_vfio_each_entry(const char *folder, int (*visit)(void *context, const char *folder, const char *name),
-			void *context)
-{
-	struct dirent *entry;
-	DIR *dir = opendir(folder);
-	int rc = 0;
-
-	if (!dir)
-		return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
-	while (rc == 0 && (entry = readdir(dir)) != NULL)
-		if (entry->d_name[0] != '.')
-			rc = visit(context, folder, entry->d_name);
-	(void)closedir(dir);
-	return rc;
-}
-
 struct walk {
 	const struct spw_vfio_system *system;
 	struct spw_vfio_probe_info *controller;
@@ -201,7 +185,7 @@ static int visit_controller(void *context, const char *folder, const char *entry
 		return 0;
 	if (snprintf(path, sizeof(path), "%s/%s", folder, entry) >= (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: its path is too long", entry);
-	return spw_vfio_each_entry(path, visit_namespace, context);
+	return spw_each_name(path, visit_namespace, context);
 }
 
 int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *address,
@@ -211,7 +195,7 @@ int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *ad
 	char folder[PATH_MAX];
 
 	spw_vfio_folder(system, address, "nvme", folder);
-	return spw_vfio_each_entry(folder, visit_controller, &walk);
+	return spw_each_name(folder, visit_controller, &walk);
 }
 
 /* ---- Identity ---- */
@@ -276,7 +260,7 @@ static void read_device_node(const struct spw_vfio_system *system, const char *a
 
 	spw_vfio_folder(system, address, "vfio-dev", path);
 	node[0] = '\0';
-	if (spw_vfio_each_entry(path, take_vfio_name, name) == 1 &&
+	if (spw_each_name(path, take_vfio_name, name) == 1 &&
 	    snprintf(node, len, "%s/vfio/devices/%s", system->dev, name) >= (int)len)
 		node[0] = '\0';
 }
@@ -305,7 +289,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		controller->iommu_group = (int32_t)strtol(group, NULL, 10);
 	read_device_node(system, controller->address, controller->device_node, sizeof(controller->device_node));
 	spw_vfio_folder(system, controller->address, "nvme", path);
-	(void)spw_vfio_each_entry(path, read_names, controller);
+	(void)spw_each_name(path, read_names, controller);
 	(void)spw_vfio_each_namespace(system, controller->address, add_block_device, controller);
 	return 0;
 }

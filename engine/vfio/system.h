@@ -37,13 +37,6 @@ void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *addr
 bool spw_vfio_read_line(const char *path, char *line, size_t len);
 
 /*
- * Call @visit for each entry of a folder, until it returns something else than 0; a folder that is not there has none.
- * Return: that; 0; or a negative errno: the folder cannot be read.
- */
-int spw_vfio_each_entry(const char *folder, int (*visit)(void *context, const char *folder, const char *name),
-			void *context);
-
-/*
  * The block device of what sysfs has below a controller: "nvme0n1", and of a drive with several controllers
  * "nvme0c1n1" for nvme0n1. Return: false for anything else.
  */

@@ -270,12 +270,6 @@ void replay_drive_sleep_until(uint64_t ns)
 		;
 }
 
-void replay_drive_settle(void)
-{
-	while (sim.write.first || sim.read.first)
-		SPW_ASSERT(advance(NEVER_NS));
-}
-
 static void append(struct sim_channel *channel, struct sim_request *request)
 {
 	request->next = NULL;

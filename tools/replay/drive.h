@@ -45,8 +45,6 @@ void replay_drive_end(void);
 
 /* Let time pass until @ns of replay_drive_now_ns(); an interrupt ends real time. */
 void replay_drive_sleep_until(uint64_t ns);
-/* The same, until nothing is in flight; simulated only. */
-void replay_drive_settle(void);
 
 /*
  * Record transfers from now on, or no longer. @ended: called when one has ended, on the thread where it did, and never
