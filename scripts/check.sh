@@ -40,6 +40,18 @@ check_format() { # C is laid out by clang-format
     clang-format --dry-run -Werror "${c_files[@]}"
 }
 
+check_columns() { # no line above 100 columns, comments too
+    local file found=0
+    for file in "${c_files[@]}"; do
+        expand "$file" | awk -v file="$file" 'length > 100 { print file ":" FNR ": " length " columns"; found = 1 } END { exit found }' || found=1
+    done
+    return $found
+}
+
+check_mutants() { # each seeded bug has its place in the sources
+    python3 tests/mutants/run.py --stale
+}
+
 check_includes() { # layers include only what lies under them
     python3 tests/check/includes.py
 }

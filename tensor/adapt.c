@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/adapt.c - the plan: made from the last step and the drives as they were, left when a step is another, made anew
+ * tensor/adapt.c - the plan: made from the last step and the drives as they were, left when a step
+ * is another, made anew
  *
- * A step is recorded (record.c) and the drives are measured (measure.c) while it runs. Between steps the planner is
- * asked if there is a reason to: the first recording; another shape of step; a timeline, a bandwidth or a peak that is
- * no longer what the plan counts on; a stall. Figures are smoothed over steps as long as they change little; what
- * changes much replaces what was.
+ * A step is recorded (record.c) and the drives are measured (measure.c) while it runs. Between
+ * steps the planner is asked if there is a reason to: the first recording; another shape of step; a
+ * timeline, a bandwidth or a peak that is no longer what the plan counts on; a stall. Figures are
+ * smoothed over steps as long as they change little; what changes much replaces what was.
  *
- * Caution. The planner leaves no time unused, and a step is never exactly like the last. So it is given a part of the
- * bandwidth only, a little less after a step that stalled, what it turned out to be after another one soon, more again
- * after a number of steps without a stall, and that number grows each time that this was too much.
+ * Caution. The planner leaves no time unused, and a step is never exactly like the last. So it is
+ * given a part of the bandwidth only, a little less after a step that stalled, what it turned out
+ * to be after another one soon, more again after a number of steps without a stall, and that number
+ * grows each time that this was too much.
  *
- * A plan is carried out by the places of tensors: place for place each tensor has the size that it had, or the step is
- * left to the fixed rule, recorded, and planned for anew. What has been spilled by then is read ahead by the fixed rule
- * too, within the memory that the step has held already: where sequences have ever other lengths, all steps are so.
+ * A plan is carried out by the places of tensors: place for place each tensor has the size that it
+ * had, or the step is left to the fixed rule, recorded, and planned for anew. What has been spilled
+ * by then is read ahead by the fixed rule too, within the memory that the step has held already:
+ * where sequences have ever other lengths, all steps are so.
  */
 #include <errno.h>
 #include <string.h>
@@ -33,10 +36,12 @@
 #define BANDWIDTH_DRIFT 0.1
 #define MIXED_DRIFT     0.2
 #define PROBE_STEPS     8u
-#define PROBE_BLIND     8u /* so many times nothing would come back in time; then, and ever more seldom, one is tried */
-#define HURRY_PARTS     4u /* one of so many of the memory saved may be used to make up for a stall */
-#define RESERVE_PARTS   64u /* of a budget: less than one is not worth leaving out */
-#define SLACK_SHARE     64u /* one part in so many of the memory planned may be exceeded, to keep reads going */
+/* so many times nothing would come back in time; then, and ever more seldom, one is tried */
+#define PROBE_BLIND   8u
+#define HURRY_PARTS   4u /* one of so many of the memory saved may be used to make up for a stall */
+#define RESERVE_PARTS 64u /* of a budget: less than one is not worth leaving out */
+/* one part in so many of the memory planned may be exceeded, to keep reads going */
+#define SLACK_SHARE 64u
 
 void spw_adapt_open(struct adapt *adapt)
 {
@@ -64,7 +69,8 @@ void spw_adapt_progress(struct spw_cache *cache, uint64_t basis_ns)
 
 uint64_t spw_adapt_now_ns(const struct spw_cache *cache)
 {
-	return cache->adapt.progress_ns + spw_record_compute_ns(cache) - cache->adapt.progress_at_ns;
+	return cache->adapt.progress_ns + spw_record_compute_ns(cache) -
+	       cache->adapt.progress_at_ns;
 }
 
 bool spw_adapt_leave(struct spw_cache *cache, const char *what)
@@ -77,7 +83,8 @@ bool spw_adapt_leave(struct spw_cache *cache, const char *what)
 		return true;
 	adapt->left = true;
 	cache->count.plan_mismatches++;
-	spw_cache_notice(cache, NOTICE_SHAPE, "%s: this step follows the fixed rule, and the next is planned anew",
+	spw_cache_notice(cache, NOTICE_SHAPE,
+			 "%s: this step follows the fixed rule, and the next is planned anew",
 			 what);
 	spw_window_begin(cache);
 	return false;
@@ -86,13 +93,15 @@ bool spw_adapt_leave(struct spw_cache *cache, const char *what)
 void spw_adapt_scope(struct spw_cache *cache, uint32_t number)
 {
 	const struct adapt *adapt = &cache->adapt;
-	const struct recorded_scope *now = &adapt->now.scopes[number], *was = &adapt->basis.scopes[number];
+	const struct recorded_scope *now = &adapt->now.scopes[number],
+				    *was = &adapt->basis.scopes[number];
 
 	if (!spw_adapt_in_force(cache))
 		return;
-	if (number >= adapt->basis.scope_count || now->key != was->key || now->stage != was->stage ||
-	    now->micro_batch != was->micro_batch)
-		(void)spw_adapt_leave(cache, "other scopes or stages than in the step that was planned for");
+	if (number >= adapt->basis.scope_count || now->key != was->key ||
+	    now->stage != was->stage || now->micro_batch != was->micro_batch)
+		(void)spw_adapt_leave(
+			cache, "other scopes or stages than in the step that was planned for");
 	else
 		spw_adapt_progress(cache, was->enter_ns);
 }
@@ -101,12 +110,15 @@ void spw_adapt_scope_left(struct spw_cache *cache, uint32_t number)
 {
 	const struct adapt *adapt = &cache->adapt;
 
-	if (spw_adapt_in_force(cache) && adapt->now.scopes[number].plannable < adapt->basis.scopes[number].plannable)
-		(void)spw_adapt_leave(cache, "fewer tensors in a scope than in the step that was planned for");
+	if (spw_adapt_in_force(cache) &&
+	    adapt->now.scopes[number].plannable < adapt->basis.scopes[number].plannable)
+		(void)spw_adapt_leave(
+			cache, "fewer tensors in a scope than in the step that was planned for");
 }
 
 /* What is matched already if another plan is followed from here on. */
-static uint32_t match_or_leave(struct spw_cache *cache, const struct recorded *recorded, const char *what)
+static uint32_t match_or_leave(struct spw_cache *cache, const struct recorded *recorded,
+			       const char *what)
 {
 	return spw_adapt_leave(cache, what) ? recorded->matched : NO_TENSOR;
 }
@@ -120,10 +132,14 @@ uint32_t spw_adapt_match(struct spw_cache *cache, const struct recorded *recorde
 	if (!spw_adapt_in_force(cache))
 		return NO_TENSOR;
 	if (recorded->place >= was->plannable)
-		return match_or_leave(cache, recorded, "more tensors in a scope than in the step that was planned for");
+		return match_or_leave(
+			cache, recorded,
+			"more tensors in a scope than in the step that was planned for");
 	which = adapt->basis.members[was->first + recorded->place];
 	if (adapt->basis.tensors[which].bytes != recorded->bytes)
-		return match_or_leave(cache, recorded, "tensors of other sizes than in the step that was planned for");
+		return match_or_leave(
+			cache, recorded,
+			"tensors of other sizes than in the step that was planned for");
 	adapt->matched++;
 	spw_adapt_progress(cache, adapt->basis.tensors[which].pack_ns);
 	return which;
@@ -160,7 +176,8 @@ void spw_adapt_waited(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
 
-	if (!spw_adapt_in_force(cache) || adapt->stalled_now || cache->opts.mode == SPW_CACHE_BUDGET ||
+	if (!spw_adapt_in_force(cache) || adapt->stalled_now ||
+	    cache->opts.mode == SPW_CACHE_BUDGET ||
 	    (double)adapt->waited_ns < STALL_SHARE * (double)adapt->result.wall_ns)
 		return;
 	adapt->stalled_now = true;
@@ -170,13 +187,15 @@ void spw_adapt_waited(struct spw_cache *cache)
 /* ---- A step has ended ---- */
 
 /* The most that the time until the end of any scope has changed, in parts of the whole. */
-static double drift_of(const struct recording *recording, const struct recording *basis, bool from_plan)
+static double drift_of(const struct recording *recording, const struct recording *basis,
+		       bool from_plan)
 {
 	double now = 0, was = 0, most = 0;
 
 	for (uint32_t i = 0; i < recording->scope_count && i < basis->scope_count; i++) {
 		now += (double)recording->scopes[i].compute_ns;
-		was += (double)(from_plan ? basis->scopes[i].planned_ns : basis->scopes[i].compute_ns);
+		was += (double)(from_plan ? basis->scopes[i].planned_ns
+					  : basis->scopes[i].compute_ns);
 		if (now - was > most || was - now > most)
 			most = now > was ? now - was : was - now;
 	}
@@ -200,8 +219,9 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 }
 
 /*
- * What is not planned has no place. It holds memory all the same, and may be large: what the backward stage saves. As
- * long as the step has as many of it in the same order, it is known by that.
+ * What is not planned has no place. It holds memory all the same, and may be large: what the
+ * backward stage saves. As long as the step has as many of it in the same order, it is known by
+ * that.
  */
 static void merge_unplanned(struct adapt *adapt, bool replace)
 {
@@ -217,7 +237,8 @@ static void merge_unplanned(struct adapt *adapt, bool replace)
 			k++;
 		if (k == basis->count)
 			return;
-		if (basis->tensors[k].scope == from->scope && basis->tensors[k].bytes == from->bytes)
+		if (basis->tensors[k].scope == from->scope &&
+		    basis->tensors[k].bytes == from->bytes)
 			merge_tensor(&basis->tensors[k], from, replace);
 		k++;
 	}
@@ -229,16 +250,19 @@ static void merge(struct adapt *adapt)
 	bool replace = drift_of(now, basis, false) > TIMELINE_CHANGE;
 
 	for (uint32_t i = 0; i < now->scope_count && i < basis->scope_count; i++) {
-		basis->scopes[i].enter_ns = mix(basis->scopes[i].enter_ns, now->scopes[i].enter_ns, replace);
-		basis->scopes[i].compute_ns = mix(basis->scopes[i].compute_ns, now->scopes[i].compute_ns, replace);
+		basis->scopes[i].enter_ns =
+			mix(basis->scopes[i].enter_ns, now->scopes[i].enter_ns, replace);
+		basis->scopes[i].compute_ns =
+			mix(basis->scopes[i].compute_ns, now->scopes[i].compute_ns, replace);
 	}
 	for (uint32_t i = 0; i < now->count; i++)
 		if (now->tensors[i].matched != NO_TENSOR)
-			merge_tensor(&basis->tensors[now->tensors[i].matched], &now->tensors[i], replace);
+			merge_tensor(&basis->tensors[now->tensors[i].matched], &now->tensors[i],
+				     replace);
 	merge_unplanned(adapt, replace);
 	for (uint32_t i = 0; i < now->drains; i++)
-		basis->drains_ns[i] =
-			mix(basis->drains_ns[i], now->drains_ns[i], replace || now->drains != basis->drains);
+		basis->drains_ns[i] = mix(basis->drains_ns[i], now->drains_ns[i],
+					  replace || now->drains != basis->drains);
 	basis->drains = now->drains;
 	basis->forward_ns = mix(basis->forward_ns, now->forward_ns, replace);
 	basis->backward_ns = mix(basis->backward_ns, now->backward_ns, replace);
@@ -276,8 +300,9 @@ static uint64_t mixed_of(const struct spw_plan_drives *drives)
 {
 	if (drives->mixed_bytes_per_second > 0)
 		return drives->mixed_bytes_per_second;
-	return drives->read_bytes_per_second < drives->write_bytes_per_second ? drives->read_bytes_per_second
-									      : drives->write_bytes_per_second;
+	return drives->read_bytes_per_second < drives->write_bytes_per_second
+		       ? drives->read_bytes_per_second
+		       : drives->write_bytes_per_second;
 }
 
 /* That the drives take longer shows as a stall; that they take much less shows nowhere else. */
@@ -285,7 +310,8 @@ static bool latency_fell(const struct adapt *adapt, uint64_t now_ns)
 {
 	uint64_t then_ns = adapt->counted_on.latency_ns;
 
-	return then_ns > now_ns && (double)(then_ns - now_ns) > STALL_SHARE * (double)adapt->result.wall_ns;
+	return then_ns > now_ns &&
+	       (double)(then_ns - now_ns) > STALL_SHARE * (double)adapt->result.wall_ns;
 }
 
 static void at_most(uint64_t *figure, uint64_t before)
@@ -295,8 +321,9 @@ static void at_most(uint64_t *figure, uint64_t before)
 }
 
 /*
- * What the next plan counts on: what has been measured. Only, a step that has stalled is no proof that the drives are
- * faster than was thought: it may have read little at a time, and they let that through as a burst.
+ * What the next plan counts on: what has been measured. Only, a step that has stalled is no proof
+ * that the drives are faster than was thought: it may have read little at a time, and they let that
+ * through as a burst.
  */
 static struct spw_plan_drives believed_drives(const struct spw_cache *cache)
 {
@@ -330,22 +357,27 @@ static bool has_stalled(const struct spw_cache *cache)
 }
 
 /*
- * What part of the bandwidth that was counted on is, from now on. One stall may be an accident, or what the new timeline or
- * bandwidth explains. Of two within a few steps the second tells: the reads of a backward pass were to take no longer than
- * that, and took longer by the stall. On a machine that is fast in one step and slow in the next each has its explanation,
- * and a plan for the one stalls in the other.
+ * What part of the bandwidth that was counted on is, from now on. One stall may be an accident, or
+ * what the new timeline or bandwidth explains. Of two within a few steps the second tells: the
+ * reads of a backward pass were to take no longer than that, and took longer by the stall. On a
+ * machine that is fast in one step and slow in the next each has its explanation, and a plan for
+ * the one stalls in the other.
  */
 static double less_after_a_stall(const struct spw_cache *cache, bool again)
 {
 	const struct adapt *adapt = &cache->adapt;
 	double backward_ns = (double)adapt->now.backward_ns;
 	double late_ns = (double)adapt->waited_ns - (double)adapt->result.stall_ns;
-	double part = again && backward_ns > 0 ? backward_ns / (backward_ns + late_ns) : CAUTION_FACTOR;
+	double part =
+		again && backward_ns > 0 ? backward_ns / (backward_ns + late_ns) : CAUTION_FACTOR;
 
 	return part < CAUTION_FACTOR ? part : CAUTION_FACTOR;
 }
 
-/* @again: another step stalled not long ago. Return: whether the plan is to be changed because of it. */
+/*
+ * @again: another step stalled not long ago. Return: whether the plan is to be changed because of
+ * it.
+ */
 static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 {
 	struct adapt *adapt = &cache->adapt;
@@ -373,18 +405,25 @@ static bool stall_seen(struct spw_cache *cache, bool explained, bool again)
 	return true;
 }
 
-/* What is left out of the budget may not be needed any more: some steps hold memory that others do not. */
+/*
+ * What is left out of the budget may not be needed any more: some steps hold memory that others do
+ * not.
+ */
 static bool reserve_less(struct adapt *adapt, uint64_t budget)
 {
 	if (adapt->reserve_bytes == 0 || ++adapt->below < adapt->below_needed)
 		return false;
 	adapt->below = 0;
 	adapt->reserve_lowered = true;
-	adapt->reserve_bytes = adapt->reserve_bytes > budget / RESERVE_PARTS ? adapt->reserve_bytes / 2 : 0;
+	adapt->reserve_bytes =
+		adapt->reserve_bytes > budget / RESERVE_PARTS ? adapt->reserve_bytes / 2 : 0;
 	return true;
 }
 
-/* The peak was above the budget though the plan's is not: something is not as simulated. Leave that much out. */
+/*
+ * The peak was above the budget though the plan's is not: something is not as simulated. Leave that
+ * much out.
+ */
 static bool peak_seen(struct spw_cache *cache)
 {
 	struct adapt *adapt = &cache->adapt;
@@ -438,8 +477,8 @@ static void count_step(struct spw_cache *cache)
 }
 
 /*
- * A backward pass that ended early, by an error or a loss that is no number: the step says nothing of the next one. Two
- * in a row are how steps are now.
+ * A backward pass that ended early, by an error or a loss that is no number: the step says nothing
+ * of the next one. Two in a row are how steps are now.
  */
 static bool breaks_off(struct adapt *adapt)
 {
@@ -480,7 +519,8 @@ enum plan_reason spw_adapt_step_ended(struct spw_cache *cache)
 	if (adapt->now.is_short) {
 		cache->count.recordings_short++;
 		spw_cache_notice(cache, NOTICE_SHORT,
-				 "a step of more than %u tensors or %u scopes is not planned: raise tensors_max",
+				 "a step of more than %u tensors or %u scopes is not planned: "
+				 "raise tensors_max",
 				 adapt->tensors_max, adapt->scopes_max);
 		return PLAN_REASON_NONE;
 	}
@@ -528,12 +568,14 @@ static struct spw_plan_step step_of(struct adapt *adapt, bool keep_hints)
 }
 
 /*
- * What has been measured is how much longer a whole tensor takes than its bytes do at full bandwidth. The planner adds
- * the time of a chunk by itself, as that is when the last requests of a tensor end that others follow.
+ * What has been measured is how much longer a whole tensor takes than its bytes do at full
+ * bandwidth. The planner adds the time of a chunk by itself, as that is when the last requests of a
+ * tensor end that others follow.
  */
 static uint64_t latency_of(const struct spw_plan_drives *drives)
 {
-	double both = (double)drives->write_bytes_per_second + (double)drives->read_bytes_per_second;
+	double both =
+		(double)drives->write_bytes_per_second + (double)drives->read_bytes_per_second;
 	double chunk_ns = both > 0 ? (double)drives->chunk_bytes * 2e9 / both : 0;
 
 	return (double)drives->latency_ns > chunk_ns ? drives->latency_ns - (uint64_t)chunk_ns : 0;
@@ -545,7 +587,8 @@ static struct spw_plan_drives drives_of(const struct spw_cache *cache)
 	double caution = cache->opts.mode == SPW_CACHE_POSITIONAL ? 1 : cache->adapt.caution;
 
 	if (drives.read_bytes_per_second == 0)
-		drives.read_bytes_per_second = drives.write_bytes_per_second; /* all was forwarded so far */
+		/* all was forwarded so far */
+		drives.read_bytes_per_second = drives.write_bytes_per_second;
 	drives.write_bytes_per_second = (uint64_t)((double)drives.write_bytes_per_second * caution);
 	drives.read_bytes_per_second = (uint64_t)((double)drives.read_bytes_per_second * caution);
 	drives.mixed_bytes_per_second = (uint64_t)((double)drives.mixed_bytes_per_second * caution);
@@ -569,20 +612,22 @@ static struct spw_plan_opts plan_opts_of(const struct spw_cache *cache)
 }
 
 /* The caller wants these spilled. */
-static int force_spills(struct adapt *adapt, const struct spw_plan_step *step, const struct spw_plan_drives *drives)
+static int force_spills(struct adapt *adapt, const struct spw_plan_step *step,
+			const struct spw_plan_drives *drives)
 {
 	uint64_t memory_bytes = adapt->result.memory_bytes;
 	bool forced = false;
 
 	for (uint32_t i = 0; i < step->count; i++)
-		if (adapt->basis.tensors[i].hint == SPW_HINT_SPILL && adapt->choices[i] == SPW_PLAN_KEEP &&
-		    !step->tensors[i].must_keep) {
+		if (adapt->basis.tensors[i].hint == SPW_HINT_SPILL &&
+		    adapt->choices[i] == SPW_PLAN_KEEP && !step->tensors[i].must_keep) {
 			adapt->choices[i] = SPW_PLAN_SPILL;
 			forced = true;
 		}
 	if (!forced)
 		return 0;
-	return spw_plan_simulate(step, drives, memory_bytes, adapt->choices, NULL, 0, &adapt->result);
+	return spw_plan_simulate(step, drives, memory_bytes, adapt->choices, NULL, 0,
+				 &adapt->result);
 }
 
 /* The mean time between two tensors packed or used. */
@@ -617,7 +662,8 @@ int spw_adapt_plan(struct spw_cache *cache)
 	if (rc == 0)
 		rc = force_spills(adapt, &step, &drives);
 	if (rc == 0)
-		rc = spw_planner_read_times(&step, &drives, adapt->result.memory_bytes, adapt->choices, &reads);
+		rc = spw_planner_read_times(&step, &drives, adapt->result.memory_bytes,
+					    adapt->choices, &reads);
 	adapt->use_count = reads.count;
 	adapt->lead_ns = lead_of(&step);
 	return rc;
@@ -631,7 +677,8 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 	count->plan_cost_ns = cost_ns;
 	if (rc) {
 		count->plans_failed++;
-		spw_cache_notice(cache, NOTICE_PLAN, "no plan for the next step, it follows the fixed rule: %s",
+		spw_cache_notice(cache, NOTICE_PLAN,
+				 "no plan for the next step, it follows the fixed rule: %s",
 				 spw_last_error());
 		return;
 	}
@@ -644,7 +691,8 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 	if (!adapt->result.feasible && cache->opts.mode == SPW_CACHE_BUDGET) {
 		count->plans_failed++;
 		spw_cache_notice(cache, NOTICE_PLAN,
-				 "a budget of %llu bytes cannot be met: planned for the lowest peak found, %llu bytes",
+				 "a budget of %llu bytes cannot be met: planned for the lowest "
+				 "peak found, %llu bytes",
 				 (unsigned long long)cache->opts.memory_bytes,
 				 (unsigned long long)adapt->result.peak_bytes);
 	}
@@ -656,8 +704,8 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 /* ---- A step begins ---- */
 
 /*
- * What comes back in time if the drives are as they were the last time known, or stalls the step by next to nothing.
- * @blind: they may be better than they were: then the smallest tensor of all.
+ * What comes back in time if the drives are as they were the last time known, or stalls the step by
+ * next to nothing. @blind: they may be better than they were: then the smallest tensor of all.
  */
 static uint32_t probe_of(const struct spw_cache *cache, bool blind)
 {
@@ -667,12 +715,14 @@ static uint32_t probe_of(const struct spw_cache *cache, bool blind)
 
 	for (uint32_t i = 0; i < adapt->basis.count; i++) {
 		const struct recorded *recorded = &adapt->basis.tensors[i];
-		double there_ns =
-			(double)recorded->bytes / ((double)mixed_of(&drives) / 1e9) + (double)drives.latency_ns;
+		double there_ns = (double)recorded->bytes / ((double)mixed_of(&drives) / 1e9) +
+				  (double)drives.latency_ns;
 		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
 
-		if (!recorded->plannable || recorded->takes == 0 || recorded->hint != SPW_HINT_NONE ||
-		    (!blind && 2 * there_ns > gap_ns + STALL_SHARE / 2 * (double)adapt->result.wall_ns))
+		if (!recorded->plannable || recorded->takes == 0 ||
+		    recorded->hint != SPW_HINT_NONE ||
+		    (!blind &&
+		     2 * there_ns > gap_ns + STALL_SHARE / 2 * (double)adapt->result.wall_ns))
 			continue;
 		if (best == NO_TENSOR || recorded->bytes < adapt->basis.tensors[best].bytes)
 			best = i;
@@ -680,7 +730,10 @@ static uint32_t probe_of(const struct spw_cache *cache, bool blind)
 	return best;
 }
 
-/* Of a plan that spills nothing, so many steps in a row. Return: the tensor to try the drives with, or NO_TENSOR. */
+/*
+ * Of a plan that spills nothing, so many steps in a row. Return: the tensor to try the drives with,
+ * or NO_TENSOR.
+ */
 static uint32_t probe_now(const struct spw_cache *cache, uint64_t steps)
 {
 	uint64_t probes = steps / PROBE_STEPS;

@@ -2,8 +2,9 @@
 /*
  * tensor/adapt.h - how a step is recorded, and what the plan made from it says
  *
- * A tensor of a step is known by its place: the how-manyth tensor worth planning that was offered in the how-manyth
- * scope of the step. Stages count as scopes: what is offered outside all others belongs to them.
+ * A tensor of a step is known by its place: the how-manyth tensor worth planning that was offered
+ * in the how-manyth scope of the step. Stages count as scopes: what is offered outside all others
+ * belongs to them.
  */
 #ifndef SPW_TENSOR_ADAPT_H
 #define SPW_TENSOR_ADAPT_H
@@ -113,8 +114,9 @@ struct adapt {
 	struct recording basis; /* what it was made from, smoothed */
 	bool planned;           /* there is one in force */
 	bool left;              /* this step is not like the basis */
-	bool switched;          /* it began by the plan of another shape, and may have kept what this one spills */
-	bool stalled_now;       /* it has stalled: memory does not count */
+	/* it began by the plan of another shape, and may have kept what this one spills */
+	bool switched;
+	bool stalled_now; /* it has stalled: memory does not count */
 	uint32_t matched;
 	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */
 	uint64_t progress_at_ns; /* and in this step */
@@ -122,10 +124,13 @@ struct adapt {
 	uint64_t *read_from_ns;
 	uint32_t *use_order; /* spilled tensors in the order of use */
 	uint32_t use_count, use_next;
-	uint64_t lead_ns; /* reads begin when something happens: so they may be this early, or they would be late */
-	uint32_t *slots;  /* the entry of each tensor of the basis; NO_TENSOR: not offered yet, or gone */
+	/* reads begin when something happens: so they may be this early, or they would be late */
+	uint64_t lead_ns;
+	/* the entry of each tensor of the basis; NO_TENSOR: not offered yet, or gone */
+	uint32_t *slots;
 	bool *gone;
-	uint32_t probe; /* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
+	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
+	uint32_t probe;
 
 	/* between steps */
 	struct spw_plan_tensor *tensors; /* the planner's input */
@@ -133,13 +138,17 @@ struct adapt {
 	struct spw_plan_drives counted_on; /* measured, when the plan was made */
 	double caution;                    /* share of that which the plan uses */
 	uint32_t calm, calm_needed;        /* steps without a stall; until more is dared */
-	uint64_t reserve_bytes;            /* of the budget, left unplanned because earlier peaks were above it */
-	uint32_t below, below_needed;      /* steps within the budget; until less is left unplanned */
-	bool reserve_lowered;              /* since then no peak has been above the budget */
-	uint64_t unmeasured;               /* steps in a row of plans that spill nothing */
-	uint32_t stalled_ago; /* steps by plans since one stalled; 0: the last did; at most STALLS_RECENT */
+	/* of the budget, left unplanned because earlier peaks were above it */
+	uint64_t reserve_bytes;
+	/* steps within the budget; until less is left unplanned */
+	uint32_t below, below_needed;
+	bool reserve_lowered; /* since then no peak has been above the budget */
+	uint64_t unmeasured;  /* steps in a row of plans that spill nothing */
+	/* steps by plans since one stalled; 0: the last did; at most STALLS_RECENT */
+	uint32_t stalled_ago;
 	bool caution_lowered; /* caution was lowered since it was last raised */
-	bool broke_off;       /* the last step that followed its plan did not take all that the plan has taken */
+	/* the last step that followed its plan did not take all that the plan has taken */
+	bool broke_off;
 };
 
 /* ---- record.c ---- */
@@ -165,9 +174,14 @@ void spw_record_end(struct spw_cache *cache);
 
 /* ---- shapes.c ---- */
 
-/* Go on by the plan of another shape that is like this step so far. Return: whether there is one. */
+/*
+ * Go on by the plan of another shape that is like this step so far. Return: whether there is one.
+ */
 bool spw_shape_switch(struct spw_cache *cache);
-/* The step that has ended, not followed by its plan, is of a shape that has one. Return: whether; it is in force. */
+/*
+ * The step that has ended, not followed by its plan, is of a shape that has one. Return: whether;
+ * it is in force.
+ */
 bool spw_shape_known(struct spw_cache *cache);
 /* Make room for a new one. */
 void spw_shape_park(struct spw_cache *cache);
@@ -194,7 +208,10 @@ uint32_t spw_adapt_match(struct spw_cache *cache, const struct recorded *recorde
 void spw_adapt_progress(struct spw_cache *cache, uint64_t basis_ns);
 /* Compute time of the basis that this step has come to. */
 uint64_t spw_adapt_now_ns(const struct spw_cache *cache);
-/* How much of this step's tensors may be in memory for something to be read ahead; @late: it should have begun. */
+/*
+ * How much of this step's tensors may be in memory for something to be read ahead; @late: it should
+ * have begun.
+ */
 uint64_t spw_adapt_memory_bytes(const struct spw_cache *cache, bool late);
 /* A take has waited for I/O. */
 void spw_adapt_waited(struct spw_cache *cache);

@@ -9,7 +9,10 @@
 
 #include "tensor/internal.h"
 
-/* To wake the store's thread takes some microseconds: hardly any of the time that this takes to write. */
+/*
+ * To wake the store's thread takes some microseconds: hardly any of the time that this takes to
+ * write.
+ */
 #define HOLD_BYTES (UINT64_C(256) << 10)
 
 /* ---- The lock ---- */
@@ -70,7 +73,8 @@ void spw_cache_unlock_and_notify(struct spw_cache *cache)
 	spw_cache_unlock(cache);
 	for (unsigned i = 0; pending && i < NOTICES; i++)
 		if (pending & 1u << i)
-			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING, "cache: %s", notices[i]);
+			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING,
+				"cache: %s", notices[i]);
 }
 
 void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
@@ -133,9 +137,11 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 	if (!store && opts->mode != SPW_CACHE_OBSERVE)
 		return spw_error(-EINVAL, "a cache that spills needs a store");
 	if (opts->mode == SPW_CACHE_BUDGET && opts->memory_bytes == 0)
-		return spw_error(-EINVAL, "a cache with a budget needs to know it: memory_bytes is 0");
+		return spw_error(-EINVAL,
+				 "a cache with a budget needs to know it: memory_bytes is 0");
 	if (opts->tensors_max == 0 || opts->tensors_max > INT32_MAX)
-		return spw_error(-EINVAL, "tensors_max is %u: 1 to %d", opts->tensors_max, INT32_MAX);
+		return spw_error(-EINVAL, "tensors_max is %u: 1 to %d", opts->tensors_max,
+				 INT32_MAX);
 	return 0;
 }
 
@@ -150,7 +156,8 @@ static void set_drives(struct spw_cache *cache)
 	cache->drives = stats.drives;
 }
 
-int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache)
+int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
+		   struct spw_cache **cache)
 {
 	return spw_cache_open_with(store, opts, &spw_cache_ports_real, cache);
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/entry.c - the table of entries: finding them, the states they pass through, what they hold */
+/*
+ * tensor/entry.c - the table of entries: finding them, the states they pass through, what they hold
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,15 +9,24 @@
 
 /*
  * The table of DESIGN.md, and why it has more arrows than the ideal course of things:
- *   QUEUED, WRITING -> KEPT    a failed write must not fail the training step, and the bytes are still in memory;
- *   READING -> STORED          a failed read is an error of that take alone: the next one reads again;
- *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward pass raises an error.
+ *   QUEUED, WRITING -> KEPT    a failed write must not fail the training step, and the bytes are
+ *                              still in memory;
+ *   READING -> STORED          a failed read is an error of that take alone: the next one reads
+ *                              again;
+ *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward
+ *                              pass raises an error.
  */
 static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true},
 	[ENTRY_KEPT] = {[ENTRY_DEAD] = true},
-	[ENTRY_QUEUED] = {[ENTRY_WRITING] = true, [ENTRY_RESIDENT] = true, [ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
-	[ENTRY_WRITING] = {[ENTRY_STORED] = true, [ENTRY_RESIDENT] = true, [ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
+	[ENTRY_QUEUED] = {[ENTRY_WRITING] = true,
+			  [ENTRY_RESIDENT] = true,
+			  [ENTRY_KEPT] = true,
+			  [ENTRY_DEAD] = true},
+	[ENTRY_WRITING] = {[ENTRY_STORED] = true,
+			   [ENTRY_RESIDENT] = true,
+			   [ENTRY_KEPT] = true,
+			   [ENTRY_DEAD] = true},
 	[ENTRY_STORED] = {[ENTRY_READING] = true, [ENTRY_DEAD] = true},
 	[ENTRY_READING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
 	[ENTRY_RESIDENT] = {[ENTRY_DEAD] = true},
@@ -32,8 +43,9 @@ static void entry_change(struct entry *entry, enum entry_state to)
 /* ---- The table ---- */
 
 /*
- * A look-up touches one bucket anywhere, each time another one: few of them stay in the caches, and in memory that was never
- * touched each costs a page fault. So as many are used as there are entries; the rest is only reserved.
+ * A look-up touches one bucket anywhere, each time another one: few of them stay in the caches, and
+ * in memory that was never touched each costs a page fault. So as many are used as there are
+ * entries; the rest is only reserved.
  */
 #define BUCKETS_FIRST UINT64_C(1024)
 
@@ -54,7 +66,10 @@ int spw_entries_open(struct spw_cache *cache)
 	return 0;
 }
 
-/* One that was used before, else a fresh one: the memory of entries that are never needed is never touched. */
+/*
+ * One that was used before, else a fresh one: the memory of entries that are never needed is never
+ * touched.
+ */
 static struct entry *entry_take(struct spw_cache *cache)
 {
 	struct entry *entry = cache->free;
@@ -70,7 +85,10 @@ static struct entry *entry_take(struct spw_cache *cache)
 	return entry;
 }
 
-/* The cache is closing: no user and no lease counts any more. What is in flight settles when it ends. */
+/*
+ * The cache is closing: no user and no lease counts any more. What is in flight settles when it
+ * ends.
+ */
 void spw_entries_abandon(struct spw_cache *cache)
 {
 	for (uint32_t i = 0; i < cache->entries_touched; i++) {
@@ -95,7 +113,8 @@ void spw_entries_close(struct spw_cache *cache)
 
 spw_tensor spw_entry_id(const struct entry *entry)
 {
-	return (spw_tensor){(uint64_t)entry->generation << 32 | (uint32_t)(entry - entry->cache->entries)};
+	return (spw_tensor){(uint64_t)entry->generation << 32 |
+			    (uint32_t)(entry - entry->cache->entries)};
 }
 
 struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id)
@@ -121,7 +140,10 @@ static struct entry **entry_bucket(struct spw_cache *cache, uint64_t key, uint64
 	return &cache->buckets[(hash >> 32) & cache->bucket_mask];
 }
 
-/* Twice as many buckets: what lies in one goes there or into its new twin. Those are reserved already. */
+/*
+ * Twice as many buckets: what lies in one goes there or into its new twin. Those are reserved
+ * already.
+ */
 static void buckets_double(struct spw_cache *cache)
 {
 	uint64_t before = cache->bucket_mask + 1;
@@ -141,8 +163,8 @@ static void buckets_double(struct spw_cache *cache)
 	}
 }
 
-struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version, uint64_t offset_bytes,
-				 uint64_t len_bytes)
+struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
+				 uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = *entry_bucket(cache, key, version);
 
@@ -154,8 +176,8 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 	return NULL;
 }
 
-struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer, uint64_t offset_bytes,
-			      uint64_t len_bytes)
+struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
+			      uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = entry_take(cache), **bucket;
 
@@ -228,7 +250,9 @@ void spw_entry_keep(struct entry *entry)
 	entry_change(entry, ENTRY_KEPT);
 }
 
-/* The store has accepted the write, and nothing of it may have been issued yet; or it is held back. */
+/*
+ * The store has accepted the write, and nothing of it may have been issued yet; or it is held back.
+ */
 void spw_entry_queue(struct entry *entry)
 {
 	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->cache->held == entry);
@@ -236,8 +260,8 @@ void spw_entry_queue(struct entry *entry)
 }
 
 /*
- * The store cannot take the write back any more. It does not say when that happens; it shows on cancelling, or at the
- * end.
+ * The store cannot take the write back any more. It does not say when that happens; it shows on
+ * cancelling, or at the end.
  */
 void spw_entry_issued(struct entry *entry)
 {
@@ -302,7 +326,10 @@ void spw_entry_leave(struct entry *entry)
 	spw_entry_die(entry);
 }
 
-/* CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the slot. */
+/*
+ * CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the
+ * slot.
+ */
 static void entry_recycle(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -365,13 +392,17 @@ void spw_entry_free_object(struct entry *entry)
 {
 	int rc;
 
-	SPW_ASSERT(entry->object_exists && !entry->write_in_flight && !entry->read_in_flight); /* CACHE-3 */
+	/* CACHE-3 */
+	SPW_ASSERT(entry->object_exists && !entry->write_in_flight && !entry->read_in_flight);
 	entry->object_exists = false;
 	rc = entry->cache->ports.free(entry->cache->store, entry->object);
 	SPW_ASSERT(rc == 0);
 }
 
-/* Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives cannot reach it. */
+/*
+ * Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives
+ * cannot reach it.
+ */
 int spw_entry_get_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -381,15 +412,17 @@ int spw_entry_get_memory(struct entry *entry)
 	SPW_ASSERT(!entry->memory);
 	entry->memory_in_arena = rc == 0;
 	if (rc == -ENOBUFS) {
-		memory = aligned_alloc(ENTRY_MEMORY_ALIGN, (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
+		memory = aligned_alloc(ENTRY_MEMORY_ALIGN,
+				       (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
 		if (!memory)
 			return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
 					 (unsigned long long)entry->len_bytes);
 		cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
-		spw_cache_notice(
-			cache, NOTICE_MEMORY,
-			"the store's arena is full: more activations are read into ordinary memory, whose pages "
-			"are taken from the system each time (arena_bytes; see read_memory_outside_arena_bytes)");
+		spw_cache_notice(cache, NOTICE_MEMORY,
+				 "the store's arena is full: more activations are read into "
+				 "ordinary memory, whose pages "
+				 "are taken from the system each time (arena_bytes; see "
+				 "read_memory_outside_arena_bytes)");
 	} else if (rc) {
 		return rc;
 	}
@@ -408,8 +441,8 @@ void spw_entry_put_memory(struct entry *entry)
 		cache->ports.release(cache->store, entry->memory);
 	} else {
 		/*
-		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of this kind has room
-		 * for a link.
+		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of
+		 * this kind has room for a link.
 		 */
 		*(void **)(void *)entry->memory = cache->doomed;
 		cache->doomed = entry->memory;

@@ -17,8 +17,8 @@ static void read_ended(struct entry *entry, int res)
 
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
-	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0, entry->io_began_ns,
-			  cache->ports.clock_ns());
+	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0,
+			  entry->io_began_ns, cache->ports.clock_ns());
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -40,7 +40,8 @@ static void prefetch_done(void *context, int res)
 	spw_cache_lock(cache);
 	if (res && res != -ECANCELED) {
 		cache->count.prefetches_failed++;
-		spw_cache_notice(cache, NOTICE_PREFETCH_FAILED, "reading ahead failed, it is tried again on use: %s",
+		spw_cache_notice(cache, NOTICE_PREFETCH_FAILED,
+				 "reading ahead failed, it is tried again on use: %s",
 				 spw_last_error());
 	}
 	read_ended(entry, res);
@@ -50,7 +51,8 @@ static void prefetch_done(void *context, int res)
 }
 
 /* Begin to read. @notify: a prefetch; NULL: the caller waits for @request. */
-static int read_begin(struct entry *entry, const struct spw_notify *notify, struct spw_request **request)
+static int read_begin(struct entry *entry, const struct spw_notify *notify,
+		      struct spw_request **request)
 {
 	struct spw_cache *cache = entry->cache;
 	int rc = spw_entry_get_memory(entry);
@@ -71,8 +73,8 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify, stru
 }
 
 /*
- * The taking thread waits by itself: so the failure's words, which the store gives to the thread that waits, are those
- * of its own read. Others that want the same bytes wait for io_ended.
+ * The taking thread waits by itself: so the failure's words, which the store gives to the thread
+ * that waits, are those of its own read. Others that want the same bytes wait for io_ended.
  */
 static int read_urgently(struct entry *entry)
 {
@@ -103,7 +105,9 @@ int spw_fetch_ahead(struct entry *entry)
 
 /* ---- Takes ---- */
 
-/* How it stood with the bytes when they were asked for. They are not ahead of their use any more. */
+/*
+ * How it stood with the bytes when they were asked for. They are not ahead of their use any more.
+ */
 static void take_count(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -119,8 +123,9 @@ static void take_count(struct entry *entry)
 }
 
 /*
- * The store's requests are all in use: no reason to fail. Those of this cache end with an event; a request is free
- * again only a little after its end, and others may use the store too, which nothing tells: then look again in a while.
+ * The store's requests are all in use: no reason to fail. Those of this cache end with an event; a
+ * request is free again only a little after its end, and others may use the store too, which
+ * nothing tells: then look again in a while.
  */
 static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 {
@@ -138,7 +143,9 @@ static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 	return true;
 }
 
-/* See to it that the bytes are in memory. Unlocks while it waits; the entry may be dead afterwards. */
+/*
+ * See to it that the bytes are in memory. Unlocks while it waits; the entry may be dead afterwards.
+ */
 static int take_fetch(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -196,9 +203,12 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 	if (len_bytes == 0 || offset_bytes < entry->offset_bytes ||
 	    offset_bytes - entry->offset_bytes > entry->len_bytes ||
 	    len_bytes > entry->len_bytes - (offset_bytes - entry->offset_bytes))
-		return spw_error(-ERANGE, "bytes %llu + %llu of the storage were not offered: %llu + %llu were",
-				 (unsigned long long)offset_bytes, (unsigned long long)len_bytes,
-				 (unsigned long long)entry->offset_bytes, (unsigned long long)entry->len_bytes);
+		return spw_error(
+			-ERANGE,
+			"bytes %llu + %llu of the storage were not offered: %llu + %llu were",
+			(unsigned long long)offset_bytes, (unsigned long long)len_bytes,
+			(unsigned long long)entry->offset_bytes,
+			(unsigned long long)entry->len_bytes);
 	return 0;
 }
 
@@ -219,7 +229,8 @@ static int take_wait(struct entry *entry, uint64_t *wait_ns)
 	return rc;
 }
 
-static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken, uint64_t *wait_ns)
+static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken,
+		       uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
 	int rc;
@@ -247,8 +258,8 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	return 0;
 }
 
-int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes, uint64_t len_bytes,
-		   struct spw_taken *taken)
+int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
+		   uint64_t len_bytes, struct spw_taken *taken)
 {
 	uint64_t wait_ns = 0;
 	struct entry *entry;
@@ -265,11 +276,12 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
 	if (rc == 0 && cache->opts.trace)
-		spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_TAKE,
-									     .tensor = tensor.value,
-									     .offset_bytes = offset_bytes,
-									     .len_bytes = len_bytes,
-									     .wait_ns = wait_ns});
+		spw_trace_write(cache->opts.trace,
+				&(struct spw_trace_event){.kind = SPW_TRACE_TAKE,
+							  .tensor = tensor.value,
+							  .offset_bytes = offset_bytes,
+							  .len_bytes = len_bytes,
+							  .wait_ns = wait_ns});
 	spw_cache_unlock_and_notify(cache);
 	return rc;
 }
@@ -285,14 +297,16 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 		entry->leases--;
 		if (cache->opts.trace)
 			spw_trace_write(cache->opts.trace,
-					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN, .tensor = lease});
+					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN,
+								  .tensor = lease});
 		if (entry->users == 0 && entry->leases == 0)
 			spw_record_release(entry);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		spw_window_fill(cache);
 	} else {
-		spw_cache_notice(cache, NOTICE_LEASE, "a lease was returned more often than it was given");
+		spw_cache_notice(cache, NOTICE_LEASE,
+				 "a lease was returned more often than it was given");
 	}
 	spw_cache_unlock_and_notify(cache);
 }
@@ -310,7 +324,8 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 		cache->count.releases++;
 		if (cache->opts.trace)
 			spw_trace_write(cache->opts.trace,
-					&(struct spw_trace_event){.kind = SPW_TRACE_RELEASE, .tensor = tensor.value});
+					&(struct spw_trace_event){.kind = SPW_TRACE_RELEASE,
+								  .tensor = tensor.value});
 		spw_entry_leave(entry);
 		spw_window_fill(cache);
 	} else {

@@ -1,38 +1,39 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/internal.h - the cache's own structures: the table of entries, the window of the backward pass, the scopes
+ * tensor/internal.h - the cache's own structures: the table of entries, the window of the backward
+ * pass, the scopes
  *
- * How an entry's life runs, and which function makes each step (entry.c holds the table of what is allowed)
+ * How an entry's life runs, and which function makes each step (entry.c holds the table of what is
+ * allowed). Every state may end in DEAD, by the last release: spw_entry_die.
  *
- *                       offer: spw_entry_keep                               last release: spw_entry_die
- *   FREE ---------------------------------------------> KEPT -----------------------------------------------> DEAD
- *     |                                                  ^  the write failed: spw_entry_keep                   ^
- *     |  offer: spw_entry_queue                          |                                                     |
- *     +-----------------> QUEUED ------------------------+                                                     |
- *                           |  \-------------------------|-----------------------------+  forwarded:           |
- *                           |  issued: spw_entry_issued  |                             |  spw_entry_forward    |
- *                           +-----------------------> WRITING -------------------------+                       |
- *                                                        |                             |                       |
- *                                                        |  drained: spw_entry_stored  +----> RESIDENT --------+
- *                                                        +---------------> STORED             ^                |
- *                                                                           |  ^  failed      |  spw_entry_    |
- *                                                        spw_entry_begin_   |  |  spw_entry_  |  read_ended    |
- *                                                        read               v  |  read_failed |                |
- *                                                                          READING -----------+                |
- *                                                                             (from every state) --------------+
+ *   FREE --- offer: spw_entry_keep ------------> KEPT
+ *   FREE --- offer: spw_entry_queue -----------> QUEUED
+ *   QUEUED --- refused: spw_entry_keep --------> KEPT
+ *   QUEUED --- issued: spw_entry_issued -------> WRITING
+ *   QUEUED --- forwarded: spw_entry_forward ---> RESIDENT
+ *   WRITING --- failed: spw_entry_keep --------> KEPT
+ *   WRITING --- forwarded: spw_entry_forward --> RESIDENT
+ *   WRITING --- drained: spw_entry_stored -----> STORED
+ *   STORED --- spw_entry_begin_read -----------> READING
+ *   READING --- failed: spw_entry_read_failed -> STORED
+ *   READING --- ended: spw_entry_read_ended ---> RESIDENT
  *   DEAD --- nothing refers to the slot any more: spw_entry_recycle ---> FREE
  *
- * An entry whose write has ended stays WRITING until the caller has drained its token: until then the memory is in use,
- * and whoever asks for the bytes gets them from there. STORED therefore means that the memory is given back.
+ * An entry whose write has ended stays WRITING until the caller has drained its token: until then
+ * the memory is in use, and whoever asks for the bytes gets them from there. STORED therefore means
+ * that the memory is given back.
  *
  * Rules, cited by asserts
- *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no log function is
- *              called with it held.
+ *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no
+ *              log function is called with it held.
  *   CACHE-2    A token is given back once, and never while a write from its memory is in flight.
  *   CACHE-3    An object is freed only when no I/O on it is in flight.
- *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds the bytes.
- *   CACHE-5    Memory that was read into is freed only when no lease is out and no read into it is in flight.
- *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O, token, memory or object.
+ *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds
+ *              the bytes.
+ *   CACHE-5    Memory that was read into is freed only when no lease is out and no read into it is
+ *              in flight.
+ *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O,
+ *              token, memory or object.
  */
 #ifndef SPW_TENSOR_INTERNAL_H
 #define SPW_TENSOR_INTERNAL_H
@@ -55,7 +56,7 @@
 
 #define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */
 #define STAGES_MAX            4096 /* stages of one step that are remembered for the next */
-#define ENTRY_MEMORY_ALIGN    4096 /* of memory outside the arena: meets every drive's DMA alignment */
+#define ENTRY_MEMORY_ALIGN    4096 /* outside the arena: meets every drive's DMA alignment */
 #define NOTICE_TEXT_BYTES_MAX 320
 
 enum entry_state {
@@ -86,7 +87,10 @@ enum keep_reason {
 	KEEP_REASONS,
 };
 
-/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in none. */
+/*
+ * What is logged once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in
+ * none.
+ */
 enum notice {
 	NOTICE_BACKPRESSURE,
 	NOTICE_NO_SPACE,
@@ -110,8 +114,9 @@ struct link {
 struct entry {
 	struct spw_cache *cache;
 	struct entry *next; /* of the hash chain, or of the free slots */
-	struct link order;  /* of the offers; the last one is the first that the backward pass wants */
-	struct link drain;  /* tokens that go back */
+	/* of the offers; the last one is the first that the backward pass wants */
+	struct link order;
+	struct link drain; /* tokens that go back */
 	uint64_t key, version;
 	uint64_t offset_bytes, len_bytes; /* of what is stored, in the caller's storage */
 	const uint8_t *bytes;             /* of that, in the owner's memory */
@@ -119,8 +124,9 @@ struct entry {
 	uint8_t *memory; /* read from the drives into here, or NULL */
 	spw_object object;
 	struct spw_request *write_request; /* valid while the write is in flight */
-	struct spw_request *read_request;  /* valid while a prefetch is in flight; NULL for an urgent read */
-	uint64_t io_began_ns;              /* of the last request */
+	/* valid while a prefetch is in flight; NULL for an urgent read */
+	struct spw_request *read_request;
+	uint64_t io_began_ns; /* of the last request */
 	uint32_t generation;
 	uint32_t users;
 	uint32_t leases;
@@ -136,11 +142,15 @@ struct entry {
 	bool read_in_flight;
 	bool memory_in_arena;
 	bool in_window; /* counted as ahead of its use in this step */
-	bool foreseen;  /* has been in the window, in this step or before, and was not taken since */
+	/* has been in the window, in this step or before, and was not taken since */
+	bool foreseen;
 	bool forwarded;
 	bool taken;
-	bool recheck; /* was offered again during its write: its memory may have changed after the drives had it */
-	bool stale;   /* its storage has other bytes now: is no duplicate of what is offered */
+	/*
+	 * was offered again during its write: its memory may have changed after the drives had it
+	 */
+	bool recheck;
+	bool stale; /* its storage has other bytes now: is no duplicate of what is offered */
 };
 
 struct scope {
@@ -180,8 +190,9 @@ struct spw_cache {
 	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
 	atomic_uint notifiers; /* by so many threads now */
 	struct entry *held;    /* queued, but not given to the store yet; or NULL */
-	uint64_t hold_bytes;   /* most bytes of one that is held back though the drives are idle; 0: none ever is */
-	void *doomed;          /* memory to free outside the lock, linked through its first bytes */
+	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
+	uint64_t hold_bytes;
+	void *doomed; /* memory to free outside the lock, linked through its first bytes */
 
 	/* where the caller is */
 	uint32_t step, micro_batch;
@@ -198,9 +209,11 @@ struct spw_cache {
 	uint64_t tensor_spilled_bytes_max;
 
 	/* the window: what is in memory, or being read, ahead of its use */
-	struct link *cursor; /* the next to look at, towards the first offer; the head of order: none */
+	/* the next to look at, towards the first offer; the head of order: none */
+	struct link *cursor;
 	uint32_t window_micro_batch;
-	bool window_next;   /* it has come to next_micro_batch, whose backward stage has not begun */
+	/* it has come to next_micro_batch, whose backward stage has not begun */
+	bool window_next;
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
 
@@ -213,19 +226,24 @@ struct spw_cache {
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
-	struct last_scope records[STAGES_MAX]; /* by stage ordinal: of the step before, overwritten in this one */
+	/* by stage ordinal: of the step before, overwritten in this one */
+	struct last_scope records[STAGES_MAX];
 	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
 };
 
 /* ---- cache.c ---- */
 
 void spw_cache_lock(struct spw_cache *cache);
-/* Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the caller of this. */
+/*
+ * Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the
+ * caller of this.
+ */
 void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
 /* Tell the log, once per step and kind, when the lock is given up. */
-SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...) SPW_PRINTF(3, 4);
+SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
+	SPW_PRINTF(3, 4);
 void spw_cache_wait_io(struct spw_cache *cache);
 /* A request has been given to the store; it has ended. */
 void spw_cache_io_began(struct spw_cache *cache);
@@ -240,11 +258,11 @@ void spw_entries_close(struct spw_cache *cache);
 spw_tensor spw_entry_id(const struct entry *entry);
 /* The slot of an id, alive or dead; NULL if it has been used again, or never was. */
 struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id);
-struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version, uint64_t offset_bytes,
-				 uint64_t len_bytes);
+struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
+				 uint64_t offset_bytes, uint64_t len_bytes);
 /* A free slot, filled in and findable, still in state FREE: to be kept or queued. NULL: none. */
-struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer, uint64_t offset_bytes,
-			      uint64_t len_bytes);
+struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
+			      uint64_t offset_bytes, uint64_t len_bytes);
 
 void spw_entry_keep(struct entry *entry);
 void spw_entry_queue(struct entry *entry);
@@ -286,9 +304,14 @@ int spw_fetch_ahead(struct entry *entry);
 /* ---- window.c ---- */
 
 void spw_window_leave(struct entry *entry);
-/* A step begins: what was read ahead for the last one and never taken is ahead of nothing that comes now. */
+/*
+ * A step begins: what was read ahead for the last one and never taken is ahead of nothing that
+ * comes now.
+ */
 void spw_window_forget(struct spw_cache *cache);
-/* A stage begins, and maybe it is said which comes next: start at the last offer of a backward one. */
+/*
+ * A stage begins, and maybe it is said which comes next: start at the last offer of a backward one.
+ */
 void spw_window_begin(struct spw_cache *cache);
 /* As far as the budget allows: read, or hold back, what will be taken next. */
 void spw_window_fill(struct spw_cache *cache);
@@ -351,7 +374,8 @@ static inline void memory_add(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, entry->len_bytes);
+	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
+		  entry->len_bytes);
 	if (cache->count.activation_bytes > cache->adapt.peak_bytes)
 		cache->adapt.peak_bytes = cache->count.activation_bytes;
 	if (entry->recorded_step != cache->step)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/record.c - what a step is like: its scopes, its tensors, and when each was packed, used and released */
+/*
+ * tensor/record.c - what a step is like: its scopes, its tensors, and when each was packed, used
+ * and released
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +23,9 @@ static int recording_open(struct recording *recording, uint32_t tensors, uint32_
 	recording->scopes = calloc(scopes, sizeof(*recording->scopes));
 	recording->members = calloc(tensors, sizeof(*recording->members));
 	recording->drains_ns = calloc(DRAINS_MAX(tensors, scopes), sizeof(*recording->drains_ns));
-	return recording->tensors && recording->scopes && recording->members && recording->drains_ns ? 0 : -ENOMEM;
+	return recording->tensors && recording->scopes && recording->members && recording->drains_ns
+		       ? 0
+		       : -ENOMEM;
 }
 
 static void recording_close(struct recording *recording)
@@ -84,9 +89,11 @@ int spw_record_open(struct spw_cache *cache)
 	adapt->gone = calloc(count, sizeof(*adapt->gone));
 	adapt->tensors = calloc(count, sizeof(*adapt->tensors));
 	if (recording_open(&adapt->now, count, adapt->scopes_max) ||
-	    recording_open(&adapt->basis, count, adapt->scopes_max) || !adapt->choices || !adapt->read_from_ns ||
-	    !adapt->use_order || !adapt->slots || !adapt->gone || !adapt->tensors || shapes_open(adapt))
-		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max", count);
+	    recording_open(&adapt->basis, count, adapt->scopes_max) || !adapt->choices ||
+	    !adapt->read_from_ns || !adapt->use_order || !adapt->slots || !adapt->gone ||
+	    !adapt->tensors || shapes_open(adapt))
+		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max",
+				 count);
 	return 0;
 }
 
@@ -146,7 +153,10 @@ void spw_record_drain(struct spw_cache *cache)
 	const struct adapt *adapt = &cache->adapt;
 	struct recording *now = &cache->adapt.now;
 
-	/* What has no room is not known to the plan, which then expects memory to be given back a little later. */
+	/*
+	 * What has no room is not known to the plan, which then expects memory to be given back a
+	 * little later.
+	 */
 	if (adapt->recording && now->drains < DRAINS_MAX(adapt->tensors_max, adapt->scopes_max) &&
 	    spw_record_compute_ns(cache) >= adapt->event_ns + DRAIN_APART_NS)
 		now->drains_ns[now->drains++] = event_ns(cache);
@@ -200,8 +210,10 @@ static uint32_t scope_new(struct spw_cache *cache, uint64_t key)
 		now->is_short = true;
 		return NO_SCOPE;
 	}
-	now->scopes[now->scope_count] = (struct recorded_scope){
-		.key = key, .enter_ns = enter_ns, .micro_batch = cache->micro_batch, .stage = (uint8_t)cache->stage};
+	now->scopes[now->scope_count] = (struct recorded_scope){.key = key,
+								.enter_ns = enter_ns,
+								.micro_batch = cache->micro_batch,
+								.stage = (uint8_t)cache->stage};
 	adapt->scope = now->scope_count++;
 	spw_adapt_scope(cache, adapt->scope);
 	return adapt->scope;
@@ -238,7 +250,8 @@ static struct recorded *recorded_of(const struct entry *entry)
 {
 	struct adapt *adapt = &entry->cache->adapt;
 
-	if (!adapt->recording || entry->recorded == NO_TENSOR || entry->recorded_step != entry->cache->step)
+	if (!adapt->recording || entry->recorded == NO_TENSOR ||
+	    entry->recorded_step != entry->cache->step)
 		return NULL;
 	return &adapt->now.tensors[entry->recorded];
 }
@@ -281,7 +294,8 @@ void spw_record_hint(struct entry *entry, enum spw_cache_hint hint)
 {
 	struct recorded *recorded = recorded_of(entry);
 
-	if (recorded && (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN)))
+	if (recorded &&
+	    (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN)))
 		recorded->hint = (uint8_t)hint;
 }
 
@@ -295,7 +309,8 @@ void spw_record_take(struct entry *entry)
 		recorded->use_ns = event_ns(entry->cache);
 	entry->cache->adapt.now.takes++;
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
-		spw_adapt_progress(entry->cache, entry->cache->adapt.basis.tensors[recorded->matched].use_ns);
+		spw_adapt_progress(entry->cache,
+				   entry->cache->adapt.basis.tensors[recorded->matched].use_ns);
 }
 
 /* The last user is gone; called again when the last lease is. */
@@ -310,7 +325,8 @@ void spw_record_release(struct entry *entry)
 	if (recorded->matched == NO_TENSOR)
 		return;
 	if (entry->leases == 0)
-		spw_adapt_progress(entry->cache, entry->cache->adapt.basis.tensors[recorded->matched].release_ns);
+		spw_adapt_progress(entry->cache,
+				   entry->cache->adapt.basis.tensors[recorded->matched].release_ns);
 	entry->cache->adapt.slots[recorded->matched] = NO_TENSOR;
 	entry->cache->adapt.gone[recorded->matched] = true;
 }

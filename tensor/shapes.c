@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/shapes.c - several shapes of step, each with a plan: training and evaluation, sequences of several lengths
+ * tensor/shapes.c - several shapes of step, each with a plan: training and evaluation, sequences of
+ * several lengths
  *
- * The shape in force lies in struct adapt itself, the others are parked. When a step shows not to be like the one in
- * force, it goes on by the plan of a parked one that is like all of it so far, if there is one, and if nothing that this
- * one would keep has left memory. Each shape remembers which one came after it: so the plan is mostly right from the
- * beginning. The one that was not in force for the longest time makes room for a new one.
+ * The shape in force lies in struct adapt itself, the others are parked. When a step shows not to
+ * be like the one in force, it goes on by the plan of a parked one that is like all of it so far,
+ * if there is one, and if nothing that this one would keep has left memory. Each shape remembers
+ * which one came after it: so the plan is mostly right from the beginning. The one that was not in
+ * force for the longest time makes room for a new one.
  */
 #include "tensor/internal.h"
 
@@ -28,7 +30,8 @@ static void swap_bytes(void *left, void *right, size_t bytes)
 /* What is in force is parked, and the other way round. */
 static void exchange(struct adapt *adapt, struct shape *shape)
 {
-	if (adapt->probe != NO_TENSOR) { /* it was the only one to be read, and is of the shape that is parked */
+	/* it was the only one to be read, and is of the shape that is parked */
+	if (adapt->probe != NO_TENSOR) {
 		adapt->probe = NO_TENSOR;
 		adapt->use_count = 0;
 	}
@@ -50,7 +53,8 @@ static void exchange(struct adapt *adapt, struct shape *shape)
 
 static bool same_scope(const struct recorded_scope *now, const struct recorded_scope *was)
 {
-	return now->key == was->key && now->stage == was->stage && now->micro_batch == was->micro_batch;
+	return now->key == was->key && now->stage == was->stage &&
+	       now->micro_batch == was->micro_batch;
 }
 
 /* Of all that has been recorded in this step so far. */
@@ -69,7 +73,8 @@ static bool begins_like(const struct recording *now, const struct recording *bas
 		if (!recorded->plannable)
 			continue;
 		if (recorded->place >= was->plannable ||
-		    basis->tensors[basis->members[was->first + recorded->place]].bytes != recorded->bytes)
+		    basis->tensors[basis->members[was->first + recorded->place]].bytes !=
+			    recorded->bytes)
 			return false;
 	}
 	return true;
@@ -77,7 +82,8 @@ static bool begins_like(const struct recording *now, const struct recording *bas
 
 static bool is_like(const struct recording *now, const struct recording *basis)
 {
-	return now->scope_count == basis->scope_count && now->plannable == basis->plannable && begins_like(now, basis);
+	return now->scope_count == basis->scope_count && now->plannable == basis->plannable &&
+	       begins_like(now, basis);
 }
 
 /* ---- To go on by its plan ---- */
@@ -144,7 +150,8 @@ bool spw_shape_switch(struct spw_cache *cache)
 	for (unsigned i = 0; i < SHAPES_PARKED; i++) {
 		struct shape *shape = &adapt->parked[i];
 
-		if (!shape->planned || !begins_like(&adapt->now, &shape->basis) || !keeps_what_it_wants(cache, shape))
+		if (!shape->planned || !begins_like(&adapt->now, &shape->basis) ||
+		    !keeps_what_it_wants(cache, shape))
 			continue;
 		shape->parked_step = cache->step;
 		exchange(adapt, shape);

@@ -25,15 +25,16 @@ static void write_failed(struct entry *entry, int error, const char *words)
 
 	spw_rule_kept(cache, reason, entry->len_bytes);
 	if (reason == KEEP_BACKPRESSURE)
-		spw_cache_notice(cache, NOTICE_BACKPRESSURE, "the drives do not keep up: tensors stay in memory: %s",
-				 words);
+		spw_cache_notice(cache, NOTICE_BACKPRESSURE,
+				 "the drives do not keep up: tensors stay in memory: %s", words);
 	else if (reason == KEEP_CHANGED)
-		spw_cache_notice(
-			cache, NOTICE_CHANGED,
-			"memory that was offered twice changed in between, and its version did not: it stays in "
-			"memory");
+		spw_cache_notice(cache, NOTICE_CHANGED,
+				 "memory that was offered twice changed in between, and its "
+				 "version did not: it stays in "
+				 "memory");
 	else if (reason == KEEP_NO_SPACE)
-		spw_cache_notice(cache, NOTICE_NO_SPACE, "no space on the drives: tensors stay in memory: %s", words);
+		spw_cache_notice(cache, NOTICE_NO_SPACE,
+				 "no space on the drives: tensors stay in memory: %s", words);
 	else
 		spw_cache_notice(cache, NOTICE_WRITE_FAILED,
 				 "a tensor of %llu bytes cannot be written and stays in memory: %s",
@@ -41,25 +42,31 @@ static void write_failed(struct entry *entry, int error, const char *words)
 }
 
 /*
- * Whether the memory still has the bytes that were written. It is compared without the lock, and again if it is offered once more
- * meanwhile; it is the cache's until the write is said to have ended.
+ * Whether the memory still has the bytes that were written. It is compared without the lock, and
+ * again if it is offered once more meanwhile; it is the cache's until the write is said to have
+ * ended.
  */
 static bool write_holds(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	bool holds = true;
 
-	while (holds && entry->recheck && (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING)) {
+	while (holds && entry->recheck &&
+	       (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING)) {
 		entry->recheck = false;
 		spw_cache_unlock(cache);
-		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0, entry->len_bytes) == 1;
+		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0,
+					   entry->len_bytes) == 1;
 		spw_cache_lock(cache);
 		cache->count.bytes_compared += entry->len_bytes;
 	}
 	return holds;
 }
 
-/* The object has been written, or not: what becomes of the entry depends on what happened to it meanwhile. */
+/*
+ * The object has been written, or not: what becomes of the entry depends on what happened to it
+ * meanwhile.
+ */
 static void write_ended(struct entry *entry, int res, const char *words)
 {
 	struct spw_cache *cache = entry->cache;
@@ -95,8 +102,8 @@ static void write_done(void *context, int res)
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0, entry->io_began_ns,
-			  cache->ports.clock_ns());
+	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0,
+			  entry->io_began_ns, cache->ports.clock_ns());
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_spill_held(cache);
@@ -108,8 +115,8 @@ static int write_submit(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const struct spw_notify notify = {.done = write_done, .context = entry};
-	int rc = cache->ports.put(cache->store, entry->bytes, entry->len_bytes, &notify, &entry->object,
-				  &entry->write_request);
+	int rc = cache->ports.put(cache->store, entry->bytes, entry->len_bytes, &notify,
+				  &entry->object, &entry->write_request);
 
 	if (rc)
 		return rc;
@@ -122,9 +129,10 @@ static int write_submit(struct entry *entry)
 }
 
 /*
- * A put wakes the store's thread, and cancelling it does once more: for nothing, if the tensor is taken next. So the last
- * write is held back until the next call of the cache, or until some I/O ends, whichever is first: while the drives
- * are busy that costs no time, and of small tensors next to none.
+ * A put wakes the store's thread, and cancelling it does once more: for nothing, if the tensor is
+ * taken next. So the last write is held back until the next call of the cache, or until some I/O
+ * ends, whichever is first: while the drives are busy that costs no time, and of small tensors next
+ * to none.
  */
 static int write_begin(struct entry *entry)
 {
@@ -132,7 +140,8 @@ static int write_begin(struct entry *entry)
 	int rc = 0;
 
 	SPW_ASSERT(!cache->held);
-	if (cache->hold_bytes > 0 && (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0))
+	if (cache->hold_bytes > 0 &&
+	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0))
 		cache->held = entry;
 	else
 		rc = write_submit(entry);
@@ -189,14 +198,17 @@ void spw_spill_forward(struct entry *entry)
 
 /* ---- Offers ---- */
 
-static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint, const spw_tensor *tensor)
+static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
+		       const spw_tensor *tensor)
 {
 	if (!offer || !tensor)
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
 	if (hint > SPW_HINT_PIN)
 		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
 	if (offer->owner == 0 || !offer->storage_bytes)
-		return spw_error(-EINVAL, "an offer needs the storage's memory and an owner token that is not 0");
+		return spw_error(
+			-EINVAL,
+			"an offer needs the storage's memory and an owner token that is not 0");
 	/* So that sums of sizes, and the entry's end, stay within 64 bits. */
 	if (offer->storage_len_bytes > STORAGE_BYTES_MAX)
 		return spw_error(-EINVAL, "a storage of %llu bytes is larger than any memory",
@@ -204,12 +216,14 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint, 
 	if (offer->len_bytes == 0 || offer->offset_bytes > offer->storage_len_bytes ||
 	    offer->len_bytes > offer->storage_len_bytes - offer->offset_bytes)
 		return spw_error(-EINVAL, "bytes %llu + %llu are not within a storage of %llu",
-				 (unsigned long long)offer->offset_bytes, (unsigned long long)offer->len_bytes,
+				 (unsigned long long)offer->offset_bytes,
+				 (unsigned long long)offer->len_bytes,
 				 (unsigned long long)offer->storage_len_bytes);
 	return 0;
 }
 
-static bool memory_has(const uint8_t *memory, const struct entry *entry, const struct spw_offer *offer)
+static bool memory_has(const uint8_t *memory, const struct entry *entry,
+		       const struct spw_offer *offer)
 {
 	const uint8_t *bytes = (const uint8_t *)offer->storage_bytes + offer->offset_bytes;
 
@@ -218,8 +232,9 @@ static bool memory_has(const uint8_t *memory, const struct entry *entry, const s
 }
 
 /*
- * Compare with what was read back, or with what was written. Without the lock, for as long as reading memory takes: the entry has
- * a user, so that what it has read stays. Return: as spw_store_holds().
+ * Compare with what was read back, or with what was written. Without the lock, for as long as
+ * reading memory takes: the entry has a user, so that what it has read stays. Return: as
+ * spw_store_holds().
  */
 static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 {
@@ -234,7 +249,8 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	else
 		rc = cache->ports.holds(cache->store, object,
 					(const uint8_t *)offer->storage_bytes + entry->offset_bytes,
-					offer->offset_bytes - entry->offset_bytes, offer->len_bytes);
+					offer->offset_bytes - entry->offset_bytes,
+					offer->len_bytes);
 	spw_cache_lock(cache);
 	if (rc >= 0)
 		cache->count.bytes_compared += offer->len_bytes;
@@ -247,7 +263,8 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer)
 	int rc;
 
 	for (;;) {
-		if (entry->state == ENTRY_KEPT || (entry->state == ENTRY_RESIDENT && !entry->memory))
+		if (entry->state == ENTRY_KEPT ||
+		    (entry->state == ENTRY_RESIDENT && !entry->memory))
 			return memory_has(entry->bytes, entry, offer);
 		rc = entry_compare(entry, offer);
 		if (rc != -EINPROGRESS)
@@ -255,20 +272,25 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer)
 		if (entry->write_in_flight)
 			break;
 	}
-	/* The drives have these bytes, or will have, if the memory has not changed since: that shows at the end. */
+	/*
+	 * The drives have these bytes, or will have, if the memory has not changed since: that
+	 * shows at the end.
+	 */
 	entry->recheck = true;
 	return memory_has(entry->bytes, entry, offer);
 }
 
-/* The entry that has the same bytes, with one user more; or NULL. No write is held back afterwards. */
+/*
+ * The entry that has the same bytes, with one user more; or NULL. No write is held back afterwards.
+ */
 static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer)
 {
 	struct entry *entry;
 
 	for (;;) {
 		spw_spill_held(cache);
-		entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version, offer->offset_bytes,
-					   offer->len_bytes);
+		entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version,
+					   offer->offset_bytes, offer->len_bytes);
 		if (!entry)
 			return NULL;
 		entry->users++;
@@ -280,14 +302,17 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 	}
 }
 
-static int offer_duplicate(struct entry *entry, const struct spw_offer *offer, enum spw_cache_hint hint)
+static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
+			   enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
 
 	spw_record_hint(entry, hint);
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
-	/* The last offer is the first use. In the backward pass the order is being used, not made. */
+	/*
+	 * The last offer is the first use. In the backward pass the order is being used, not made.
+	 */
 	if (cache->stage == SPW_STAGE_FORWARD)
 		spw_entry_offered_again(entry);
 	return SPW_OFFER_DEDUP;
@@ -314,7 +339,8 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 		spw_rule_kept(cache, reason, entry->len_bytes);
 		if (reason == KEEP_BACKPRESSURE)
 			spw_cache_notice(cache, NOTICE_BACKPRESSURE,
-					 "the drives do not keep up: tensors stay in memory while more than %llu bytes "
+					 "the drives do not keep up: tensors stay in memory while "
+					 "more than %llu bytes "
 					 "wait to be written (staging_bytes)",
 					 (unsigned long long)cache->opts.staging_bytes);
 	}
@@ -327,24 +353,25 @@ int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_
 	return spw_cache_offer_hint(cache, offer, SPW_HINT_NONE, tensor);
 }
 
-static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
-			spw_tensor tensor, int result)
+static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
+			enum spw_cache_hint hint, spw_tensor tensor, int result)
 {
 	if (!cache->opts.trace)
 		return;
-	spw_trace_write(cache->opts.trace, &(struct spw_trace_event){.kind = SPW_TRACE_OFFER,
-								     .tensor = tensor.value,
-								     .storage_key = offer->storage_key,
-								     .storage_version = offer->storage_version,
-								     .storage_len_bytes = offer->storage_len_bytes,
-								     .hint = (enum spw_trace_hint)hint,
-								     .result = (enum spw_trace_result)result,
-								     .offset_bytes = offer->offset_bytes,
-								     .len_bytes = offer->len_bytes});
+	spw_trace_write(cache->opts.trace,
+			&(struct spw_trace_event){.kind = SPW_TRACE_OFFER,
+						  .tensor = tensor.value,
+						  .storage_key = offer->storage_key,
+						  .storage_version = offer->storage_version,
+						  .storage_len_bytes = offer->storage_len_bytes,
+						  .hint = (enum spw_trace_hint)hint,
+						  .result = (enum spw_trace_result)result,
+						  .offset_bytes = offer->offset_bytes,
+						  .len_bytes = offer->len_bytes});
 }
 
-int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
-			 spw_tensor *tensor)
+int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
+			 enum spw_cache_hint hint, spw_tensor *tensor)
 {
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
@@ -370,7 +397,8 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 		} else {
 			spw_rule_kept(cache, KEEP_ENTRIES, len_bytes);
 			spw_cache_notice(cache, NOTICE_ENTRIES,
-					 "all %u entries are in use: tensors stay in memory; raise tensors_max",
+					 "all %u entries are in use: tensors stay in memory; raise "
+					 "tensors_max",
 					 cache->opts.tensors_max);
 			rc = -ENOBUFS;
 		}
@@ -382,7 +410,8 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 	}
 	spw_cache_unlock_and_notify(cache);
 	if (rc == -ENOBUFS)
-		(void)spw_error(rc, "all %u entries are in use: raise tensors_max", cache->opts.tensors_max);
+		(void)spw_error(rc, "all %u entries are in use: raise tensors_max",
+				cache->opts.tensors_max);
 	return rc;
 }
 

@@ -2,19 +2,22 @@
 /*
  * tensor/window.c - what is read ahead, in which order and how far
  *
- * By a plan: strictly in the order in which the last step used what is spilled, over all stages; each as soon as the
- * planner's rule for reading ahead (plan/reads.c) and the memory in use now allow. Without one: the backward
- * stage's tensors in the reverse order of their last offers, then those of the backward stage that the caller says
- * comes next, within a fixed budget.
+ * By a plan: strictly in the order in which the last step used what is spilled, over all stages;
+ * each as soon as the planner's rule for reading ahead (plan/reads.c) and the memory in use now
+ * allow. Without one: the backward stage's tensors in the reverse order of their last offers, then
+ * those of the backward stage that the caller says comes next, within a fixed budget.
  *
- * What is still in memory when its turn comes is not given back only to be read again: its write is cancelled if it can
- * be. So the window is always what comes next, wherever it is.
+ * What is still in memory when its turn comes is not given back only to be read again: its write is
+ * cancelled if it can be. So the window is always what comes next, wherever it is.
  */
 #include <errno.h>
 
 #include "tensor/internal.h"
 
-/* Enough in flight that no drive is idle between two requests; what is begun later takes memory later. */
+/*
+ * Enough in flight that no drive is idle between two requests; what is begun later takes memory
+ * later.
+ */
 #define CHUNKS_IN_FLIGHT 4u /* of each drive */
 #define READS_IN_FLIGHT  2u
 
@@ -24,7 +27,8 @@ static void window_enter(struct entry *entry)
 
 	SPW_ASSERT(!entry->in_window);
 	entry->in_window = entry->foreseen = true;
-	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max, entry->len_bytes);
+	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max,
+		  entry->len_bytes);
 	if (cache->stage != SPW_STAGE_BACKWARD || entry->micro_batch != cache->micro_batch)
 		cache->count.prefetches_across++;
 }
@@ -80,15 +84,20 @@ static bool window_wants(const struct spw_cache *cache, const struct entry *entr
 	/* Too large for the budget at any time; or a take is at it already. */
 	if (entry->len_bytes > cache->count.prefetch_budget_bytes || entry->waiters > 0)
 		return false;
-	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
+	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
+	       entry->state == ENTRY_WRITING;
 }
 
-/* What this step has held already it may hold again: the peak stays as it is, and the drives may be slow. */
+/*
+ * What this step has held already it may hold again: the peak stays as it is, and the drives may be
+ * slow.
+ */
 static bool fits_below_peak(const struct spw_cache *cache, const struct entry *entry)
 {
 	bool plans = cache->opts.mode == SPW_CACHE_FASTEST || cache->opts.mode == SPW_CACHE_BUDGET;
 
-	return plans && cache->opts.prefetch_bytes == 0 && cache->stage == SPW_STAGE_BACKWARD && reads_wanted(cache) &&
+	return plans && cache->opts.prefetch_bytes == 0 && cache->stage == SPW_STAGE_BACKWARD &&
+	       reads_wanted(cache) &&
 	       cache->count.activation_bytes + entry->len_bytes <= cache->adapt.peak_bytes;
 }
 
@@ -100,7 +109,8 @@ static void fill_in_reverse(struct spw_cache *cache)
 		if (cache->cursor == &cache->order)
 			return;
 		if (window_wants(cache, entry)) {
-			if (cache->count.prefetched_bytes + entry->len_bytes > cache->count.prefetch_budget_bytes &&
+			if (cache->count.prefetched_bytes + entry->len_bytes >
+				    cache->count.prefetch_budget_bytes &&
 			    !fits_below_peak(cache, entry))
 				return;
 			if (window_take_in(entry))
@@ -112,13 +122,17 @@ static void fill_in_reverse(struct spw_cache *cache)
 
 /* ---- By the plan ---- */
 
-/* @late: the plan would have begun it by now. So as to keep reads going, it may then take a little more memory. */
+/*
+ * @late: the plan would have begun it by now. So as to keep reads going, it may then take a little
+ * more memory.
+ */
 static bool room_now(const struct spw_cache *cache, const struct entry *entry, bool late)
 {
 	bool idle = cache->measure.flows[DIRECTION_READ].in_flight == 0;
 	uint64_t held_bytes = cache->count.activation_bytes - cache->adapt.old_bytes;
 
-	return held_bytes + entry->len_bytes <= spw_adapt_memory_bytes(cache, late && idle) && reads_wanted(cache);
+	return held_bytes + entry->len_bytes <= spw_adapt_memory_bytes(cache, late && idle) &&
+	       reads_wanted(cache);
 }
 
 /* The turn of one tensor. Return: whether that of the next has come. */
@@ -129,11 +143,12 @@ static bool fill_one(struct spw_cache *cache, uint32_t which, uint64_t now_ns)
 
 	if (adapt->gone[which])
 		return true;
-	if (adapt->slots[which] == NO_TENSOR) /* not offered: it comes yet, or it should have by now */
+	if (adapt->slots[which] ==
+	    NO_TENSOR) /* not offered: it comes yet, or it should have by now */
 		return adapt->progress_ns > adapt->basis.tensors[which].pack_ns;
 	entry = &cache->entries[adapt->slots[which]];
-	if (entry->waiters > 0 ||
-	    (entry->state != ENTRY_STORED && entry->state != ENTRY_QUEUED && entry->state != ENTRY_WRITING))
+	if (entry->waiters > 0 || (entry->state != ENTRY_STORED && entry->state != ENTRY_QUEUED &&
+				   entry->state != ENTRY_WRITING))
 		return true;
 	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->stalled_now)
 		return false;
@@ -151,7 +166,8 @@ static void fill_by_plan(struct spw_cache *cache)
 	if (adapt->use_next == adapt->use_count)
 		return;
 	now_ns = spw_adapt_now_ns(cache);
-	while (adapt->use_next < adapt->use_count && fill_one(cache, adapt->use_order[adapt->use_next], now_ns))
+	while (adapt->use_next < adapt->use_count &&
+	       fill_one(cache, adapt->use_order[adapt->use_next], now_ns))
 		adapt->use_next++;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/alloc_bench.c - what the extent allocator costs, and how long its extents stay on an old, full drive
+ * tests/bench/alloc_bench.c - what the extent allocator costs, and how long its extents stay on an
+ * old, full drive
  *
  * Prints figures, asserts none. SPW_SEED repeats a run.
  */
@@ -18,8 +19,12 @@
 #define OPS           10000000u
 #define OBJECT_BLOCKS ((64u << 20) / BLOCK_BYTES)
 
-/* What one layer of a GPT saves in a step, in blocks: norms, q k v, attention, feed-forward in and out, a statistic. */
-static const uint32_t step_blocks[] = {1024, 2, 3072, 1024, 2048, 16, 1024, 1024, 4096, 4096, 1024, 245, 1};
+/*
+ * What one layer of a GPT saves in a step, in blocks: norms, q k v, attention, feed-forward in and
+ * out, a statistic.
+ */
+static const uint32_t step_blocks[] = {1024, 2,    3072, 1024, 2048, 16, 1024,
+				       1024, 4096, 4096, 1024, 245,  1};
 
 static uint64_t random_state;
 
@@ -48,7 +53,10 @@ static void must(int result)
 	}
 }
 
-/* What one cache miss costs here: a chain of dependent reads through memory as large as the extents' descriptors. */
+/*
+ * What one cache miss costs here: a chain of dependent reads through memory as large as the
+ * extents' descriptors.
+ */
 static uint64_t miss_ns(void)
 {
 	uint32_t slots = 2 * LIVE_EXTENTS, at = 0, *chain = calloc(slots, 8 * sizeof(*chain));
@@ -66,7 +74,8 @@ static uint64_t miss_ns(void)
 	start_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < slots; i++)
 		at = chain[8 * (size_t)at];
-	start_ns = spw_clock_ns() - start_ns + (at != 0); /* one cycle: at is 0 again; the use keeps the loop */
+	/* one cycle: at is 0 again; the use keeps the loop */
+	start_ns = spw_clock_ns() - start_ns + (at != 0);
 	free(chain);
 	return start_ns / slots;
 }
@@ -96,11 +105,15 @@ static void bench_pairs(const char *name, enum order order)
 		spw_alloc_put(alloc, &extents[which]);
 		must(spw_alloc_get(alloc, 1 + random_next() % 24, &extents[which]));
 	}
-	printf("  %-40s %4llu ns per pair\n", name, (unsigned long long)((spw_clock_ns() - start_ns) / PAIRS));
+	printf("  %-40s %4llu ns per pair\n", name,
+	       (unsigned long long)((spw_clock_ns() - start_ns) / PAIRS));
 	spw_alloc_close(alloc);
 }
 
-/* Allocate steps until @blocks_free_min are left. @vary: lengths between half and one and a half, as batches of varying length. */
+/*
+ * Allocate steps until @blocks_free_min are left. @vary: lengths between half and one and a half,
+ * as batches of varying length.
+ */
 static void fill_to(struct spw_alloc *alloc, uint64_t blocks_free_min, bool vary, uint32_t *step)
 {
 	while (spw_alloc_blocks_free(alloc) > blocks_free_min && count < LIVE_EXTENTS) {
@@ -131,7 +144,8 @@ static void report_large(struct spw_alloc *alloc, const char *aging)
 			must(spw_alloc_get_some(alloc, rest, &extent));
 		objects++;
 	}
-	printf("  64 MiB objects into half of the free space: %llu objects, %llu extents, average %.2f MiB\n",
+	printf("  64 MiB objects into half of the free space: %llu objects, %llu extents, average "
+	       "%.2f MiB\n",
 	       (unsigned long long)objects, (unsigned long long)pieces,
 	       pieces ? 64.0 * (double)objects / (double)pieces : 0);
 }
@@ -147,7 +161,10 @@ static void bench_aging(const char *name, uint64_t batch, bool vary)
 	fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
 	while (ops < OPS) {
 		uint32_t before = count, which = (uint32_t)(random_next() % count);
-		/* A batch of one is a random extent; a larger one is freed as a backward pass does: a run, newest first. */
+		/*
+		 * A batch of one is a random extent; a larger one is freed as a backward pass does:
+		 * a run, newest first.
+		 */
 		for (uint64_t i = 0; i < batch && count > 1; i++, ops++)
 			drop(alloc, batch == 1 ? which : (which + count - (uint32_t)i) % count);
 		before = count;
@@ -171,7 +188,8 @@ int main(void)
 	extents = calloc(LIVE_EXTENTS, sizeof(*extents));
 	if (!extents)
 		must(-ENOMEM);
-	printf("1000000 live extents, one freed and one of another length allocated; a cache miss costs %llu ns here\n",
+	printf("1000000 live extents, one freed and one of another length allocated; a cache miss "
+	       "costs %llu ns here\n",
 	       (unsigned long long)miss_ns());
 	bench_pairs("one of the 1000 newest", NEWEST);
 	bench_pairs("the oldest first", OLDEST);

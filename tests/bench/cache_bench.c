@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/cache_bench.c - what the tensor cache costs for each tensor, and planning for each step
+ * tests/bench/cache_bench.c - what the tensor cache costs for each tensor, and planning for each
+ * step
  *
  *   cache_bench FOLDER
  *
- * Over a real store on a file in FOLDER. Prints a table, and writes it to FOLDER/cache.md and FOLDER/cache.json. Only
- * offers and takes are timed; a round is a step of so many tensors, and the median of all rounds counts. Nothing is
- * asserted.
+ * Over a real store on a file in FOLDER. Prints a table, and writes it to FOLDER/cache.md and
+ * FOLDER/cache.json. Only offers and takes are timed; a round is a step of so many tensors, and the
+ * median of all rounds counts. Nothing is asserted.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -117,10 +118,12 @@ static int compare(const void *one, const void *other)
 	return (left > right) - (left < right);
 }
 
-static void report(const char *name, const char *key, uint64_t *ns, unsigned count, uint64_t target_ns)
+static void report(const char *name, const char *key, uint64_t *ns, unsigned count,
+		   uint64_t target_ns)
 {
 	qsort(ns, count, sizeof(*ns), compare);
-	results[result_count++] = (struct result){name, key, ns[count / 2], ns[0], ns[count - 1], target_ns};
+	results[result_count++] =
+		(struct result){name, key, ns[count / 2], ns[0], ns[count - 1], target_ns};
 }
 
 /* A whole step's offers, then its takes in reverse order, as a training step does. */
@@ -156,7 +159,10 @@ static void settle(void)
 	} while (stats.requests > 0);
 }
 
-/* Each is asked for at once, while its write has not been issued: forwarded, and the write cancelled. */
+/*
+ * Each is asked for at once, while its write has not been issued: forwarded, and the write
+ * cancelled.
+ */
 static void bench_forwarded(enum spw_cache_mode mode, const char *name, const char *key)
 {
 	struct spw_cache *cache = open_cache(mode);
@@ -218,17 +224,20 @@ static void bench_planning(void)
 		release_all(cache, TENSORS_PLAN);
 	}
 	if (count > 0)
-		report("planning a step of 10,000 tensors, at its beginning", "plan_10000", ns, count, 10000000);
+		report("planning a step of 10,000 tensors, at its beginning", "plan_10000", ns,
+		       count, 10000000);
 	spw_cache_close(cache);
 }
 
 static void write_markdown(FILE *file)
 {
-	(void)fprintf(file, "| what | median | least | most | target |\n|---|---:|---:|---:|---:|\n");
+	(void)fprintf(file,
+		      "| what | median | least | most | target |\n|---|---:|---:|---:|---:|\n");
 	for (unsigned i = 0; i < result_count; i++)
-		(void)fprintf(file, "| %s | %.3f us | %.3f us | %.3f us | %.1f us |\n", results[i].name,
-			      (double)results[i].median_ns / 1e3, (double)results[i].min_ns / 1e3,
-			      (double)results[i].max_ns / 1e3, (double)results[i].target_ns / 1e3);
+		(void)fprintf(file, "| %s | %.3f us | %.3f us | %.3f us | %.1f us |\n",
+			      results[i].name, (double)results[i].median_ns / 1e3,
+			      (double)results[i].min_ns / 1e3, (double)results[i].max_ns / 1e3,
+			      (double)results[i].target_ns / 1e3);
 }
 
 static int write_json(const char *path)
@@ -238,8 +247,9 @@ static int write_json(const char *path)
 
 	for (unsigned i = 0; i < result_count; i++)
 		(void)json_object_set_new(root, results[i].key,
-					  json_pack("{s:I,s:I,s:I,s:I}", "median_ns", (json_int_t)results[i].median_ns,
-						    "min_ns", (json_int_t)results[i].min_ns, "max_ns",
+					  json_pack("{s:I,s:I,s:I,s:I}", "median_ns",
+						    (json_int_t)results[i].median_ns, "min_ns",
+						    (json_int_t)results[i].min_ns, "max_ns",
 						    (json_int_t)results[i].max_ns, "target_ns",
 						    (json_int_t)results[i].target_ns));
 	rc = json_dump_file(root, path, JSON_INDENT(2));
@@ -261,7 +271,8 @@ int main(int argc, char **argv)
 	bench_kept(SPW_CACHE_SPILL, "offer + take, kept, fixed rule", "kept_spill");
 	bench_kept(SPW_CACHE_FASTEST, "offer + take, kept, planning", "kept_fastest");
 	bench_forwarded(SPW_CACHE_SPILL, "offer + take, forwarded, fixed rule", "forwarded_spill");
-	bench_forwarded(SPW_CACHE_FASTEST, "offer + take, forwarded, planning", "forwarded_fastest");
+	bench_forwarded(SPW_CACHE_FASTEST, "offer + take, forwarded, planning",
+			"forwarded_fastest");
 	bench_planning();
 	spw_store_release(store, memory);
 	spw_store_close(store);

@@ -2,11 +2,12 @@
 /*
  * tests/bench/plan_bench.c - how long planning takes, and what the plans are worth
  *
- * Prints figures, asserts none. Times are the processor's, which a busy machine changes least, and the clock's. A step of
- * one micro-batch and one of eight in the order 1F1B, with as many tensors as the first argument says (default 10000).
- * To build it:
+ * Prints figures, asserts none. Times are the processor's, which a busy machine changes least, and
+ * the clock's. A step of one micro-batch and one of eight in the order 1F1B, with as many tensors
+ * as the first argument says (default 10000). To build it:
  *
- *   make && gcc -O2 -Iinclude -I. -o build/plan_bench tests/bench/plan_bench.c build/libspillway.a -lm
+ *   make && gcc -O2 -Iinclude -I. -o build/plan_bench tests/bench/plan_bench.c build/libspillway.a
+ *   -lm
  */
 #include <errno.h>
 #include <stdio.h>
@@ -38,9 +39,12 @@ static uint64_t processor_ns(void)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-/* One micro-batch's tensors: saved from @forward_ns on, used in reverse order from @backward_ns on, twice as slowly. */
-static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uint32_t scope, uint64_t forward_ns,
-			    uint64_t backward_ns, uint64_t each_ns)
+/*
+ * One micro-batch's tensors: saved from @forward_ns on, used in reverse order from @backward_ns on,
+ * twice as slowly.
+ */
+static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uint32_t scope,
+			    uint64_t forward_ns, uint64_t backward_ns, uint64_t each_ns)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		struct spw_plan_tensor *tensor = &tensors[i];
@@ -54,8 +58,11 @@ static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uin
 	}
 }
 
-/* 1F1B on the first of four stages: four forward passes, then one backward and one forward in turn. */
-static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches, struct spw_plan_tensor *tensors)
+/*
+ * 1F1B on the first of four stages: four forward passes, then one backward and one forward in turn.
+ */
+static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches,
+				      struct spw_plan_tensor *tensors)
 {
 	uint32_t each = count / micro_batches, ahead = micro_batches < 4 ? micro_batches : 4;
 	uint64_t each_ns = 200000, now_ns = 0, forward_begin_ns[64] = {0};
@@ -67,8 +74,8 @@ static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches, st
 			now_ns += each * each_ns;
 			continue;
 		}
-		add_micro_batch(tensors + back * each, each, back * (each / LAYER + 1), forward_begin_ns[back], now_ns,
-				each_ns);
+		add_micro_batch(tensors + back * each, each, back * (each / LAYER + 1),
+				forward_begin_ns[back], now_ns, each_ns);
 		back++;
 		now_ns += 2 * each * each_ns;
 	}
@@ -102,10 +109,12 @@ static void bench(const struct spw_plan_step *step, double drive_share, const ch
 		best_ns = took_ns < best_ns ? took_ns : best_ns;
 		all_ns += took_ns;
 	}
-	printf("  %-10s drives %4.2f x need: %5.2f ms CPU, %6.2f ms (mean %6.2f)  peak %5.1f %% of all kept, stall "
+	printf("  %-10s drives %4.2f x need: %5.2f ms CPU, %6.2f ms (mean %6.2f)  peak %5.1f %% of "
+	       "all kept, stall "
 	       "%6.2f %%, "
 	       "%5.1f GiB written, %u spilled%s\n",
-	       name, drive_share, (double)best_used_ns / 1e6, (double)best_ns / 1e6, (double)all_ns / REPEATS / 1e6,
+	       name, drive_share, (double)best_used_ns / 1e6, (double)best_ns / 1e6,
+	       (double)all_ns / REPEATS / 1e6,
 	       100 * (double)result.peak_bytes / (double)result.peak_keep_all_bytes,
 	       100 * (double)result.stall_ns / (double)(step->forward_ns + step->backward_ns),
 	       (double)result.bytes_written / (1u << 30), result.tensors_spilled,
@@ -125,7 +134,8 @@ static void bench_step(uint32_t count, uint32_t micro_batches)
 		must(spw_error(-ENOMEM, "out of memory"));
 	step = make_step(count, micro_batches, tensors);
 	printf("%u tensors, %u micro-batches\n", step.count, micro_batches);
-	must(spw_plan_simulate(&step, &(struct spw_plan_drives){0}, UINT64_MAX, choices, NULL, 0, &result));
+	must(spw_plan_simulate(&step, &(struct spw_plan_drives){0}, UINT64_MAX, choices, NULL, 0,
+			       &result));
 	for (size_t i = 0; i < SPW_ARRAY_LEN(shares); i++) {
 		spw_plan_opts_init(&opts, sizeof(opts));
 		bench(&step, shares[i], "fastest", &opts, choices);
@@ -144,7 +154,8 @@ int main(int argc, char **argv)
 	uint32_t count = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 10000;
 
 	if (count < 64 || count > SPW_PLAN_TENSORS_MAX) {
-		(void)fprintf(stderr, "usage: plan_bench [TENSORS], from 64 to %u\n", SPW_PLAN_TENSORS_MAX);
+		(void)fprintf(stderr, "usage: plan_bench [TENSORS], from 64 to %u\n",
+			      SPW_PLAN_TENSORS_MAX);
 		return 2;
 	}
 	bench_step(count, 1);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/cache_fake.h - a store for the cache's tests: in memory, and every request ends when the test says so, as
- * it says
+ * tests/unit/cache_fake.h - a store for the cache's tests: in memory, and every request ends when
+ * the test says so, as it says
  *
- * It defines what the cache calls of the store, so that a test program links no real one. It is stricter than the real
- * one: it checks that an object is freed when no request is on it, that never two reads of one object are in flight,
- * and that nothing is left at the end. A write copies the bytes when it ends, not when it begins: memory that changed
- * or was freed too early shows.
+ * It defines what the cache calls of the store, so that a test program links no real one. It is
+ * stricter than the real one: it checks that an object is freed when no request is on it, that
+ * never two reads of one object are in flight, and that nothing is left at the end. A write copies
+ * the bytes when it ends, not when it begins: memory that changed or was freed too early shows.
  */
 #ifndef SPW_TEST_CACHE_FAKE_H
 #define SPW_TEST_CACHE_FAKE_H
@@ -93,7 +93,8 @@ static struct spw_store *fake_open(void)
 	struct spw_store *store = calloc(1, sizeof(*store));
 
 	SPW_ASSERT(store);
-	SPW_ASSERT(pthread_mutex_init(&store->lock, NULL) == 0 && pthread_cond_init(&store->changed, NULL) == 0);
+	SPW_ASSERT(pthread_mutex_init(&store->lock, NULL) == 0 &&
+		   pthread_cond_init(&store->changed, NULL) == 0);
 	store->requests_max = FAKE_REQUESTS;
 	store->capacity = store->arena = UINT64_MAX;
 	return store;
@@ -104,7 +105,8 @@ static void fake_close(struct spw_store *store)
 {
 	SPW_ASSERT(store->requests_used == 0 && store->objects_used == 0);
 	SPW_ASSERT(store->used == 0 && store->arena_used == 0);
-	SPW_ASSERT(pthread_cond_destroy(&store->changed) == 0 && pthread_mutex_destroy(&store->lock) == 0);
+	SPW_ASSERT(pthread_cond_destroy(&store->changed) == 0 &&
+		   pthread_mutex_destroy(&store->lock) == 0);
 	free(store);
 }
 
@@ -119,7 +121,8 @@ static void fake_unlock(struct spw_store *store)
 	SPW_ASSERT(pthread_mutex_unlock(&store->lock) == 0);
 }
 
-static struct spw_request *fake_request(struct spw_store *store, enum fake_kind kind, const struct spw_notify *notify)
+static struct spw_request *fake_request(struct spw_store *store, enum fake_kind kind,
+					const struct spw_notify *notify)
 {
 	struct spw_request *request = store->requests;
 
@@ -144,8 +147,8 @@ static struct fake_object *fake_object(struct spw_store *store, spw_object id)
 
 /* ---- What the cache calls ---- */
 
-int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-		  spw_object *id, struct spw_request **out)
+int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
+		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
 	struct fake_object *object = store->objects;
 	struct spw_request *request = NULL;
@@ -181,8 +184,8 @@ int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const 
 	return rc ? spw_error(rc, FAKE_WORDS) : 0;
 }
 
-int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len, enum spw_class cls,
-		  const struct spw_notify *notify, struct spw_request **out)
+int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
 {
 	struct fake_object *object;
 	struct spw_request *request;
@@ -223,7 +226,8 @@ int spw_store_free(struct spw_store *store, spw_object id)
 	return 0;
 }
 
-int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, uint64_t offset, size_t len)
+int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, uint64_t offset,
+		    size_t len)
 {
 	struct fake_object *object;
 	int rc;
@@ -321,8 +325,12 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 
 /* ---- What the test calls ---- */
 
-/* The @index-th of the requests of a kind that have not ended, the oldest first; NULL: so many are not there. */
-static struct spw_request *fake_pending_locked(struct spw_store *store, enum fake_kind kind, unsigned index)
+/*
+ * The @index-th of the requests of a kind that have not ended, the oldest first; NULL: so many are
+ * not there.
+ */
+static struct spw_request *fake_pending_locked(struct spw_store *store, enum fake_kind kind,
+					       unsigned index)
 {
 	uint64_t after = 0;
 
@@ -332,8 +340,9 @@ static struct spw_request *fake_pending_locked(struct spw_store *store, enum fak
 		for (unsigned i = 0; i < FAKE_REQUESTS; i++) {
 			struct spw_request *request = &store->requests[i];
 
-			if (request->state != FAKE_UNUSED && request->state != FAKE_ENDING && request->kind == kind &&
-			    request->sequence > after && (!oldest || request->sequence < oldest->sequence))
+			if (request->state != FAKE_UNUSED && request->state != FAKE_ENDING &&
+			    request->kind == kind && request->sequence > after &&
+			    (!oldest || request->sequence < oldest->sequence))
 				oldest = request;
 		}
 		if (!oldest || index-- == 0)
@@ -342,8 +351,8 @@ static struct spw_request *fake_pending_locked(struct spw_store *store, enum fak
 	}
 }
 
-__attribute__((unused)) static struct spw_request *fake_pending(struct spw_store *store, enum fake_kind kind,
-								unsigned index)
+__attribute__((unused)) static struct spw_request *fake_pending(struct spw_store *store,
+								enum fake_kind kind, unsigned index)
 {
 	struct spw_request *request;
 
@@ -396,7 +405,10 @@ static int fake_transfer(struct spw_request *request, int res)
 	return res;
 }
 
-/* End it. Without a notify its waiter releases it, else it is released when its done function has returned. */
+/*
+ * End it. Without a notify its waiter releases it, else it is released when its done function has
+ * returned.
+ */
 static void fake_end(struct spw_request *request, int res)
 {
 	struct spw_store *store = request->store;
@@ -421,7 +433,8 @@ static void fake_end(struct spw_request *request, int res)
 }
 
 /* End the oldest one of a kind. */
-__attribute__((unused)) static void fake_end_oldest(struct spw_store *store, enum fake_kind kind, int res)
+__attribute__((unused)) static void fake_end_oldest(struct spw_store *store, enum fake_kind kind,
+						    int res)
 {
 	struct spw_request *request = fake_pending(store, kind, 0);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/cache_rig.h - one cache over a fake store, storages to offer, and short words for what tests do with them */
+/*
+ * tests/unit/cache_rig.h - one cache over a fake store, storages to offer, and short words for what
+ * tests do with them
+ */
 #ifndef SPW_TEST_CACHE_RIG_H
 #define SPW_TEST_CACHE_RIG_H
 
@@ -107,8 +110,8 @@ static inline struct piece piece_make(uint64_t key, size_t len)
 	return piece;
 }
 
-static inline int offer_range(struct rig *rig, const struct piece *piece, uint64_t version, uint64_t offset,
-			      uint64_t len, uint64_t owner, spw_tensor *tensor)
+static inline int offer_range(struct rig *rig, const struct piece *piece, uint64_t version,
+			      uint64_t offset, uint64_t len, uint64_t owner, spw_tensor *tensor)
 {
 	struct spw_offer offer = {
 		.storage_key = piece->key,

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/cache_sim.h - training steps in virtual time: drives of given bandwidths under the fake store, and a model
- * whose layers save, compute and use
+ * tests/unit/cache_sim.h - training steps in virtual time: drives of given bandwidths under the
+ * fake store, and a model whose layers save, compute and use
  *
- * The clock moves only in sim_advance(): no test waits, and none depends on the machine. Writes are served one after
- * the other, reads too, urgent ones first; while both are served, each gets half of the mixed bandwidth. A request is
- * served no earlier than a latency after it was made. When the thread that computes waits for a read ahead, a second
- * thread moves the clock until that has ended.
+ * The clock moves only in sim_advance(): no test waits, and none depends on the machine. Writes are
+ * served one after the other, reads too, urgent ones first; while both are served, each gets half
+ * of the mixed bandwidth. A request is served no earlier than a latency after it was made. When the
+ * thread that computes waits for a read ahead, a second thread moves the clock until that has
+ * ended.
  */
 #ifndef SPW_TEST_CACHE_SIM_H
 #define SPW_TEST_CACHE_SIM_H
@@ -67,7 +68,8 @@ static struct spw_request *sim_head_locked(struct sim *sim, enum fake_kind kind)
 	for (unsigned i = 0; i < FAKE_REQUESTS; i++) {
 		struct spw_request *request = &sim->store->requests[i];
 
-		if ((request->state != FAKE_QUEUED && request->state != FAKE_ISSUED) || request->kind != kind)
+		if ((request->state != FAKE_QUEUED && request->state != FAKE_ISSUED) ||
+		    request->kind != kind)
 			continue;
 		if (!request->seen) {
 			request->seen = true;
@@ -108,7 +110,10 @@ static bool sim_serve(struct spw_request *request, double rate, uint64_t from_ns
 	return request->remaining <= 0;
 }
 
-/* To the next thing that happens, or to @until_ns. Return: whether there is more to come before that. */
+/*
+ * To the next thing that happens, or to @until_ns. Return: whether there is more to come before
+ * that.
+ */
 static bool sim_once(struct sim *sim, uint64_t until_ns)
 {
 	struct spw_request *write, *read, *ended;
@@ -126,7 +131,8 @@ static bool sim_once(struct sim *sim, uint64_t until_ns)
 	write = sim_head_locked(sim, FAKE_WRITE);
 	read = sim_head_locked(sim, FAKE_READ);
 	if (write && read && write->ready_ns <= now_ns && read->ready_ns <= now_ns) {
-		write_rate = write_rate < sim->drives.mixed / 2 ? write_rate : sim->drives.mixed / 2;
+		write_rate =
+			write_rate < sim->drives.mixed / 2 ? write_rate : sim->drives.mixed / 2;
 		read_rate = read_rate < sim->drives.mixed / 2 ? read_rate : sim->drives.mixed / 2;
 	}
 	next_ns = sim_end_of(write, write_rate, now_ns);
@@ -158,7 +164,8 @@ static bool sim_is_pending(struct spw_request *request, uint64_t sequence)
 	bool pending;
 
 	fake_lock(request->store);
-	pending = request->sequence == sequence && (request->state == FAKE_QUEUED || request->state == FAKE_ISSUED);
+	pending = request->sequence == sequence &&
+		  (request->state == FAKE_QUEUED || request->state == FAKE_ISSUED);
 	fake_unlock(request->store);
 	return pending;
 }
@@ -193,8 +200,9 @@ static void *sim_help(void *context)
 		if (sim->raises_served < store->raises) {
 			sim->raises_served = store->raises;
 			for (unsigned i = 0; i < FAKE_REQUESTS; i++)
-				if (store->requests[i].raised && (store->requests[i].state == FAKE_QUEUED ||
-								  store->requests[i].state == FAKE_ISSUED))
+				if (store->requests[i].raised &&
+				    (store->requests[i].state == FAKE_QUEUED ||
+				     store->requests[i].state == FAKE_ISSUED))
 					request = &store->requests[i];
 		}
 		if (!request) {
@@ -286,7 +294,10 @@ static void sim_compute(struct sim *sim, uint64_t ns)
 {
 	if (sim->jitter_percent > 0) {
 		sim->random = sim->random * UINT64_C(6364136223846793005) + 1442695040888963407u;
-		ns = ns * (100 - sim->jitter_percent + (sim->random >> 33) % (2 * sim->jitter_percent + 1)) / 100;
+		ns = ns *
+		     (100 - sim->jitter_percent +
+		      (sim->random >> 33) % (2 * sim->jitter_percent + 1)) /
+		     100;
 	}
 	sim->compute_ns += ns;
 	sim_advance(sim, sim_clock() + ns);
@@ -300,7 +311,8 @@ static int sim_offer(struct sim *sim, unsigned slot, size_t len, enum spw_cache_
 	int rc;
 
 	assert_true(slot < SIM_TENSORS_MAX && !tensor->held);
-	*tensor = (struct sim_tensor){.token = slot + 1, .key = ++sim->next_key, .memory = malloc(len), .len = len};
+	*tensor = (struct sim_tensor){
+		.token = slot + 1, .key = ++sim->next_key, .memory = malloc(len), .len = len};
 	assert_non_null(tensor->memory);
 	memset(tensor->memory, (int)(tensor->key & 0x7f), len);
 	offer = (struct spw_offer){.storage_key = tensor->key,
@@ -338,7 +350,8 @@ static void sim_use(struct sim *sim, unsigned slot, uint64_t ns)
 struct sim_model {
 	unsigned layers, tensors; /* of each layer */
 	size_t len;               /* of the first tensor of a layer; the others vary around it */
-	uint64_t tensor_ns;       /* of the forward pass, for each; the backward pass takes twice as long */
+	/* of the forward pass, for each; the backward pass takes twice as long */
+	uint64_t tensor_ns;
 };
 
 static size_t sim_len(const struct sim_model *model, unsigned tensor)
@@ -354,7 +367,8 @@ static void sim_forward(struct sim *sim, const struct sim_model *model, unsigned
 		spw_cache_scope_enter(sim->cache, 100 + layer);
 		for (unsigned i = 0; i < model->tensors; i++) {
 			sim_compute(sim, model->tensor_ns);
-			(void)sim_offer(sim, slot + layer * model->tensors + i, sim_len(model, i), SPW_HINT_NONE);
+			(void)sim_offer(sim, slot + layer * model->tensors + i, sim_len(model, i),
+					SPW_HINT_NONE);
 		}
 		spw_cache_scope_leave(sim->cache);
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_adapt.c - the cache that plans, in virtual time and from inside: what it counts, dares and gives up
+ * tests/unit/test_cache_adapt.c - the cache that plans, in virtual time and from inside: what it
+ * counts, dares and gives up
  *
  * What shows outside only as a little more memory or a step that now and then takes longer.
  */
@@ -81,7 +82,10 @@ static void test_caution_plans_for_less(void **state)
 	}
 }
 
-/* A step in which takes waited for @percent of it, as far as the cache can tell; of a model that computes for so long. */
+/*
+ * A step in which takes waited for @percent of it, as far as the cache can tell; of a model that
+ * computes for so long.
+ */
 static void step_of(const struct sim_model *model, unsigned percent)
 {
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
@@ -91,7 +95,8 @@ static void step_of(const struct sim_model *model, unsigned percent)
 	spw_cache_lock(sim.cache);
 	spw_record_wait_began(sim.cache, sim_clock());
 	spw_cache_unlock(sim.cache);
-	sim_advance(&sim, sim_clock() + 3 * model->layers * model->tensors * model->tensor_ns * percent / 100);
+	sim_advance(&sim, sim_clock() + 3 * model->layers * model->tensors * model->tensor_ns *
+						percent / 100);
 	spw_cache_lock(sim.cache);
 	spw_record_wait_ended(sim.cache, sim_clock());
 	spw_cache_unlock(sim.cache);
@@ -129,7 +134,10 @@ static void test_daring_too_much_makes_it_rarer(void **state)
 	sim_end(&sim);
 }
 
-/* One stall may be an accident. Two in a row say what the drives can do: two thirds of a step are its backward pass. */
+/*
+ * One stall may be an accident. Two in a row say what the drives can do: two thirds of a step are
+ * its backward pass.
+ */
 static void test_a_second_stall_is_believed(void **state)
 {
 	(void)state;
@@ -150,7 +158,10 @@ static void test_a_second_stall_is_believed(void **state)
 	sim_end(&sim);
 }
 
-/* A machine that is faster and slower from step to step: the timeline explains each stall, and no plan fits the next step. */
+/*
+ * A machine that is faster and slower from step to step: the timeline explains each stall, and no
+ * plan fits the next step.
+ */
 static void test_stalls_that_come_back_are_believed(void **state)
 {
 	struct sim_model slower = gpt;
@@ -164,10 +175,12 @@ static void test_stalls_that_come_back_are_believed(void **state)
 	assert_int_equal(sim_stats(&sim).plan_caution_percent, 100); /* the timeline changed */
 	for (unsigned i = 0; i < 6; i++)
 		step_of(&gpt, 0);
-	caution = (unsigned)sim_stats(&sim).plan_caution_percent; /* to be so much faster made it stall a little */
+	/* to be so much faster made it stall a little */
+	caution = (unsigned)sim_stats(&sim).plan_caution_percent;
 	assert_in_range(caution, 90, 100);
 	step_of(&slower, 20);
-	assert_in_range(sim_stats(&sim).plan_caution_percent, caution * 100 / 132, caution * 100 / 128);
+	assert_in_range(sim_stats(&sim).plan_caution_percent, caution * 100 / 132,
+			caution * 100 / 128);
 	caution = (unsigned)sim_stats(&sim).plan_caution_percent;
 	for (unsigned i = 0; i < STALLS_RECENT; i++)
 		step_of(&slower, 0);
@@ -216,7 +229,9 @@ static unsigned steps_until_reserve_is_below(uint64_t bytes)
 	return count;
 }
 
-/* What was left out of the budget is used again, and more seldom each time that it was too early. */
+/*
+ * What was left out of the budget is used again, and more seldom each time that it was too early.
+ */
 static void test_using_a_budget_again_too_early_makes_it_rarer(void **state)
 {
 	(void)state;
@@ -227,7 +242,8 @@ static void test_using_a_budget_again_too_early_makes_it_rarer(void **state)
 
 		step_above_the_budget();
 		assert_true(sim.cache->adapt.reserve_bytes > before);
-		assert_int_equal(steps_until_reserve_is_below(sim.cache->adapt.reserve_bytes), needed);
+		assert_int_equal(steps_until_reserve_is_below(sim.cache->adapt.reserve_bytes),
+				 needed);
 	}
 	sim_end(&sim);
 }
@@ -269,7 +285,8 @@ static void test_hurried_reads_do_not_wait_for_their_time(void **state)
 	adapt = &sim.cache->adapt;
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
 	sim_forward(&sim, &gpt, 0);
-	sim_advance(&sim, sim_clock() + 1000000); /* nothing is under way, and nothing has happened since */
+	/* nothing is under way, and nothing has happened since */
+	sim_advance(&sim, sim_clock() + 1000000);
 	sim_drain(&sim);
 	spw_cache_lock(sim.cache);
 	for (unsigned i = adapt->use_next; i < adapt->use_count; i++)
@@ -289,9 +306,13 @@ static void test_hurried_reads_do_not_wait_for_their_time(void **state)
 
 /* ---- When it goes on by the plan of another shape ---- */
 
-static const struct sim_model longer = {.layers = 26, .tensors = 6, .len = 8192, .tensor_ns = 10000};
+static const struct sim_model longer = {
+	.layers = 26, .tensors = 6, .len = 8192, .tensor_ns = 10000};
 
-/* Both are known; the present step goes by the plan of gpt, and has come to its end in the forward stage. Return: the other. */
+/*
+ * Both are known; the present step goes by the plan of gpt, and has come to its end in the forward
+ * stage. Return: the other.
+ */
 static struct shape *at_the_fork(void)
 {
 	struct adapt *adapt;
@@ -306,7 +327,8 @@ static struct shape *at_the_fork(void)
 			other = &adapt->parked[i];
 	assert_non_null(other);
 	assert_int_equal(adapt->basis.plannable, gpt.layers * gpt.tensors);
-	adapt->choices[gpt.layers * gpt.tensors - 1] = SPW_PLAN_SPILL; /* still to be written at the end */
+	/* still to be written at the end */
+	adapt->choices[gpt.layers * gpt.tensors - 1] = SPW_PLAN_SPILL;
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
 	sim_forward(&sim, &gpt, 0);
 	return other;
@@ -337,7 +359,8 @@ static enum spw_plan_choice *choice_of(const struct shape *shape, const struct e
 {
 	const struct recorded *recorded = &sim.cache->adapt.now.tensors[entry->recorded];
 
-	return &shape->choices[shape->basis.members[shape->basis.scopes[recorded->scope].first + recorded->place]];
+	return &shape->choices[shape->basis.members[shape->basis.scopes[recorded->scope].first +
+						    recorded->place]];
 }
 
 /* What that plan keeps must be in memory: it is no plan for a step that has given it away. */

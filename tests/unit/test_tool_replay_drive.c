@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at it */
+/*
+ * tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at
+ * it
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +14,10 @@
 
 static unsigned calls;
 
-/* Who stops watching takes this lock: so he comes after all who are in here, and may free what they look at. */
+/*
+ * Who stops watching takes this lock: so he comes after all who are in here, and may free what they
+ * look at.
+ */
 static void ended(void *context)
 {
 	assert_ptr_equal(context, &calls);

@@ -16,11 +16,12 @@
 #define MEMORY_ALIGN 4096
 #define NEVER_NS     1e300
 
-/* ---- The record ------------------------------------------------------------------------------------------------------------- */
+/* ---- The record ------------------------------------------------------------------------------ */
 
 static struct {
 	pthread_mutex_t lock;
-	atomic_bool on; /* read without the lock, too: transfers begin on the store's thread as well */
+	/* read without the lock, too: transfers begin on the store's thread as well */
+	atomic_bool on;
 	void (*ended)(void *context);
 	void *context;
 	struct replay_transfer *transfers;
@@ -52,7 +53,10 @@ void replay_drive_forget(void)
 /* A picture with a transfer missing is still worth having: without memory, it is left out. */
 static void record_transfer(const struct replay_transfer *transfer)
 {
-	/* The callback under the lock: who has stopped watching knows that nobody is in it any more. */
+	/*
+	 * The callback under the lock: who has stopped watching knows that nobody is in it any
+	 * more.
+	 */
 	(void)pthread_mutex_lock(&record.lock);
 	if (record.on && record.count == record.max) {
 		size_t max = record.max ? 2 * record.max : 1024;
@@ -70,7 +74,7 @@ static void record_transfer(const struct replay_transfer *transfer)
 	(void)pthread_mutex_unlock(&record.lock);
 }
 
-/* ---- The simulated drive ----------------------------------------------------------------------------------------------------- */
+/* ---- The simulated drive --------------------------------------------------------------------- */
 
 struct sim_object {
 	uint8_t *bytes;
@@ -106,7 +110,8 @@ static struct sim {
 
 static char sim_store; /* its address stands for the store */
 
-static double delay_of(const struct spw_plan_drives *drives, uint64_t bytes_per_second, uint64_t chunk_bytes)
+static double delay_of(const struct spw_plan_drives *drives, uint64_t bytes_per_second,
+		       uint64_t chunk_bytes)
 {
 	return (double)drives->latency_ns +
 	       (bytes_per_second > 0 ? (double)chunk_bytes * 1e9 / (double)bytes_per_second : 0);
@@ -115,7 +120,9 @@ static double delay_of(const struct spw_plan_drives *drives, uint64_t bytes_per_
 void replay_drive_change(const struct spw_plan_drives *drives)
 {
 	uint64_t write = drives->write_bytes_per_second, read = drives->read_bytes_per_second;
-	uint64_t mixed = drives->mixed_bytes_per_second ? drives->mixed_bytes_per_second : write < read ? write : read;
+	uint64_t mixed = drives->mixed_bytes_per_second ? drives->mixed_bytes_per_second
+			 : write < read                 ? write
+							: read;
 
 	sim.write.bytes_per_ns = (double)write / 1e9;
 	sim.read.bytes_per_ns = (double)read / 1e9;
@@ -223,10 +230,14 @@ static void serve_ended(struct sim_channel *channel, struct sim_request *request
 
 static double serve_end_ns(const struct sim_request *request, double bytes_per_ns)
 {
-	return request && bytes_per_ns > 0 ? sim.now_ns + request->remaining_bytes / bytes_per_ns : NEVER_NS;
+	return request && bytes_per_ns > 0 ? sim.now_ns + request->remaining_bytes / bytes_per_ns
+					   : NEVER_NS;
 }
 
-/* The next thing that happens on the drive, unless it is after @until_ns. Return: whether there was one. */
+/*
+ * The next thing that happens on the drive, unless it is after @until_ns. Return: whether there was
+ * one.
+ */
 static bool advance(double until_ns)
 {
 	struct sim_request *write = served_now(&sim.write), *read = served_now(&sim.read);
@@ -240,8 +251,8 @@ static bool advance(double until_ns)
 	}
 	write_ns = serve_end_ns(write, write_rate);
 	read_ns = serve_end_ns(read, read_rate);
-	next_ns = fmin(fmin(write_ns, read_ns),
-		       fmin(written ? written->end_ns : NEVER_NS, have_read ? have_read->end_ns : NEVER_NS));
+	next_ns = fmin(fmin(write_ns, read_ns), fmin(written ? written->end_ns : NEVER_NS,
+						     have_read ? have_read->end_ns : NEVER_NS));
 	if (next_ns >= NEVER_NS && until_ns >= NEVER_NS)
 		return false;
 	serve(write, write_rate, fmin(next_ns, until_ns) - sim.now_ns);
@@ -277,8 +288,9 @@ static void append(struct sim_channel *channel, struct sim_request *request)
 	channel->end = &request->next;
 }
 
-static int sim_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-		   spw_object *object, struct spw_request **request)
+static int sim_put(struct spw_store *store, const void *bytes, size_t len,
+		   const struct spw_notify *notify, spw_object *object,
+		   struct spw_request **request)
 {
 	struct sim_object *stored = calloc(1, sizeof(*stored));
 	struct sim_request *write = calloc(1, sizeof(*write));
@@ -294,7 +306,8 @@ static int sim_put(struct spw_store *store, const void *bytes, size_t len, const
 		return spw_error(-ENOMEM, "no memory for the simulated drive");
 	}
 	stored->len = len;
-	*write = (struct sim_request){.object = stored, .from = bytes, .len = len, .remaining_bytes = (double)len};
+	*write = (struct sim_request){
+		.object = stored, .from = bytes, .len = len, .remaining_bytes = (double)len};
 	if (notify)
 		write->notify = *notify;
 	append(&sim.write, write);
@@ -304,8 +317,9 @@ static int sim_put(struct spw_store *store, const void *bytes, size_t len, const
 	return 0;
 }
 
-static int sim_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-		   enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
+static int sim_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes,
+		   size_t len, enum spw_class cls, const struct spw_notify *notify,
+		   struct spw_request **request)
 {
 	struct sim_object *stored = (struct sim_object *)(uintptr_t)object.value;
 	struct sim_request *read = calloc(1, sizeof(*read));
@@ -368,7 +382,8 @@ static void sim_stats(struct spw_store *store, struct spw_store_stats *stats, si
 	spw_opts_merge(stats, size, &simulated, sizeof(simulated));
 }
 
-static int sim_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset, size_t len)
+static int sim_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset,
+		     size_t len)
 {
 	const struct sim_object *stored = (const struct sim_object *)(uintptr_t)object.value;
 
@@ -437,7 +452,7 @@ static const struct spw_cache_ports simulated = {
 	.sleep = sim_sleep,
 };
 
-/* ---- Watching a real store -------------------------------------------------------------------------------------------------- */
+/* ---- Watching a real store ------------------------------------------------------------------- */
 
 struct watched {
 	struct spw_notify notify;
@@ -463,7 +478,8 @@ static void watched_done(void *context, int res)
 }
 
 /* Return: what to submit with instead of @notify; NULL: @notify itself. */
-static struct watched *watch(const struct spw_notify *notify, struct spw_notify *ours, size_t len, bool read)
+static struct watched *watch(const struct spw_notify *notify, struct spw_notify *ours, size_t len,
+			     bool read)
 {
 	struct watched *watched = notify ? malloc(sizeof(*watched)) : NULL;
 
@@ -477,8 +493,9 @@ static struct watched *watch(const struct spw_notify *notify, struct spw_notify 
 	return watched;
 }
 
-static int watched_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-		       spw_object *object, struct spw_request **request)
+static int watched_put(struct spw_store *store, const void *bytes, size_t len,
+		       const struct spw_notify *notify, spw_object *object,
+		       struct spw_request **request)
 {
 	struct spw_notify ours;
 	struct watched *watched = record.on ? watch(notify, &ours, len, false) : NULL;
@@ -489,18 +506,21 @@ static int watched_put(struct spw_store *store, const void *bytes, size_t len, c
 	return rc;
 }
 
-static int watched_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-		       enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
+static int watched_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes,
+		       size_t len, enum spw_class cls, const struct spw_notify *notify,
+		       struct spw_request **request)
 {
 	struct spw_notify ours;
 	struct watched *watched = record.on ? watch(notify, &ours, len, true) : NULL;
-	int rc = spw_store_get(store, object, offset, bytes, len, cls, watched ? &ours : notify, request);
+	int rc = spw_store_get(store, object, offset, bytes, len, cls, watched ? &ours : notify,
+			       request);
 
 	if (rc) {
 		free(watched);
 	} else if (!notify && request) {
 		waited.request = *request;
-		waited.transfer = (struct replay_transfer){.begin_ns = spw_clock_ns(), .bytes = len, .read = true};
+		waited.transfer = (struct replay_transfer){
+			.begin_ns = spw_clock_ns(), .bytes = len, .read = true};
 	}
 	return rc;
 }
@@ -519,9 +539,10 @@ static int watched_wait(struct spw_request *request)
 	return rc;
 }
 
-/* ---- What the cache is opened with ------------------------------------------------------------------------------------------ */
+/* ---- What the cache is opened with ----------------------------------------------------------- */
 
-int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache)
+int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts,
+			    struct spw_cache **cache)
 {
 	struct spw_cache_ports real = spw_cache_ports_real;
 
