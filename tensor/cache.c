@@ -63,32 +63,18 @@ void spw_cache_unlock(struct spw_cache *cache)
 
 void spw_cache_unlock_and_notify(struct spw_cache *cache)
 {
-	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
-	uint32_t pending = cache->notices_pending;
+	uint32_t pending = cache->notices.pending;
 	struct spw_log log = cache->opts.log;
+	struct spw_notices notices;
 
 	if (pending)
-		memcpy(notices, cache->notices, sizeof(notices));
-	cache->notices_pending = 0;
+		notices = cache->notices;
+	cache->notices.pending = 0;
 	spw_cache_unlock(cache);
 	for (unsigned i = 0; pending && i < NOTICES; i++)
 		if (pending & 1u << i)
 			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING,
-				"cache: %s", notices[i]);
-}
-
-void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
-{
-	uint32_t bit = 1u << notice;
-	va_list args;
-
-	if (cache->notices_logged & bit)
-		return;
-	cache->notices_logged |= bit;
-	cache->notices_pending |= bit;
-	va_start(args, format);
-	(void)vsnprintf(cache->notices[notice], sizeof(cache->notices[notice]), format, args);
-	va_end(args);
+				"cache: %s", notices.text[i]);
 }
 
 void spw_cache_wait_io(struct spw_cache *cache)
@@ -156,6 +142,18 @@ static void set_drives(struct spw_cache *cache)
 	cache->drives = stats.drives;
 }
 
+static int control_open(struct spw_cache *cache)
+{
+	const struct control_opts opts = {.cache = cache->opts,
+					  .chunk_bytes = cache->chunk_bytes,
+					  .drives = cache->drives,
+					  .clock_ns = cache->ports.clock_ns,
+					  .count = &cache->count,
+					  .notices = &cache->notices};
+
+	return spw_control_open(&opts, &cache->control);
+}
+
 int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
 		   struct spw_cache **cache)
 {
@@ -189,9 +187,9 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 	cache->hold_bytes = HOLD_BYTES;
 	rc = spw_entries_open(cache);
 	if (rc == 0)
-		rc = spw_record_open(cache);
+		rc = control_open(cache);
 	if (rc) {
-		spw_record_close(cache);
+		spw_control_close(cache->control);
 		spw_entries_close(cache);
 		free(cache);
 		return rc;
@@ -214,7 +212,7 @@ void spw_cache_close(struct spw_cache *cache)
 	/* Who notified of the last end may not have returned from that yet. */
 	while (atomic_load(&cache->notifiers) > 0)
 		(void)sched_yield();
-	spw_record_close(cache);
+	spw_control_close(cache->control);
 	spw_entries_close(cache);
 	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);
 	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
@@ -258,7 +256,7 @@ void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, siz
 	spw_cache_lock(cache);
 	now = cache->count;
 	stats_kept(cache, &now);
-	spw_adapt_stats(cache, &now);
+	spw_control_stats(cache->control, &now);
 	spw_cache_unlock(cache);
 	memset(stats, 0, size);
 	spw_opts_merge(stats, size, &now, sizeof(now));

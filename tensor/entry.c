@@ -37,6 +37,8 @@ static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 static void entry_change(struct entry *entry, enum entry_state to)
 {
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
+	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
+		spw_control_stored(entry->cache->control, &entry->track, to == ENTRY_STORED);
 	entry->state = (uint8_t)to;
 }
 
@@ -200,9 +202,7 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 		.users = 1,
 		.step = cache->step,
 		.micro_batch = cache->micro_batch,
-		.recorded = NO_TENSOR,
-		.recorded_step = cache->step,
-		.matched = NO_TENSOR,
+		.track = spw_control_track(cache->control),
 		.state = ENTRY_FREE,
 	};
 	*bucket = entry;
@@ -322,7 +322,7 @@ void spw_entry_leave(struct entry *entry)
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
 		return;
-	spw_record_release(entry);
+	spw_control_released(entry->cache->control, &entry->track, entry->leases > 0);
 	spw_entry_die(entry);
 }
 
@@ -418,11 +418,11 @@ int spw_entry_get_memory(struct entry *entry)
 			return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
 					 (unsigned long long)entry->len_bytes);
 		cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
-		spw_cache_notice(cache, NOTICE_MEMORY,
-				 "the store's arena is full: more activations are read into "
-				 "ordinary memory, whose pages "
-				 "are taken from the system each time (arena_bytes; see "
-				 "read_memory_outside_arena_bytes)");
+		spw_notice(&cache->notices, NOTICE_MEMORY,
+			   "the store's arena is full: more activations are read into "
+			   "ordinary memory, whose pages "
+			   "are taken from the system each time (arena_bytes; see "
+			   "read_memory_outside_arena_bytes)");
 	} else if (rc) {
 		return rc;
 	}

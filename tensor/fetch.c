@@ -17,8 +17,8 @@ static void read_ended(struct entry *entry, int res)
 
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
-	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0,
-			  entry->io_began_ns, cache->ports.clock_ns());
+	spw_control_io_ended(cache->control, DIRECTION_READ, entry->len_bytes, res == 0,
+			     entry->io_began_ns);
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -40,9 +40,8 @@ static void prefetch_done(void *context, int res)
 	spw_cache_lock(cache);
 	if (res && res != -ECANCELED) {
 		cache->count.prefetches_failed++;
-		spw_cache_notice(cache, NOTICE_PREFETCH_FAILED,
-				 "reading ahead failed, it is tried again on use: %s",
-				 spw_last_error());
+		spw_notice(&cache->notices, NOTICE_PREFETCH_FAILED,
+			   "reading ahead failed, it is tried again on use: %s", spw_last_error());
 	}
 	read_ended(entry, res);
 	spw_spill_held(cache);
@@ -66,8 +65,7 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 		return rc;
 	}
 	spw_cache_io_began(cache);
-	entry->io_began_ns = cache->ports.clock_ns();
-	spw_measure_began(&cache->measure, DIRECTION_READ, entry->len_bytes, entry->io_began_ns);
+	entry->io_began_ns = spw_control_io_began(cache->control, DIRECTION_READ, entry->len_bytes);
 	spw_entry_begin_read(entry);
 	return 0;
 }
@@ -216,15 +214,10 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 static int take_wait(struct entry *entry, uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
-	uint64_t began_ns = cache->ports.clock_ns(), ended_ns;
-	int rc;
+	uint64_t began_ns = spw_control_wait_began(cache->control);
+	int rc = take_fetch(entry);
 
-	spw_record_wait_began(cache, began_ns);
-	rc = take_fetch(entry);
-	ended_ns = cache->ports.clock_ns();
-	spw_record_wait_ended(cache, ended_ns);
-	spw_adapt_waited(cache);
-	*wait_ns = ended_ns - began_ns;
+	*wait_ns = spw_control_wait_ended(cache->control) - began_ns;
 	cache->count.stall_ns += *wait_ns;
 	return rc;
 }
@@ -238,7 +231,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	take_count(entry);
 	entry->waiters++;
 	spw_rule_taken(cache);
-	spw_record_take(entry);
+	spw_control_taken(cache->control, &entry->track);
 	if (entry->state == ENTRY_STORED || entry->state == ENTRY_READING)
 		rc = take_wait(entry, wait_ns);
 	else
@@ -300,13 +293,13 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN,
 								  .tensor = lease});
 		if (entry->users == 0 && entry->leases == 0)
-			spw_record_release(entry);
+			spw_control_released(cache->control, &entry->track, false);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		spw_window_fill(cache);
 	} else {
-		spw_cache_notice(cache, NOTICE_LEASE,
-				 "a lease was returned more often than it was given");
+		spw_notice(&cache->notices, NOTICE_LEASE,
+			   "a lease was returned more often than it was given");
 	}
 	spw_cache_unlock_and_notify(cache);
 }

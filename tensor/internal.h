@@ -49,15 +49,13 @@
 #include <spillway/store.h>
 #include <spillway/trace.h>
 
-#include "tensor/adapt.h"
-#include "tensor/measure.h"
+#include "tensor/control/control.h"
 #include "tensor/ports.h"
 #include "util/util.h"
 
-#define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */
-#define STAGES_MAX            4096 /* stages of one step that are remembered for the next */
-#define ENTRY_MEMORY_ALIGN    4096 /* outside the arena: meets every drive's DMA alignment */
-#define NOTICE_TEXT_BYTES_MAX 320
+#define SCOPE_DEPTH_MAX    64   /* scopes nested deeper count as parts of the last one */
+#define STAGES_MAX         4096 /* stages of one step that are remembered for the next */
+#define ENTRY_MEMORY_ALIGN 4096 /* outside the arena: meets every drive's DMA alignment */
 
 enum entry_state {
 	ENTRY_FREE, /* of the table: no tensor */
@@ -87,21 +85,15 @@ enum keep_reason {
 	KEEP_REASONS,
 };
 
-/*
- * What is logged once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in
- * none.
- */
+/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
 enum notice {
-	NOTICE_BACKPRESSURE,
+	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
 	NOTICE_WRITE_FAILED,
 	NOTICE_PREFETCH_FAILED,
 	NOTICE_ENTRIES,
 	NOTICE_MEMORY,
 	NOTICE_LEASE,
-	NOTICE_SHAPE,
-	NOTICE_SHORT,
-	NOTICE_PLAN,
 	NOTICE_CHANGED,
 	NOTICES,
 };
@@ -132,8 +124,7 @@ struct entry {
 	uint32_t leases;
 	uint32_t waiters; /* threads inside take */
 	uint32_t step, micro_batch;
-	uint32_t recorded, recorded_step; /* its record in that step, or NO_TENSOR */
-	uint32_t matched;                 /* its tensor of the basis in that step, or NO_TENSOR */
+	struct track track; /* the controller's */
 	uint8_t state;
 	bool owner_held; /* the caller holds the token */
 	bool drainable;  /* in the drain list */
@@ -174,6 +165,8 @@ struct spw_cache {
 	pthread_cond_t io_ended;
 	struct spw_store *store;
 	struct spw_cache_ports ports;
+	struct control *control;
+	uint32_t plan_number; /* of the controller's, as it was when it was last asked */
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
 	uint32_t drives;
@@ -217,18 +210,14 @@ struct spw_cache {
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
 
-	struct adapt adapt;
-	struct measure measure;
-
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
-	uint32_t notices_logged, notices_pending; /* bits of enum notice */
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
 	/* by stage ordinal: of the step before, overwritten in this one */
 	struct last_scope records[STAGES_MAX];
-	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
+	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
 
 /* ---- cache.c ---- */
@@ -241,9 +230,6 @@ void spw_cache_lock(struct spw_cache *cache);
 void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
-/* Tell the log, once per step and kind, when the lock is given up. */
-SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
-	SPW_PRINTF(3, 4);
 void spw_cache_wait_io(struct spw_cache *cache);
 /* A request has been given to the store; it has ended. */
 void spw_cache_io_began(struct spw_cache *cache);
@@ -304,6 +290,10 @@ int spw_fetch_ahead(struct entry *entry);
 /* ---- window.c ---- */
 
 void spw_window_leave(struct entry *entry);
+/*
+ * After an event that the controller was told: it may have left its plan, or gone on by another one.
+ */
+void spw_window_follow(struct spw_cache *cache);
 /*
  * A step begins: what was read ahead for the last one and never taken is ahead of nothing that
  * comes now.
@@ -376,19 +366,13 @@ static inline void memory_add(struct entry *entry)
 
 	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
 		  entry->len_bytes);
-	if (cache->count.activation_bytes > cache->adapt.peak_bytes)
-		cache->adapt.peak_bytes = cache->count.activation_bytes;
-	if (entry->recorded_step != cache->step)
-		cache->adapt.old_bytes += entry->len_bytes;
+	spw_control_memory_add(cache->control, &entry->track, entry->len_bytes);
 }
 
 static inline void memory_sub(struct entry *entry)
 {
-	struct spw_cache *cache = entry->cache;
-
-	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
-	if (entry->recorded_step != cache->step)
-		gauge_sub(&cache->adapt.old_bytes, entry->len_bytes);
+	gauge_sub(&entry->cache->count.activation_bytes, entry->len_bytes);
+	spw_control_memory_sub(entry->cache->control, &entry->track, entry->len_bytes);
 }
 
 #endif

@@ -25,20 +25,20 @@ static void write_failed(struct entry *entry, int error, const char *words)
 
 	spw_rule_kept(cache, reason, entry->len_bytes);
 	if (reason == KEEP_BACKPRESSURE)
-		spw_cache_notice(cache, NOTICE_BACKPRESSURE,
-				 "the drives do not keep up: tensors stay in memory: %s", words);
+		spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
+			   "the drives do not keep up: tensors stay in memory: %s", words);
 	else if (reason == KEEP_CHANGED)
-		spw_cache_notice(cache, NOTICE_CHANGED,
-				 "memory that was offered twice changed in between, and its "
-				 "version did not: it stays in "
-				 "memory");
+		spw_notice(&cache->notices, NOTICE_CHANGED,
+			   "memory that was offered twice changed in between, and its "
+			   "version did not: it stays in "
+			   "memory");
 	else if (reason == KEEP_NO_SPACE)
-		spw_cache_notice(cache, NOTICE_NO_SPACE,
-				 "no space on the drives: tensors stay in memory: %s", words);
+		spw_notice(&cache->notices, NOTICE_NO_SPACE,
+			   "no space on the drives: tensors stay in memory: %s", words);
 	else
-		spw_cache_notice(cache, NOTICE_WRITE_FAILED,
-				 "a tensor of %llu bytes cannot be written and stays in memory: %s",
-				 (unsigned long long)entry->len_bytes, words);
+		spw_notice(&cache->notices, NOTICE_WRITE_FAILED,
+			   "a tensor of %llu bytes cannot be written and stays in memory: %s",
+			   (unsigned long long)entry->len_bytes, words);
 }
 
 /*
@@ -102,8 +102,8 @@ static void write_done(void *context, int res)
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_measure_ended(&cache->measure, DIRECTION_WRITE, entry->len_bytes, res == 0,
-			  entry->io_began_ns, cache->ports.clock_ns());
+	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
+			     entry->io_began_ns);
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_spill_held(cache);
@@ -123,8 +123,8 @@ static int write_submit(struct entry *entry)
 	entry->object_exists = true;
 	entry->write_in_flight = true;
 	spw_cache_io_began(cache);
-	entry->io_began_ns = cache->ports.clock_ns();
-	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, entry->io_began_ns);
+	entry->io_began_ns =
+		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
 	return 0;
 }
 
@@ -307,7 +307,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 {
 	struct spw_cache *cache = entry->cache;
 
-	spw_record_hint(entry, hint);
+	spw_control_hinted(cache->control, &entry->track, hint);
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
 	/*
@@ -324,7 +324,9 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	enum keep_reason reason;
 	int rc;
 
-	spw_record_offer(entry, hint);
+	spw_control_offered(cache->control, &entry->track, (uint32_t)(entry - cache->entries),
+			    entry->len_bytes, hint);
+	spw_window_follow(cache);
 	reason = spw_rule_keep(entry, hint);
 	if (reason == KEEP_NOT) {
 		rc = write_begin(entry);
@@ -338,11 +340,11 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 		spw_entry_keep(entry);
 		spw_rule_kept(cache, reason, entry->len_bytes);
 		if (reason == KEEP_BACKPRESSURE)
-			spw_cache_notice(cache, NOTICE_BACKPRESSURE,
-					 "the drives do not keep up: tensors stay in memory while "
-					 "more than %llu bytes "
-					 "wait to be written (staging_bytes)",
-					 (unsigned long long)cache->opts.staging_bytes);
+			spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
+				   "the drives do not keep up: tensors stay in memory while "
+				   "more than %llu bytes "
+				   "wait to be written (staging_bytes)",
+				   (unsigned long long)cache->opts.staging_bytes);
 	}
 	spw_rule_offered(cache, entry->len_bytes, false);
 	return SPW_OFFER_KEEP;
@@ -396,10 +398,10 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 			rc = offer_new(entry, hint);
 		} else {
 			spw_rule_kept(cache, KEEP_ENTRIES, len_bytes);
-			spw_cache_notice(cache, NOTICE_ENTRIES,
-					 "all %u entries are in use: tensors stay in memory; raise "
-					 "tensors_max",
-					 cache->opts.tensors_max);
+			spw_notice(&cache->notices, NOTICE_ENTRIES,
+				   "all %u entries are in use: tensors stay in memory; raise "
+				   "tensors_max",
+				   cache->opts.tensors_max);
 			rc = -ENOBUFS;
 		}
 	}
@@ -425,7 +427,7 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
 	spw_cache_lock(cache);
 	spw_spill_held(cache);
-	spw_record_drain(cache);
+	spw_control_drained(cache->control);
 	while (drained < count && drained < INT32_MAX && !link_alone(&cache->drain)) {
 		struct entry *entry = ENTRY_OF(cache->drain.next, drain);
 

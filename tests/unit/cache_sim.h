@@ -16,6 +16,7 @@
 
 #include <spillway/cache.h>
 
+#include "tensor/control/internal.h"
 #include "tensor/internal.h"
 #include "tests/unit/cache_fake.h"
 
