@@ -71,27 +71,30 @@ struct simstore_object {
 	unsigned writes, reads; /* in flight */
 };
 
-/* What has no comment may be set by the owner at any time; the rest is for him to read. */
 struct spw_store {
 	pthread_mutex_t lock;   /* of all that follows */
-	pthread_cond_t changed; /* whatever has changed */
+	pthread_cond_t changed; /* anything of it */
 	bool timed;             /* constant */
 	uint64_t chunk_bytes;   /* constant */
 	double now_ns;          /* timed */
-	struct simstore_drives drives;
+
+	/* For the owner to read. */
 	struct spw_request *first, **end; /* that have not ended, the oldest first */
 	struct spw_request *unused;
-	struct simstore_object *objects; /* some exist */
+	struct simstore_object *objects;
 	uint32_t objects_max, objects_used;
 	unsigned requests_used;
-	uint64_t used, arena_used;                            /* bytes of objects, of memory */
-	unsigned puts, gets, cancels, raises, urgent_refused; /* counts */
-	unsigned requests_max;                                /* more are refused */
-	uint64_t capacity, arena;                             /* limits of used, arena_used */
-	int put_error;                                        /* of the next put, then 0 */
-	int wait_res;       /* scripted: how a read ends that is waited for */
-	bool wait_for_test; /* ... but only by simstore_end() */
-	bool no_checksums;  /* nothing can be compared */
+	uint64_t used, arena_used; /* bytes of objects, of memory */
+	unsigned puts, gets, cancels, raises, urgent_refused;
+
+	/* For the owner to set, at any time. */
+	struct simstore_drives drives;
+	unsigned requests_max;    /* more are refused */
+	uint64_t capacity, arena; /* limits of used, arena_used */
+	int put_error;            /* of the next put, then 0 */
+	int wait_res;             /* scripted: how a read ends that is waited for */
+	bool wait_for_test;       /* ... but only by simstore_end() */
+	bool no_checksums;        /* nothing can be compared */
 	void (*ended)(void *context, const struct spw_request *request); /* after each; or NULL */
 	void *context;
 };
