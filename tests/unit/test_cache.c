@@ -403,6 +403,26 @@ static void test_dedup_of_views(void **state)
 	rig_end(&rig);
 }
 
+/* Whether they share a bucket or not. */
+static void test_versions_are_told_apart(void **state)
+{
+	struct piece piece = piece_make(1, 64);
+	spw_tensor tensors[64];
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
+		assert_int_equal(offer_range(&rig, &piece, i, 0, 64, 1 + i, &tensors[i]),
+				 SPW_OFFER_SPILL);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
+		released(&rig, &(struct piece){.tensor = tensors[i]});
+	fake_end_all(rig.store);
+	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[64]){0}, 64), 64);
+	free(piece.bytes);
+	rig_end(&rig);
+}
+
 /* What changed without a new version: one storage of one value, offered again and again. */
 struct changing {
 	struct rig rig;
@@ -1043,6 +1063,7 @@ int main(void)
 		cmocka_unit_test(test_failed_read_is_an_error_of_that_take),
 		cmocka_unit_test(test_release_in_every_state),
 		cmocka_unit_test(test_dedup_of_views),
+		cmocka_unit_test(test_versions_are_told_apart),
 		cmocka_unit_test(test_dedup_in_every_state),
 		cmocka_unit_test(test_changed_is_no_duplicate),
 		cmocka_unit_test(test_changed_during_the_write),
