@@ -290,9 +290,7 @@ int spw_fetch_ahead(struct entry *entry);
 /* ---- window.c ---- */
 
 void spw_window_leave(struct entry *entry);
-/*
- * After an event that the controller was told: it may have left its plan, or gone on by another one.
- */
+/* After an event: the controller may have left its plan, or gone on by another one. */
 void spw_window_follow(struct spw_cache *cache);
 /*
  * A step begins: what was read ahead for the last one and never taken is ahead of nothing that

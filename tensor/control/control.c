@@ -35,6 +35,18 @@ void spw_control_close(struct control *control)
 
 /* ---- Where the caller is ---- */
 
+/* The step is not the one that was planned for: another plan may fit, or the fixed rule does. */
+static void leave(struct control *control, const char *what)
+{
+	if (spw_shape_switch(control))
+		return;
+	control->left = true;
+	control->plan_number++;
+	control->opts.count->plan_mismatches++;
+	spw_notice(control->opts.notices, CONTROL_NOTICE_SHAPE,
+		   "%s: this step follows the fixed rule, and the next is planned anew", what);
+}
+
 void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_stage stage)
 {
 	control->micro_batch = micro_batch;
@@ -45,18 +57,20 @@ void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_s
 uint32_t spw_control_scope_enter(struct control *control, uint64_t key)
 {
 	uint32_t number = spw_recording_scope(control, key);
+	const char *what = number != NO_SCOPE ? spw_follow_scope(control, number) : NULL;
 
-	if (number != NO_SCOPE)
-		spw_follow_scope(control, number);
+	if (what)
+		leave(control, what);
 	return number;
 }
 
 void spw_control_scope_leave(struct control *control, uint32_t outer)
 {
 	uint32_t left = spw_recording_leave(control, outer);
+	const char *what = left != NO_SCOPE ? spw_follow_scope_left(control, left) : NULL;
 
-	if (left != NO_SCOPE)
-		spw_follow_scope_left(control, left);
+	if (what)
+		leave(control, what);
 }
 
 /* ---- Tensors ---- */
@@ -70,10 +84,13 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 			 uint64_t len_bytes, enum spw_cache_hint hint)
 {
 	struct recorded *recorded = spw_recording_offer(control, track, slot, len_bytes, hint);
+	const char *what;
 
 	if (!recorded || !recorded->plannable)
 		return;
-	spw_follow_offer(control, recorded);
+	what = spw_follow_offer(control, recorded);
+	if (what)
+		leave(control, what);
 	control->now.scopes[recorded->scope].plannable++;
 	control->now.plannable++;
 }

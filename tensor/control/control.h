@@ -3,9 +3,9 @@
  * tensor/control/control.h - the step's controller: told what happens in a step, it answers what
  * stays in memory, what is spilled, and what is read when
  *
- * The cache reports events; the controller records the step, measures the drives, and between steps
- * asks the planner. Its state is its own. It moves no bytes, waits for nothing, and knows nothing of
- * entries but a number for each, its slot.
+ * The cache reports events; the controller records the step, measures the drives, and between
+ * steps asks the planner. Its state is its own. It moves no bytes, waits for nothing, and knows
+ * nothing of entries but a number for each, its slot.
  *
  * Threads: one at a time, as under the cache's lock; only spw_control_plan() runs without it.
  */

@@ -58,66 +58,46 @@ static uint64_t progress_now_ns(const struct control *control)
 
 /* ---- Is it the step that was planned for? ---- */
 
-/* It is not. Return: whether it goes on by another plan. */
-static bool leave(struct control *control, const char *what)
-{
-	if (spw_shape_switch(control))
-		return true;
-	control->left = true;
-	control->plan_number++;
-	control->opts.count->plan_mismatches++;
-	spw_notice(control->opts.notices, CONTROL_NOTICE_SHAPE,
-		   "%s: this step follows the fixed rule, and the next is planned anew", what);
-	return false;
-}
-
-void spw_follow_scope(struct control *control, uint32_t number)
+const char *spw_follow_scope(struct control *control, uint32_t number)
 {
 	const struct recording *basis = &control->shape->basis;
 	const struct recorded_scope *now = &control->now.scopes[number],
 				    *was = &basis->scopes[number];
 
 	if (!spw_control_follows_plan(control))
-		return;
+		return NULL;
 	if (number >= basis->scope_count || now->key != was->key || now->stage != was->stage ||
 	    now->micro_batch != was->micro_batch)
-		(void)leave(control,
-			    "other scopes or stages than in the step that was planned for");
-	else
-		spw_follow_progress(control, was->enter_ns);
+		return "other scopes or stages than in the step that was planned for";
+	spw_follow_progress(control, was->enter_ns);
+	return NULL;
 }
 
-void spw_follow_scope_left(struct control *control, uint32_t number)
+const char *spw_follow_scope_left(const struct control *control, uint32_t number)
 {
-	if (spw_control_follows_plan(control) &&
-	    control->now.scopes[number].plannable < control->shape->basis.scopes[number].plannable)
-		(void)leave(control,
-			    "fewer tensors in a scope than in the step that was planned for");
+	if (!spw_control_follows_plan(control) ||
+	    control->now.scopes[number].plannable >= control->shape->basis.scopes[number].plannable)
+		return NULL;
+	return "fewer tensors in a scope than in the step that was planned for";
 }
 
-void spw_follow_offer(struct control *control, struct recorded *recorded)
+const char *spw_follow_offer(struct control *control, struct recorded *recorded)
 {
 	const struct recording *basis = &control->shape->basis;
 	uint32_t which;
 
 	if (!spw_control_follows_plan(control))
-		return;
-	/* Of a plan that is followed from here on, the tensor is matched already. */
-	if (recorded->place >= basis->scopes[recorded->scope].plannable) {
-		(void)leave(control,
-			    "more tensors in a scope than in the step that was planned for");
-		return;
-	}
+		return NULL;
+	if (recorded->place >= basis->scopes[recorded->scope].plannable)
+		return "more tensors in a scope than in the step that was planned for";
 	which = spw_basis_place(basis, recorded);
-	if (basis->tensors[which].bytes != recorded->bytes) {
-		(void)leave(control,
-			    "tensors of other sizes than in the step that was planned for");
-		return;
-	}
+	if (basis->tensors[which].bytes != recorded->bytes)
+		return "tensors of other sizes than in the step that was planned for";
 	recorded->matched = which;
 	control->slots[which] = recorded->slot;
 	control->matched++;
 	spw_follow_progress(control, basis->tensors[which].pack_ns);
+	return NULL;
 }
 
 bool spw_control_choice(const struct control *control, const struct track *track,
@@ -147,7 +127,7 @@ uint64_t spw_control_memory_bytes(const struct control *control)
 	return bytes;
 }
 
-/* Bytes that the plan may be exceeded by so that the drives are not idle: what they have in flight. */
+/* By so much the plan may be exceeded so that the drives are not idle: what they have in flight. */
 static uint64_t slack_bytes(const struct control *control)
 {
 	return control->opts.cache.mode == SPW_CACHE_BUDGET

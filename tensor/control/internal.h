@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/internal.h - the controller's state: the step as it is recorded, the shapes of step
- * that are known, the plan in force
+ * tensor/control/internal.h - the controller's state: the step as it is recorded, the shapes of
+ * step that are known, the plan in force
  *
- * A tensor of a step is known by its place: the how-manyth tensor worth planning that was offered in
- * the how-manyth scope of the step. Stages count as scopes: what is offered outside all others
+ * A tensor of a step is known by its place: the how-manyth tensor worth planning that was offered
+ * in the how-manyth scope of the step. Stages count as scopes: what is offered outside all others
  * belongs to them.
  *
  * Rules, cited by asserts
@@ -206,14 +206,15 @@ bool spw_basis_is_like(const struct recording *now, const struct recording *basi
 
 /* The plan is followed from its beginning. */
 void spw_follow_begin(struct control *control);
-void spw_follow_scope(struct control *control, uint32_t number);
-void spw_follow_scope_left(struct control *control, uint32_t number);
-void spw_follow_offer(struct control *control, struct recorded *recorded);
+/* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
+const char *spw_follow_scope(struct control *control, uint32_t number);
+const char *spw_follow_scope_left(const struct control *control, uint32_t number);
+const char *spw_follow_offer(struct control *control, struct recorded *recorded);
 void spw_follow_progress(struct control *control, uint64_t basis_ns);
 
 /* ---- shapes.c ---- */
 
-/* Go on by the plan of another shape that is like this step so far. Return: whether there is one. */
+/* Go on by the plan of another shape that is like this step so far. Return: whether one is. */
 bool spw_shape_switch(struct control *control);
 /* The step that has ended, not followed by its plan, is of a shape that has one. It is in force. */
 bool spw_shape_known(struct control *control);

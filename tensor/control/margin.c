@@ -11,7 +11,7 @@
  */
 #include "tensor/control/internal.h"
 
-/* Of what was believed: as little as a stall, or two that have nothing to do with each other, cost. */
+/* Of what was believed, after a stall that may have been an accident. */
 #define CAUTION_FACTOR 0.95
 /* Less would keep nearly all in memory: then the drives are too slow for any plan. */
 #define CAUTION_MIN 0.3

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/measure.h - what the drives do, from when the cache's own transfers began and ended
+ * tensor/control/measure.h - what the drives do, from when the cache's transfers began and ended
  *
  * One transfer's end follows the end before, or the beginning of the first: that is how long the
  * drives took for its bytes, as they serve transfers of one direction in order: if it had been

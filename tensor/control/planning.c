@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/control/planning.c - the planner is asked: what it is given, and what its answer becomes */
+/* tensor/control/planning.c - what the planner is asked, and what its answer becomes */
 #include "tensor/control/internal.h"
 #include "plan/internal.h"
 

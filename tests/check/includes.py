@@ -28,6 +28,7 @@ RULES = {
     "store": ("util/", "alloc/", "layout/", "engine/", "drives/", "spillway/store.h", "spillway/status.h", *BLOCKS),
     "plan": ("util/", "spillway/plan.h", *ERROR),
     "trace": ("util/", "spillway/trace.h", *ERROR),
+    "tensor/control": ("util/", "plan/", "spillway/plan.h", "spillway/cache.h", *ERROR),
     "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", *ERROR),
     "tools": ("util/", "tools/ui/", "tools/bench/", "tools/plan/", "tools/replay/", *PUBLIC),
     "tools/ui": ("util/", *PUBLIC),
