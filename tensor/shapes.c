@@ -138,7 +138,7 @@ static void match_again(struct spw_cache *cache)
 		adapt->slots[entry->matched] = (uint32_t)(entry - cache->entries);
 		adapt->gone[entry->matched] = false;
 		if (adapt->choices[entry->matched] == SPW_PLAN_KEEP &&
-		    (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING))
+		    (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING))
 			spw_spill_forward(entry);
 	}
 }

@@ -85,7 +85,7 @@ static bool window_wants(const struct spw_cache *cache, const struct entry *entr
 	if (entry->len_bytes > cache->count.prefetch_budget_bytes || entry->waiters > 0)
 		return false;
 	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
-	       entry->state == ENTRY_WRITING;
+	       entry->state == ENTRY_LEAVING;
 }
 
 /*
@@ -148,7 +148,7 @@ static bool fill_one(struct spw_cache *cache, uint32_t which, uint64_t now_ns)
 		return adapt->progress_ns > adapt->basis.tensors[which].pack_ns;
 	entry = &cache->entries[adapt->slots[which]];
 	if (entry->waiters > 0 || (entry->state != ENTRY_STORED && entry->state != ENTRY_QUEUED &&
-				   entry->state != ENTRY_WRITING))
+				   entry->state != ENTRY_LEAVING))
 		return true;
 	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->stalled_now)
 		return false;
