@@ -252,9 +252,8 @@ static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t 
 	*store = NULL;
 	*chunk_bytes = wanted->drives.chunk_bytes;
 	if (bandwidth_text) {
-		replay_drive_begin(&wanted->drives, *chunk_bytes);
-		*store = replay_drive_store();
-		return 0;
+		*store = replay_drive_begin(&wanted->drives, *chunk_bytes);
+		return *store ? 0 : spw_error(-ENOMEM, "no memory for the simulated store");
 	}
 	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "none");
 	if (devices.count == 0)

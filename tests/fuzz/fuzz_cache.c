@@ -7,15 +7,13 @@
  * What a storage holds follows from its key and version. Memory that was offered is destroyed and
  * freed as soon as its token is back.
  */
-/* link: util plan trace tensor */
+/* link: tools/replay/simstore libspillway */
 #include <malloc.h>
 
 #include "tests/fuzz/fuzz.h"
 
 #include <spillway/cache.h>
 
-#define FAKE_OBJECTS  64
-#define FAKE_REQUESTS 48
 #include "tests/unit/cache_fake.h"
 
 #define STORAGE_BYTES 4096u
@@ -276,7 +274,7 @@ static void open_cache(struct world *world)
 	opts.memory_bytes = 1 + fuzz_number(&world->bytes) % 65536;
 	opts.spill_last_scope = fuzz_byte(&world->bytes) % 2;
 	opts.tensors_max = 1 + fuzz_byte(&world->bytes) % ENTRIES_MAX;
-	FUZZ_REQUIRE(spw_cache_open(world->store, &opts, &world->cache) == 0);
+	FUZZ_REQUIRE(fake_open_cache(world->store, &opts, &world->cache) == 0);
 }
 
 static void begin_once(void)
@@ -320,6 +318,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	begin_once();
 	world.store = fake_open();
+	world.store->requests_max = 48;
 	open_cache(&world);
 	for (unsigned i = 0; i < 400 && world.bytes.left > 0; i++)
 		do_one(&world);
@@ -332,6 +331,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (unsigned token = 1; token <= world.tokens; token++)
 		if (world.memory[token])
 			destroy_memory(&world, token);
-	fake_close(world.store);
+	simstore_close(world.store);
 	return 0;
 }

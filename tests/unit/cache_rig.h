@@ -56,7 +56,7 @@ static inline void rig_begin(struct rig *rig)
 
 static inline void rig_open(struct rig *rig)
 {
-	assert_int_equal(spw_cache_open(rig->store, &rig->opts, &rig->cache), 0);
+	assert_int_equal(fake_open_cache(rig->store, &rig->opts, &rig->cache), 0);
 	rig->cache->hold_bytes = 0; /* each write is with the store at once, for the test to see */
 }
 
@@ -84,7 +84,7 @@ static inline void rig_end(struct rig *rig)
 	assert_int_equal(stats.staging_bytes, 0);
 	assert_int_equal(stats.prefetched_bytes, 0);
 	spw_cache_close(rig->cache);
-	fake_close(rig->store);
+	simstore_close(rig->store);
 }
 
 /* A storage and its offer; the token is the key. */

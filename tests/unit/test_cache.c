@@ -3,6 +3,7 @@
  * tests/unit/test_cache.c - the tensor cache over a store that the test controls: every state,
  * identity, what is kept, the end
  */
+/* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
 /* ---- The course of an entry's life ---- */
@@ -309,7 +310,7 @@ static void test_failed_read_is_an_error_of_that_take(void **state)
 	piece = stored(&rig, 1, 4096);
 	rig.store->wait_res = -EBADMSG;
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 0, 4096, &taken), -EBADMSG);
-	assert_string_equal(spw_last_error(), FAKE_WORDS);
+	assert_string_equal(spw_last_error(), SIMSTORE_ERROR_TEXT);
 	assert_null(taken.bytes);
 	assert_int_equal(taken.lease, 0);
 	assert_int_equal(rig_stats(&rig).reads_failed, 1);
@@ -398,6 +399,26 @@ static void test_dedup_of_views(void **state)
 	assert_int_equal(spw_cache_release(rig.cache, other), 0);
 	fake_end_all(rig.store);
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[8]){0}, 8), 3);
+	free(piece.bytes);
+	rig_end(&rig);
+}
+
+/* Whether they share a bucket or not. */
+static void test_versions_are_told_apart(void **state)
+{
+	struct piece piece = piece_make(1, 64);
+	spw_tensor tensors[64];
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
+		assert_int_equal(offer_range(&rig, &piece, i, 0, 64, 1 + i, &tensors[i]),
+				 SPW_OFFER_SPILL);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
+		released(&rig, &(struct piece){.tensor = tensors[i]});
+	fake_end_all(rig.store);
+	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[64]){0}, 64), 64);
 	free(piece.bytes);
 	rig_end(&rig);
 }
@@ -657,12 +678,12 @@ static void test_bad_arguments(void **state)
 	assert_null(cache);
 	spw_cache_opts_init(&opts, sizeof(opts));
 	opts.tensors_max = 0;
-	assert_int_equal(spw_cache_open(rig.store, &opts, &cache), -EINVAL);
+	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	opts.tensors_max = UINT32_MAX;
-	assert_int_equal(spw_cache_open(rig.store, &opts, &cache), -EINVAL);
+	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	opts.tensors_max = 1;
 	opts.mode = (enum spw_cache_mode)7;
-	assert_int_equal(spw_cache_open(rig.store, &opts, &cache), -EINVAL);
+	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	spw_cache_close(NULL);
 	free(piece.bytes);
 	rig_end(&rig);
@@ -983,15 +1004,15 @@ static void test_close_with_everything_under_way(void **state)
 	pieces[6] = offered(&rig, 7, 8, SPW_OFFER_KEEP);
 	assert_int_equal(pthread_create(&thread, NULL, close_run, &rig), 0);
 	/* Both unissued ones are cancelled; the issued ones have to be waited for. */
-	fake_lock(rig.store);
+	simstore_lock(rig.store);
 	while (rig.store->cancels < 2)
 		SPW_ASSERT(pthread_cond_wait(&rig.store->changed, &rig.store->lock) == 0);
-	fake_unlock(rig.store);
+	simstore_unlock(rig.store);
 	fake_end_all(rig.store);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 3; i < 7; i++)
 		free(pieces[i].bytes);
-	fake_close(rig.store);
+	simstore_close(rig.store);
 }
 
 static void test_sizes_of_other_versions(void **state)
@@ -1042,6 +1063,7 @@ int main(void)
 		cmocka_unit_test(test_failed_read_is_an_error_of_that_take),
 		cmocka_unit_test(test_release_in_every_state),
 		cmocka_unit_test(test_dedup_of_views),
+		cmocka_unit_test(test_versions_are_told_apart),
 		cmocka_unit_test(test_dedup_in_every_state),
 		cmocka_unit_test(test_changed_is_no_duplicate),
 		cmocka_unit_test(test_changed_during_the_write),

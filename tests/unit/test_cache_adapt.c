@@ -5,6 +5,7 @@
  *
  * What shows outside only as a little more memory or a step that now and then takes longer.
  */
+/* link: tools/replay/simstore libspillway */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,9 +28,9 @@ static struct sim sim;
 static void open_at(enum spw_cache_mode mode, double write, double read)
 {
 	sim_begin(&sim, mode);
-	sim.drives.write = write;
-	sim.drives.read = read;
-	sim.drives.mixed = write + read;
+	sim.store->drives.write = write;
+	sim.store->drives.read = read;
+	sim.store->drives.mixed = write + read;
 	sim.opts.memory_bytes = GPT_LAYER_BYTES * gpt.layers * 6 / 10;
 	sim_open(&sim);
 	spw_cache_step(sim.cache);

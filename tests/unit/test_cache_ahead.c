@@ -3,6 +3,7 @@
  * tests/unit/test_cache_ahead.c - the tensor cache: what scopes and stages mean, what is read
  * ahead, takes that wait
  */
+/* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
 /* ---- Scopes ---- */
@@ -283,7 +284,7 @@ static void test_window_holds_back_what_is_in_memory(void **state)
 	rig_open(&rig);
 	far = offered(&rig, 1, 100, SPW_OFFER_SPILL);
 	written = offered(&rig, 2, 100, SPW_OFFER_SPILL);
-	fake_end(fake_pending(rig.store, FAKE_WRITE, 1), 0);
+	simstore_end(fake_pending(rig.store, FAKE_WRITE, 1), 0);
 	issued = offered(&rig, 3, 100, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 1));
 	queued = offered(&rig, 4, 100, SPW_OFFER_SPILL);
@@ -617,10 +618,10 @@ static void *ender_run(void *context)
 	struct ender *ender = context;
 	struct spw_store *store = ender->rig->store;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (*ender->what == 0)
 		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
-	fake_unlock(store);
+	simstore_unlock(store);
 	fake_end_oldest(store, ender->kind, ender->res);
 	return NULL;
 }
@@ -721,10 +722,10 @@ static struct spw_request *wait_for_read(struct spw_store *store)
 {
 	struct spw_request *request;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (!(request = fake_pending_locked(store, FAKE_READ, 0)))
 		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
-	fake_unlock(store);
+	simstore_unlock(store);
 	return request;
 }
 
@@ -744,7 +745,7 @@ static void test_takes_share_one_read(void **state)
 		takers[i] = (struct taker){.rig = &rig, .piece = &piece};
 		assert_int_equal(pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]), 0);
 	}
-	fake_end(wait_for_read(rig.store), 0);
+	simstore_end(wait_for_read(rig.store), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(pthread_join(takers[i].thread, NULL), 0);
 		assert_int_equal(takers[i].rc, 0);
@@ -772,7 +773,7 @@ static void test_released_while_taken(void **state)
 	assert_int_equal(pthread_create(&taker.thread, NULL, taker_run, &taker), 0);
 	request = wait_for_read(rig.store);
 	released(&rig, &piece);
-	fake_end(request, 0);
+	simstore_end(request, 0);
 	assert_int_equal(pthread_join(taker.thread, NULL), 0);
 	assert_int_equal(taker.rc, -ENOENT);
 	rig_end(&rig);

@@ -13,6 +13,8 @@
  * alike for a while, until what the drives did makes them differ: plans are made, followed and
  * left.
  */
+/* link: tools/replay/simstore libspillway */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -317,7 +319,7 @@ static void do_take(struct world *world)
 	world->takes++;
 	if (rc) {
 		REQUIRE(world, rc == -EIO && world->store->wait_res == -EIO);
-		REQUIRE(world, strcmp(spw_last_error(), FAKE_WORDS) == 0);
+		REQUIRE(world, strcmp(spw_last_error(), SIMSTORE_ERROR_TEXT) == 0);
 		world->failed_takes++;
 		return;
 	}
@@ -429,7 +431,7 @@ static void end_one(struct world *world, uint64_t *random)
 		return;
 	fake_issue(request);
 	if (random_chance(random, 75))
-		fake_end(request, random_chance(random, errors) ? -EIO : 0);
+		simstore_end(request, random_chance(random, errors) ? -EIO : 0);
 }
 
 /* Only while the first thread waits: for a read that it raised, or for any request to end. */
@@ -438,17 +440,14 @@ static void *helper_run(void *context)
 	struct world *world = context;
 	struct spw_store *store = world->store;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (!world->stop) {
 		struct spw_request *request = NULL;
 
 		if (world->raises_served < store->raises) {
 			world->raises_served = store->raises;
-			for (unsigned i = 0; i < FAKE_REQUESTS; i++)
-				if (store->requests[i].state != FAKE_UNUSED &&
-				    store->requests[i].raised &&
-				    store->requests[i].state != FAKE_ENDING)
-					request = &store->requests[i];
+			for (request = store->first; request && !request->raised;)
+				request = request->next;
 		} else if (world->refusals_served < store->urgent_refused) {
 			world->refusals_served = store->urgent_refused;
 			request = fake_pending_locked(store, FAKE_WRITE, 0);
@@ -459,14 +458,14 @@ static void *helper_run(void *context)
 			SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
 			continue;
 		}
-		fake_unlock(store);
+		simstore_unlock(store);
 		fake_issue(request);
-		fake_end(request, random_chance(&world->helper_random, world->read_errors_percent)
-					  ? -EIO
-					  : 0);
-		fake_lock(store);
+		simstore_end(request,
+			     random_chance(&world->helper_random, world->read_errors_percent) ? -EIO
+											      : 0);
+		simstore_lock(store);
 	}
-	fake_unlock(store);
+	simstore_unlock(store);
 	return NULL;
 }
 
@@ -514,7 +513,7 @@ static void world_begin(struct world *world, uint64_t random)
 	opts.prefetch_bytes =
 		random_chance(&world->random, 50) ? 0 : 1 + random_below(&world->random, 20000);
 	opts.spill_last_scope = random_chance(&world->random, 50);
-	world->store->requests_max = random_chance(&world->random, 50) ? FAKE_REQUESTS : 3;
+	world->store->requests_max = random_chance(&world->random, 50) ? UINT_MAX : 3;
 	world->store->capacity = random_chance(&world->random, 70) ? UINT64_MAX : 60000;
 	world->store->arena = random_chance(&world->random, 50) ? UINT64_MAX : 10000;
 	world->write_errors_percent = (unsigned)random_below(&world->random, 2) * 10;
@@ -522,7 +521,7 @@ static void world_begin(struct world *world, uint64_t random)
 	world->script = random_chance(&world->random, 50) ? random_next(&world->random) : 0;
 	for (unsigned i = 0; i < STORAGES; i++)
 		world->keys[i] = ++world->key_last;
-	assert_int_equal(spw_cache_open(world->store, &opts, &world->cache), 0);
+	assert_int_equal(fake_open_cache(world->store, &opts, &world->cache), 0);
 	if (random_chance(&world->random, 50))
 		world->cache->hold_bytes = random_below(&world->random, 2) * 1000;
 	assert_int_equal(pthread_create(&world->helper, NULL, helper_run, world), 0);
@@ -549,9 +548,9 @@ static void world_wind_down(struct world *world)
 
 static void world_end(struct world *world)
 {
-	fake_lock(world->store);
+	simstore_lock(world->store);
 	world->stop = true;
-	fake_unlock(world->store);
+	simstore_unlock(world->store);
 	assert_int_equal(pthread_join(world->helper, NULL), 0);
 	/*
 	 * In half of the rounds there is still all manner of things about. What was issued has to
@@ -565,7 +564,7 @@ static void world_end(struct world *world)
 	for (unsigned i = 0; i < OWNERS_MAX; i++)
 		if (world->owners[i].bytes)
 			owner_free(&world->owners[i]);
-	fake_close(world->store);
+	simstore_close(world->store);
 }
 
 static unsigned long operations(void)
@@ -737,7 +736,7 @@ static void *crowd_drives(void *context)
 	struct spw_store *store = crowd->store;
 	uint64_t random = seed;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (!crowd->stop) {
 		struct spw_request *request =
 			fake_pending_locked(store, random_next(&random) & 1, 0);
@@ -750,12 +749,12 @@ static void *crowd_drives(void *context)
 			SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
 			continue;
 		}
-		fake_unlock(store);
+		simstore_unlock(store);
 		fake_issue(request);
-		fake_end(request, 0);
-		fake_lock(store);
+		simstore_end(request, 0);
+		simstore_lock(store);
 	}
-	fake_unlock(store);
+	simstore_unlock(store);
 	return NULL;
 }
 
@@ -775,7 +774,7 @@ static void test_several_threads(void **state)
 	opts.mode = SPW_CACHE_FASTEST;
 	opts.min_bytes = 64;
 	opts.tensors_max = 1024;
-	assert_int_equal(spw_cache_open(crowd.store, &opts, &crowd.cache), 0);
+	assert_int_equal(fake_open_cache(crowd.store, &opts, &crowd.cache), 0);
 	assert_int_equal(pthread_create(&drives, NULL, crowd_drives, &crowd), 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		members[i] = (struct member){.crowd = &crowd, .index = i};
@@ -789,14 +788,14 @@ static void test_several_threads(void **state)
 	assert_int_equal(stats.takes, stats.offers);
 	assert_int_equal(stats.releases, stats.offers);
 	spw_cache_close(crowd.cache);
-	fake_lock(crowd.store);
+	simstore_lock(crowd.store);
 	crowd.stop = true;
-	fake_unlock(crowd.store);
+	simstore_unlock(crowd.store);
 	assert_int_equal(pthread_join(drives, NULL), 0);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(crowd.memory); i++)
 		free(crowd.memory[i]);
 	assert_int_equal(pthread_mutex_destroy(&crowd.lock), 0);
-	fake_close(crowd.store);
+	simstore_close(crowd.store);
 }
 
 int main(void)

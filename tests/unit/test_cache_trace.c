@@ -3,6 +3,7 @@
  * tests/unit/test_cache_trace.c - the tensor cache tells a trace writer every call, in order, with
  * what came of it
  */
+/* link: tools/replay/simstore libspillway */
 #include <unistd.h>
 
 #include <spillway/trace.h>

@@ -3,6 +3,7 @@
  * tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at
  * it
  */
+/* link: tools/replay/simstore tools/ui/stop libspillway */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,6 @@
 #include <cmocka.h>
 
 #include "tools/replay/drive.c"
-#include "tools/ui/stop.c"
 
 static unsigned calls;
 
