@@ -6,7 +6,7 @@
  * copy fills the staging memory when it ends, not when it begins, so that what is used or given
  * back too early has other bytes.
  */
-/* link: util plan trace tensor */
+/* link: tools/replay/simstore libspillway */
 #include <sys/random.h>
 
 #include "tests/unit/cache_rig.h"
@@ -772,7 +772,7 @@ static void test_closed_with_all_there_is(void **state)
 	(void)far_copied(&rig, 5, 100);                  /* written, and the token not back */
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	spw_cache_close(rig.cache);
-	fake_close(rig.store);
+	simstore_close(rig.store);
 }
 
 /* ---- In any order ---- */
@@ -933,7 +933,7 @@ static void model_io(struct model *model)
 		return;
 	fake_issue(request);
 	if (below(model, 2))
-		fake_end(request, below(model, 8) == 0 ? -EIO : 0);
+		simstore_end(request, below(model, 8) == 0 ? -EIO : 0);
 }
 
 static void model_check(struct model *model)
