@@ -41,3 +41,8 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 	spw_cache_unlock_and_notify(cache);
 	return under_way ? 0 : spw_error(-ENOENT, "no copy of this tensor is under way");
 }
+
+int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count)
+{
+	return spw_spill_drain(cache, &cache->drain_device, owners, count);
+}

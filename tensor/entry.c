@@ -65,6 +65,7 @@ int spw_entries_open(struct spw_cache *cache)
 	cache->bucket_mask = BUCKETS_FIRST - 1;
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
+	link_begin(&cache->drain_device);
 	return 0;
 }
 
@@ -376,7 +377,8 @@ void spw_entry_make_drainable(struct entry *entry)
 	SPW_ASSERT(entry_at_owner(entry) && entry->copies == 0); /* CACHE-2 */
 	SPW_ASSERT(!entry->write_in_flight || entry->device);    /* CACHE-2 */
 	entry->drainable = true;
-	link_append(&entry->cache->drain, &entry->drain);
+	link_append(entry->device ? &entry->cache->drain_device : &entry->cache->drain,
+		    &entry->drain);
 }
 
 void spw_entry_not_drainable(struct entry *entry)

@@ -205,12 +205,13 @@ struct spw_cache {
 	uint32_t entries_touched; /* those behind were never used */
 	struct entry **buckets;
 	uint64_t bucket_mask;
-	struct link order, drain;
-	uint64_t io_in_flight; /* requests given to the store */
-	uint64_t waiters;      /* takes that wait for io_ended, and close */
-	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers; /* by so many threads now */
-	struct entry *held;    /* queued, but not given to the store yet; or NULL */
+	struct link order;
+	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
+	uint64_t io_in_flight;           /* requests given to the store */
+	uint64_t waiters;                /* takes that wait for io_ended, and close */
+	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers;           /* by so many threads now */
+	struct entry *held;              /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	uint64_t hold_bytes;
 	void *doomed; /* memory to free outside the lock, linked through its first bytes */
@@ -325,6 +326,9 @@ void spw_spill_forward(struct entry *entry);
 /* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
 int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
 		    enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+/* As spw_cache_drain(), of one of the lists. */
+int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+		    unsigned count);
 /* The last copy of a device's tensor into staging memory has ended. */
 void spw_spill_copied(struct entry *entry);
 

@@ -533,7 +533,7 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 
 /* ---- Tokens ---- */
 
-int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
+int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[], unsigned count)
 {
 	unsigned drained = 0;
 
@@ -542,8 +542,8 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	spw_cache_lock(cache);
 	spw_spill_held(cache);
 	spw_record_drain(cache);
-	while (drained < count && drained < INT32_MAX && !link_alone(&cache->drain)) {
-		struct entry *entry = ENTRY_OF(cache->drain.next, drain);
+	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
+		struct entry *entry = ENTRY_OF(tokens->next, drain);
 
 		owners[drained++] = entry->owner;
 		spw_entry_drained(entry);
@@ -552,4 +552,9 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	spw_window_fill(cache);
 	spw_cache_unlock_and_notify(cache);
 	return (int)drained;
+}
+
+int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
+{
+	return spw_spill_drain(cache, &cache->drain, owners, count);
 }

@@ -257,8 +257,8 @@ struct spw_copy {
  * other way: the cache never calls into a device, and never waits for one.
  *
  * Out: after SPW_OFFER_COPY the caller begins to copy, and calls spw_cache_copied() when the copy
- * has ended. The write begins then, and the token is drained. Released before, the entry keeps
- * token and staging memory until the copy is said to have ended.
+ * has ended. The write begins then, and spw_cache_drain_device() gives the token back. Released
+ * before, the entry keeps token and staging memory until the copy is said to have ended.
  *
  * In: spw_cache_take() names the token while the device still has the bytes; else it gives a lease
  * of staging memory that has them. The caller copies from there into new memory of the device,
@@ -317,6 +317,8 @@ SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
  * Return: how many of @owners (at most @count) were set; -EINVAL.
  */
 SPW_EXPORT int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count);
+/* The same for the tokens of spw_cache_offer_device(), which the other does not give back. */
+SPW_EXPORT int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count);
 
 /* ---- Counters -------------------------------------------------------------------------------- */
 

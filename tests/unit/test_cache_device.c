@@ -73,8 +73,16 @@ static void far_drained(struct rig *rig, const struct far *far)
 {
 	uint64_t owner = 0;
 
-	assert_int_equal(spw_cache_drain(rig->cache, &owner, 1), 1);
+	assert_int_equal(spw_cache_drain_device(rig->cache, &owner, 1), 1);
 	assert_int_equal(owner, far->key);
+}
+
+static void none_back(struct rig *rig)
+{
+	uint64_t owner;
+
+	assert_int_equal(spw_cache_drain_device(rig->cache, &owner, 1), 0);
+	nothing_drained(rig);
 }
 
 static struct far far_stored(struct rig *rig, uint64_t key, size_t len)
@@ -140,7 +148,7 @@ static void test_there_and_back(void **state)
 	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
 	state_is(&rig, &far, ENTRY_LEAVING);
 	assert_int_equal(rig.store->puts, 0);
-	nothing_drained(&rig);
+	none_back(&rig);
 	assert_int_equal(rig_stats(&rig).device_bytes, 100);
 	assert_int_equal(rig_stats(&rig).activation_bytes, 100);
 	assert_int_equal(rig_stats(&rig).device_staging_bytes, 100);
@@ -246,7 +254,7 @@ static void test_released_during_the_copy(void **state)
 	rig_default(&rig);
 	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
 	far_released(&rig, &far);
-	nothing_drained(&rig);
+	none_back(&rig);
 	assert_int_equal(rig.store->arena_used, 100);
 	copied(&rig, &far);
 	assert_int_equal(rig.store->puts, 0);
@@ -286,7 +294,7 @@ static void test_forwarded_during_the_copy(void **state)
 	copied(&rig, &far);
 	assert_int_equal(rig.store->puts, 0);
 	assert_int_equal(rig.store->arena_used, 0);
-	nothing_drained(&rig);
+	none_back(&rig);
 	far_taken_from_owner(&rig, &far);
 	assert_int_equal(rig_stats(&rig).bytes_forwarded, 100);
 	far_released(&rig, &far);
@@ -304,7 +312,7 @@ static void test_forwarded_and_released_during_the_copy(void **state)
 	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
 	far_taken_from_owner(&rig, &far);
 	far_released(&rig, &far);
-	nothing_drained(&rig);
+	none_back(&rig);
 	assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
 	far_drained(&rig, &far);
 	far_end(&rig);
@@ -325,7 +333,7 @@ static void test_forwarded_before_the_token_is_back(void **state)
 		if (i > 1)
 			fake_end_oldest(rig.store, FAKE_WRITE, 0);
 		far_taken_from_owner(&rig, &far);
-		nothing_drained(&rig);
+		none_back(&rig);
 		assert_int_equal(rig.store->cancels, i == 0);
 		if (i < 2) {
 			assert_int_equal(rig.store->arena_used, 100);
@@ -386,7 +394,7 @@ static void test_a_copy_fails(void **state)
 		assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
 		state_is(&rig, &far, ENTRY_KEPT);
 		assert_int_equal(rig.store->arena_used, 0);
-		nothing_drained(&rig);
+		none_back(&rig);
 		far_taken_from_owner(&rig, &far);
 		far_released(&rig, &far);
 		far_drained(&rig, &far);
@@ -578,7 +586,7 @@ static void test_copied_again(void **state)
 		else
 			copied(&rig, &far);
 		assert_int_equal(rig.store->puts, 0);
-		nothing_drained(&rig);
+		none_back(&rig);
 		if (failing == 2)
 			assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
 		else
@@ -912,7 +920,7 @@ static void model_drain(struct model *model)
 {
 	uint64_t owner;
 
-	if (spw_cache_drain(model->rig.cache, &owner, 1) == 0)
+	if (spw_cache_drain_device(model->rig.cache, &owner, 1) == 0)
 		return;
 	REQUIRE(owner <= model->owners && model->owner_key[owner]);
 	model->owner_key[owner] = 0;
@@ -1006,7 +1014,7 @@ static void model_end(struct model *model)
 	while (model->lease_count > 0)
 		model_return(model);
 	fake_end_all(rig->store);
-	for (uint64_t owner; spw_cache_drain(rig->cache, &owner, 1) > 0;)
+	for (uint64_t owner; spw_cache_drain_device(rig->cache, &owner, 1) > 0;)
 		model->owner_key[owner] = 0;
 	for (uint64_t i = 1; i <= model->owners; i++)
 		REQUIRE(model->owner_key[i] == 0);
