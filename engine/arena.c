@@ -333,6 +333,12 @@ void spw_arena_free(struct spw_arena *arena, void *memory)
 	(void)pthread_mutex_unlock(&arena->lock);
 }
 
+void *spw_arena_memory(const struct spw_arena *arena, size_t *len)
+{
+	*len = (size_t)arena->len_bytes;
+	return arena->base;
+}
+
 bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len)
 {
 	uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)arena->base);

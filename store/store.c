@@ -331,6 +331,17 @@ int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
 	return rc ? rc : spw_arena_alloc(store->arena, len, memory);
 }
 
+int spw_store_arena(struct spw_store *store, void **memory, size_t *len)
+{
+	int rc = spw_store_owned(store);
+
+	*memory = NULL;
+	*len = 0;
+	if (rc == 0)
+		*memory = spw_arena_memory(store->arena, len);
+	return rc;
+}
+
 void spw_store_release(struct spw_store *store, void *memory)
 {
 	spw_arena_free(store->arena, memory);

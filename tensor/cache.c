@@ -237,6 +237,8 @@ static void stats_kept(const struct spw_cache *cache, struct spw_cache_stats *st
 	stats->bytes_kept_hint = bytes[KEEP_HINT];
 	stats->tensors_kept_planned = tensors[KEEP_PLANNED];
 	stats->tensors_kept_hint = tensors[KEEP_HINT];
+	stats->bytes_kept_no_staging = bytes[KEEP_NO_STAGING];
+	stats->tensors_kept_no_staging = tensors[KEEP_NO_STAGING];
 	stats->bytes_kept_changed = bytes[KEEP_CHANGED];
 	stats->tensors_kept_changed = tensors[KEEP_CHANGED];
 	stats->tensors_kept_small = tensors[KEEP_SMALL];
@@ -267,6 +269,8 @@ void spw_cache_reset_peak(struct spw_cache *cache)
 	spw_cache_lock(cache);
 	cache->count.activation_bytes_max = cache->count.activation_bytes;
 	cache->count.staging_bytes_max = cache->count.staging_bytes;
+	cache->count.device_bytes_max = cache->count.device_bytes;
+	cache->count.device_staging_bytes_max = cache->count.device_staging_bytes;
 	cache->count.prefetched_bytes_max = cache->count.prefetched_bytes;
 	spw_cache_unlock(cache);
 }

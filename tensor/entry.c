@@ -9,27 +9,29 @@
 
 /*
  * The table of DESIGN.md, and why it has more arrows than the ideal course of things:
- *   QUEUED, WRITING -> KEPT    a failed write must not fail the training step, and the bytes are
- *                              still in memory;
- *   READING -> STORED          a failed read is an error of that take alone: the next one reads
+ *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step, and the
+ *                              bytes are still in the owner's memory;
+ *   LEAVING -> RESIDENT        they are forwarded; or a write from staging memory has failed;
+ *   COMING -> STORED           a failed read is an error of that take alone: the next one reads
  *                              again;
+ *   RESIDENT -> STORED         of a device: what was handed out has been copied;
  *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward
  *                              pass raises an error.
  */
 static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
-	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true},
+	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true, [ENTRY_LEAVING] = true},
 	[ENTRY_KEPT] = {[ENTRY_DEAD] = true},
-	[ENTRY_QUEUED] = {[ENTRY_WRITING] = true,
+	[ENTRY_QUEUED] = {[ENTRY_LEAVING] = true,
 			  [ENTRY_RESIDENT] = true,
 			  [ENTRY_KEPT] = true,
 			  [ENTRY_DEAD] = true},
-	[ENTRY_WRITING] = {[ENTRY_STORED] = true,
+	[ENTRY_LEAVING] = {[ENTRY_STORED] = true,
 			   [ENTRY_RESIDENT] = true,
 			   [ENTRY_KEPT] = true,
 			   [ENTRY_DEAD] = true},
-	[ENTRY_STORED] = {[ENTRY_READING] = true, [ENTRY_DEAD] = true},
-	[ENTRY_READING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
-	[ENTRY_RESIDENT] = {[ENTRY_DEAD] = true},
+	[ENTRY_STORED] = {[ENTRY_COMING] = true, [ENTRY_DEAD] = true},
+	[ENTRY_COMING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
+	[ENTRY_RESIDENT] = {[ENTRY_STORED] = true, [ENTRY_DEAD] = true},
 	[ENTRY_DEAD] = {[ENTRY_FREE] = true},
 };
 
@@ -65,6 +67,7 @@ int spw_entries_open(struct spw_cache *cache)
 	cache->bucket_mask = BUCKETS_FIRST - 1;
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
+	link_begin(&cache->drain_device);
 	return 0;
 }
 
@@ -88,7 +91,7 @@ static struct entry *entry_take(struct spw_cache *cache)
 }
 
 /*
- * The cache is closing: no user and no lease counts any more. What is in flight settles when it
+ * The cache is closing: no user, lease or copy counts any more. What is in flight settles when it
  * ends.
  */
 void spw_entries_abandon(struct spw_cache *cache)
@@ -100,6 +103,7 @@ void spw_entries_abandon(struct spw_cache *cache)
 			continue;
 		entry->leases = 0;
 		entry->users = 0;
+		entry->copies = 0;
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		else
@@ -179,7 +183,7 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 }
 
 struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
-			      uint64_t offset_bytes, uint64_t len_bytes)
+			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = entry_take(cache), **bucket;
 
@@ -198,6 +202,7 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 		.bytes = (const uint8_t *)offer->storage_bytes + offset_bytes,
 		.owner = offer->owner,
 		.owner_held = true,
+		.device = device,
 		.generation = entry->generation,
 		.users = 1,
 		.step = cache->step,
@@ -209,7 +214,7 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 	link_append(&cache->order, &entry->order);
 	link_begin(&entry->drain);
 	cache->count.entries++;
-	memory_add(entry);
+	activation_add(entry);
 	return entry;
 }
 
@@ -243,50 +248,46 @@ void spw_entry_offered_again(struct entry *entry)
 
 /* ---- What becomes of an entry ---- */
 
-/* Not spilled; or the write failed, and the bytes stay where they are. */
+/* Not spilled; or the copy or the write failed, and the bytes stay where they are. */
 void spw_entry_keep(struct entry *entry)
 {
-	SPW_ASSERT(entry->owner_held && !entry->write_in_flight);
+	SPW_ASSERT(entry_at_owner(entry) && !entry->write_in_flight && entry->copies == 0);
 	entry_change(entry, ENTRY_KEPT);
 }
 
-/*
- * The store has accepted the write, and nothing of it may have been issued yet; or it is held back.
- */
+/* To be written, but not given to the store yet. */
 void spw_entry_queue(struct entry *entry)
 {
-	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->cache->held == entry);
+	SPW_ASSERT(entry->cache->held == entry);
 	entry_change(entry, ENTRY_QUEUED);
 }
 
-/*
- * The store cannot take the write back any more. It does not say when that happens; it shows on
- * cancelling, or at the end.
- */
-void spw_entry_issued(struct entry *entry)
+/* The store has accepted the write; or the caller is to copy. */
+void spw_entry_begin_leaving(struct entry *entry)
 {
-	entry_change(entry, ENTRY_WRITING);
+	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->copies > 0);
+	entry_change(entry, ENTRY_LEAVING);
 }
 
 /* Written, and the memory given back. */
 void spw_entry_stored(struct entry *entry)
 {
-	SPW_ASSERT(!entry->owner_held && !entry->write_in_flight && entry->object_exists);
+	SPW_ASSERT(!entry->owner_held && !entry->memory && !entry->write_in_flight &&
+		   entry->object_exists);
 	entry_change(entry, ENTRY_STORED);
 }
 
-/* The bytes stay in the owner's memory until the last user is gone. */
-void spw_entry_forward(struct entry *entry)
+/* The bytes stay in the memory that they are in until the last user is gone. */
+void spw_entry_stay(struct entry *entry)
 {
-	SPW_ASSERT(entry->owner_held && !entry->drainable);
+	SPW_ASSERT(entry_at_owner(entry) || (entry->memory && entry->copies == 0));
 	entry_change(entry, ENTRY_RESIDENT);
-	entry->forwarded = true;
 }
 
 void spw_entry_begin_read(struct entry *entry)
 {
 	SPW_ASSERT(!entry->read_in_flight && !entry->owner_held && entry->memory); /* CACHE-4 */
-	entry_change(entry, ENTRY_READING);
+	entry_change(entry, ENTRY_COMING);
 	entry->read_in_flight = true;
 }
 
@@ -303,6 +304,14 @@ void spw_entry_read_failed(struct entry *entry)
 	spw_entry_put_memory(entry);
 }
 
+/* The last lease of a device's tensor is back: staging memory is for what comes next. */
+void spw_entry_returned(struct entry *entry)
+{
+	SPW_ASSERT(entry->device && entry->leases == 0 && entry->object_exists);
+	spw_entry_put_memory(entry);
+	spw_entry_stored(entry);
+}
+
 /* The last user is gone. What is under way comes to its end first. */
 void spw_entry_die(struct entry *entry)
 {
@@ -312,6 +321,8 @@ void spw_entry_die(struct entry *entry)
 	if (entry->read_request)
 		(void)entry->cache->ports.cancel(entry->read_request);
 	spw_window_leave(entry);
+	if (entry->handed_out)
+		activation_sub(entry);
 	entry_hide(entry);
 	entry_change(entry, ENTRY_DEAD);
 	spw_entry_settle(entry);
@@ -347,7 +358,7 @@ static void entry_recycle(struct entry *entry)
 void spw_entry_settle(struct entry *entry)
 {
 	SPW_ASSERT(entry->state == ENTRY_DEAD);
-	if (entry->write_in_flight || entry->read_in_flight)
+	if (entry->write_in_flight || entry->read_in_flight || entry->copies > 0)
 		return;
 	if (entry->object_exists)
 		spw_entry_free_object(entry);
@@ -363,9 +374,11 @@ void spw_entry_settle(struct entry *entry)
 
 void spw_entry_make_drainable(struct entry *entry)
 {
-	SPW_ASSERT(entry->owner_held && !entry->drainable && !entry->write_in_flight); /* CACHE-2 */
+	SPW_ASSERT(entry_at_owner(entry) && entry->copies == 0); /* CACHE-2 */
+	SPW_ASSERT(!entry->write_in_flight || entry->device);    /* CACHE-2 */
 	entry->drainable = true;
-	link_append(&entry->cache->drain, &entry->drain);
+	link_append(entry->device ? &entry->cache->drain_device : &entry->cache->drain,
+		    &entry->drain);
 }
 
 void spw_entry_not_drainable(struct entry *entry)
@@ -381,10 +394,10 @@ void spw_entry_drained(struct entry *entry)
 	spw_entry_not_drainable(entry);
 	entry->owner_held = false;
 	entry->bytes = NULL;
-	memory_sub(entry);
+	activation_sub(entry);
 	if (entry->state == ENTRY_DEAD)
 		spw_entry_settle(entry);
-	else
+	else if (entry->state == ENTRY_LEAVING && !entry->write_in_flight)
 		spw_entry_stored(entry);
 }
 
@@ -399,6 +412,31 @@ void spw_entry_free_object(struct entry *entry)
 	SPW_ASSERT(rc == 0);
 }
 
+static void set_memory(struct entry *entry, void *memory, bool in_arena)
+{
+	struct spw_cache_stats *count = &entry->cache->count;
+
+	SPW_ASSERT(!entry->memory);
+	entry->memory = memory;
+	entry->memory_in_arena = in_arena;
+	if (entry->device)
+		gauge_add(&count->device_staging_bytes, &count->device_staging_bytes_max,
+			  entry->len_bytes);
+	else
+		activation_add(entry);
+}
+
+int spw_entry_get_arena_memory(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	void *memory = NULL;
+	int rc = cache->ports.alloc(cache->store, entry->len_bytes, &memory);
+
+	if (rc == 0)
+		set_memory(entry, memory, true);
+	return rc;
+}
+
 /*
  * Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives
  * cannot reach it.
@@ -406,28 +444,22 @@ void spw_entry_free_object(struct entry *entry)
 int spw_entry_get_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	void *memory = NULL;
-	int rc = cache->ports.alloc(cache->store, entry->len_bytes, &memory);
+	void *memory;
+	int rc = spw_entry_get_arena_memory(entry);
 
-	SPW_ASSERT(!entry->memory);
-	entry->memory_in_arena = rc == 0;
-	if (rc == -ENOBUFS) {
-		memory = aligned_alloc(ENTRY_MEMORY_ALIGN,
-				       (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
-		if (!memory)
-			return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
-					 (unsigned long long)entry->len_bytes);
-		cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
-		spw_notice(&cache->notices, NOTICE_MEMORY,
-			   "the store's arena is full: more activations are read into "
-			   "ordinary memory, whose pages "
-			   "are taken from the system each time (arena_bytes; see "
-			   "read_memory_outside_arena_bytes)");
-	} else if (rc) {
+	if (rc != -ENOBUFS)
 		return rc;
-	}
-	entry->memory = memory;
-	memory_add(entry);
+	memory = aligned_alloc(ENTRY_MEMORY_ALIGN,
+			       (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
+	if (!memory)
+		return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
+				 (unsigned long long)entry->len_bytes);
+	cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
+	spw_notice(&cache->notices, NOTICE_MEMORY,
+		   "the store's arena is full: more activations are read into ordinary "
+		   "memory, whose pages are taken from the system each time (arena_bytes; "
+		   "see read_memory_outside_arena_bytes)");
+	set_memory(entry, memory, false);
 	return 0;
 }
 
@@ -435,8 +467,12 @@ void spw_entry_put_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	SPW_ASSERT(entry->memory && entry->leases == 0 && !entry->read_in_flight); /* CACHE-5 */
-	memory_sub(entry);
+	SPW_ASSERT(entry->memory && entry->leases == 0 && entry->copies == 0); /* CACHE-5 */
+	SPW_ASSERT(!entry->read_in_flight && !entry->write_in_flight);         /* CACHE-5 */
+	if (entry->device)
+		gauge_sub(&cache->count.device_staging_bytes, entry->len_bytes);
+	else
+		activation_sub(entry);
 	if (entry->memory_in_arena) {
 		cache->ports.release(cache->store, entry->memory);
 	} else {
@@ -448,4 +484,14 @@ void spw_entry_put_memory(struct entry *entry)
 		cache->doomed = entry->memory;
 	}
 	entry->memory = NULL;
+}
+
+void spw_entry_hand_out(struct entry *entry)
+{
+	SPW_ASSERT(entry->state == ENTRY_RESIDENT && entry->memory);
+	entry->leases++;
+	if (!entry->device || entry->handed_out)
+		return;
+	entry->handed_out = true;
+	activation_add(entry);
 }

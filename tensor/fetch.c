@@ -54,7 +54,9 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 		      struct spw_request **request)
 {
 	struct spw_cache *cache = entry->cache;
-	int rc = spw_entry_get_memory(entry);
+	/* What is read ahead for a device can wait until staging memory is free. */
+	int rc = entry->device && notify ? spw_entry_get_arena_memory(entry)
+					 : spw_entry_get_memory(entry);
 
 	if (rc)
 		return rc;
@@ -112,9 +114,9 @@ static void take_count(struct entry *entry)
 
 	if (entry->state == ENTRY_STORED)
 		cache->count.misses++;
-	else if (entry->foreseen && entry->state == ENTRY_READING)
+	else if (entry->foreseen && entry->state == ENTRY_COMING)
 		cache->count.prefetch_late++;
-	else if (entry->foreseen && entry->memory)
+	else if (entry->foreseen && entry->memory && !entry->forwarded)
 		cache->count.prefetch_hits++;
 	entry->foreseen = false;
 	spw_window_leave(entry);
@@ -150,8 +152,8 @@ static int take_fetch(struct entry *entry)
 	unsigned looks = 0;
 	int rc;
 
-	while (entry->state == ENTRY_STORED || entry->state == ENTRY_READING) {
-		if (entry->state == ENTRY_READING) {
+	while (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING) {
+		if (entry->state == ENTRY_COMING) {
 			if (entry->read_request)
 				cache->ports.raise(entry->read_request, SPW_URGENT_READ);
 			spw_cache_wait_io(cache);
@@ -161,7 +163,7 @@ static int take_fetch(struct entry *entry)
 		if (rc && (rc != -ENOBUFS || !take_wait_for_request(cache, &looks)))
 			return rc;
 	}
-	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING)
+	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
 		spw_spill_forward(entry);
 	return 0;
 }
@@ -180,14 +182,12 @@ static void take_forwarded(struct entry *entry)
 static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
 	entry->cache->count.takes++;
-	if (!entry->memory) {
-		SPW_ASSERT(entry->owner_held && !entry->drainable);
-		take_forwarded(entry);
+	take_forwarded(entry);
+	if (entry_at_owner(entry)) {
 		taken->owner = entry->owner;
 		return;
 	}
-	SPW_ASSERT(entry->state == ENTRY_RESIDENT);
-	entry->leases++;
+	spw_entry_hand_out(entry);
 	taken->lease = spw_entry_id(entry).value;
 	taken->storage_bytes_before = offset_bytes - entry->offset_bytes;
 	taken->storage_bytes_total = entry->len_bytes;
@@ -232,7 +232,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	entry->waiters++;
 	spw_rule_taken(cache);
 	spw_control_taken(cache->control, &entry->track);
-	if (entry->state == ENTRY_STORED || entry->state == ENTRY_READING)
+	if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
 		rc = take_wait(entry, wait_ns);
 	else
 		rc = take_fetch(entry);
@@ -296,6 +296,9 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 			spw_control_released(cache->control, &entry->track, false);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
+		else if (entry->device && entry->leases == 0 && entry->object_exists &&
+			 !entry->write_in_flight)
+			spw_entry_returned(entry);
 		spw_window_fill(cache);
 	} else {
 		spw_notice(&cache->notices, NOTICE_LEASE,

@@ -6,34 +6,48 @@
  * How an entry's life runs, and which function makes each step (entry.c holds the table of what is
  * allowed). Every state may end in DEAD, by the last release: spw_entry_die.
  *
- *   FREE --- offer: spw_entry_keep ------------> KEPT
- *   FREE --- offer: spw_entry_queue -----------> QUEUED
- *   QUEUED --- refused: spw_entry_keep --------> KEPT
- *   QUEUED --- issued: spw_entry_issued -------> WRITING
- *   QUEUED --- forwarded: spw_entry_forward ---> RESIDENT
- *   WRITING --- failed: spw_entry_keep --------> KEPT
- *   WRITING --- forwarded: spw_entry_forward --> RESIDENT
- *   WRITING --- drained: spw_entry_stored -----> STORED
- *   STORED --- spw_entry_begin_read -----------> READING
- *   READING --- failed: spw_entry_read_failed -> STORED
- *   READING --- ended: spw_entry_read_ended ---> RESIDENT
+ *   FREE --- offer: spw_entry_keep -----------------> KEPT
+ *   FREE --- offer: spw_entry_queue ----------------> QUEUED
+ *   FREE --- offer: spw_entry_begin_leaving --------> LEAVING
+ *   QUEUED --- spw_entry_begin_leaving -------------> LEAVING
+ *   QUEUED --- refused: spw_entry_keep -------------> KEPT
+ *   QUEUED --- forwarded: spw_entry_stay -----------> RESIDENT
+ *   LEAVING --- failed: spw_entry_keep -------------> KEPT
+ *   LEAVING --- forwarded: spw_entry_stay ----------> RESIDENT
+ *   LEAVING --- not written: spw_entry_stay --------> RESIDENT (of a device, after its copy)
+ *   LEAVING --- written and drained: spw_entry_stored ---> STORED
+ *   STORED --- spw_entry_begin_read ----------------> COMING
+ *   COMING --- failed: spw_entry_read_failed -------> STORED
+ *   COMING --- ended: spw_entry_read_ended ---------> RESIDENT
+ *   RESIDENT --- returned: spw_entry_returned ------> STORED (of a device)
  *   DEAD --- nothing refers to the slot any more: spw_entry_recycle ---> FREE
  *
- * An entry whose write has ended stays WRITING until the caller has drained its token: until then
- * the memory is in use, and whoever asks for the bytes gets them from there. STORED therefore means
- * that the memory is given back.
+ * QUEUED     Nothing has begun: the one write that is held back.
+ * LEAVING    A copy or a write is under way, or has ended and the caller has not drained the token.
+ *            The bytes are in the owner's memory; of a device, after the copy, in staging memory.
+ * STORED     The bytes are on the drives alone: the owner's memory is given back.
+ * COMING     A read is under way.
+ * RESIDENT   In memory until the last user is gone: the owner's, or what was read into; of a
+ *            device, staging memory, from which the caller copies.
+ *
+ * A tensor of a device (entry->device > 0) passes through staging memory both ways: the caller
+ * copies between that and the device, and says when a copy has ended. entry->memory is the staging
+ * memory then, and counted apart from the activations; owner's memory is the device's.
  *
  * Rules, cited by asserts
  *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no
  *              log function is called with it held.
- *   CACHE-2    A token is given back once, and never while a write from its memory is in flight.
+ *   CACHE-2    A token is given back once, and never while a copy or a write from its memory is
+ *              in flight.
  *   CACHE-3    An object is freed only when no I/O on it is in flight.
  *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds
  *              the bytes.
- *   CACHE-5    Memory that was read into is freed only when no lease is out and no read into it is
- *              in flight.
- *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O,
+ *   CACHE-5    Memory of the cache is freed only when no lease is out, and no copy or read into it
+ *              and no write from it is in flight.
+ *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O, copy,
  *              token, memory or object.
+ *   CACHE-7    Nothing is read from memory of a device. A write begins from staging memory only
+ *              when every copy into it has ended well.
  */
 #ifndef SPW_TENSOR_INTERNAL_H
 #define SPW_TENSOR_INTERNAL_H
@@ -61,9 +75,9 @@ enum entry_state {
 	ENTRY_FREE, /* of the table: no tensor */
 	ENTRY_KEPT,
 	ENTRY_QUEUED,
-	ENTRY_WRITING,
+	ENTRY_LEAVING,
 	ENTRY_STORED,
-	ENTRY_READING,
+	ENTRY_COMING,
 	ENTRY_RESIDENT,
 	ENTRY_DEAD,
 	ENTRY_STATES,
@@ -82,6 +96,7 @@ enum keep_reason {
 	KEEP_PLANNED,
 	KEEP_HINT,
 	KEEP_CHANGED,
+	KEEP_NO_STAGING,
 	KEEP_REASONS,
 };
 
@@ -95,6 +110,7 @@ enum notice {
 	NOTICE_MEMORY,
 	NOTICE_LEASE,
 	NOTICE_CHANGED,
+	NOTICE_STAGING,
 	NOTICES,
 };
 
@@ -111,9 +127,10 @@ struct entry {
 	struct link drain; /* tokens that go back */
 	uint64_t key, version;
 	uint64_t offset_bytes, len_bytes; /* of what is stored, in the caller's storage */
-	const uint8_t *bytes;             /* of that, in the owner's memory */
+	/* of that, in the owner's memory; of a device an address that is only compared */
+	const uint8_t *bytes;
 	uint64_t owner;
-	uint8_t *memory; /* read from the drives into here, or NULL */
+	uint8_t *memory; /* the cache's, to copy or read into; or NULL */
 	spw_object object;
 	struct spw_request *write_request; /* valid while the write is in flight */
 	/* valid while a prefetch is in flight; NULL for an urgent read */
@@ -123,6 +140,8 @@ struct entry {
 	uint32_t users;
 	uint32_t leases;
 	uint32_t waiters; /* threads inside take */
+	uint32_t device;  /* 0: host memory */
+	uint32_t copies;  /* into memory, in flight */
 	uint32_t step, micro_batch;
 	struct track track; /* the controller's */
 	uint8_t state;
@@ -142,6 +161,8 @@ struct entry {
 	 */
 	bool recheck;
 	bool stale; /* its storage has other bytes now: is no duplicate of what is offered */
+	bool copy_failed;
+	bool handed_out; /* of a device: a lease was given, so the device has the bytes again */
 };
 
 struct scope {
@@ -177,12 +198,13 @@ struct spw_cache {
 	uint32_t entries_touched; /* those behind were never used */
 	struct entry **buckets;
 	uint64_t bucket_mask;
-	struct link order, drain;
-	uint64_t io_in_flight; /* requests given to the store */
-	uint64_t waiters;      /* takes that wait for io_ended, and close */
-	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers; /* by so many threads now */
-	struct entry *held;    /* queued, but not given to the store yet; or NULL */
+	struct link order;
+	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
+	uint64_t io_in_flight;           /* requests given to the store */
+	uint64_t waiters;                /* takes that wait for io_ended, and close */
+	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers;           /* by so many threads now */
+	struct entry *held;              /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	uint64_t hold_bytes;
 	void *doomed; /* memory to free outside the lock, linked through its first bytes */
@@ -248,16 +270,17 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 				 uint64_t offset_bytes, uint64_t len_bytes);
 /* A free slot, filled in and findable, still in state FREE: to be kept or queued. NULL: none. */
 struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
-			      uint64_t offset_bytes, uint64_t len_bytes);
+			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes);
 
 void spw_entry_keep(struct entry *entry);
 void spw_entry_queue(struct entry *entry);
-void spw_entry_issued(struct entry *entry);
+void spw_entry_begin_leaving(struct entry *entry);
 void spw_entry_stored(struct entry *entry);
-void spw_entry_forward(struct entry *entry);
+void spw_entry_stay(struct entry *entry);
 void spw_entry_begin_read(struct entry *entry);
 void spw_entry_read_ended(struct entry *entry);
 void spw_entry_read_failed(struct entry *entry);
+void spw_entry_returned(struct entry *entry);
 void spw_entry_die(struct entry *entry);
 /* One user less; the last one. */
 void spw_entry_leave(struct entry *entry);
@@ -270,8 +293,13 @@ void spw_entry_make_drainable(struct entry *entry);
 void spw_entry_not_drainable(struct entry *entry);
 void spw_entry_drained(struct entry *entry);
 void spw_entry_free_object(struct entry *entry);
+/* Of the arena. Return: 0; -ENOBUFS it is used up. */
+int spw_entry_get_arena_memory(struct entry *entry);
+/* The same, or ordinary memory. */
 int spw_entry_get_memory(struct entry *entry);
 void spw_entry_put_memory(struct entry *entry);
+/* A lease of the entry goes out. */
+void spw_entry_hand_out(struct entry *entry);
 
 /* ---- spill.c ---- */
 
@@ -279,8 +307,16 @@ void spw_entry_put_memory(struct entry *entry);
 void spw_spill_held(struct spw_cache *cache);
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
 void spw_spill_cancel(struct entry *entry);
-/* The bytes are still in the owner's memory: leave them there. */
+/* The bytes are still in memory: leave them there. */
 void spw_spill_forward(struct entry *entry);
+/* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
+int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		    enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+/* As spw_cache_drain(), of one of the lists. */
+int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+		    unsigned count);
+/* The last copy of a device's tensor into staging memory has ended. */
+void spw_spill_copied(struct entry *entry);
 
 /* ---- fetch.c ---- */
 
@@ -308,7 +344,8 @@ void spw_window_fill(struct spw_cache *cache);
 
 enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
 /* Which part of a storage is stored for an offer. */
-void spw_rule_range(const struct spw_offer *offer, uint64_t *offset_bytes, uint64_t *len_bytes);
+void spw_rule_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
+		    uint64_t *len_bytes);
 uint64_t spw_rule_window_bytes(const struct spw_cache *cache);
 void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
 void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes);
@@ -357,20 +394,36 @@ static inline void gauge_sub(uint64_t *now, uint64_t amount)
 	*now -= amount;
 }
 
-/* The entry's bytes are in memory once more, or once less. */
-static inline void memory_add(struct entry *entry)
+/* The owner's memory has the bytes, and will have them. */
+static inline bool entry_at_owner(const struct entry *entry)
+{
+	return entry->owner_held && !entry->drainable;
+}
+
+/*
+ * The entry's bytes are once more in the memory that the user wants to save, or once less: the
+ * host's, or the device's.
+ */
+static inline void activation_add(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
+	if (entry->device)
+		gauge_add(&cache->count.device_bytes, &cache->count.device_bytes_max,
+			  entry->len_bytes);
 	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
 		  entry->len_bytes);
 	spw_control_memory_add(cache->control, &entry->track, entry->len_bytes);
 }
 
-static inline void memory_sub(struct entry *entry)
+static inline void activation_sub(struct entry *entry)
 {
-	gauge_sub(&entry->cache->count.activation_bytes, entry->len_bytes);
-	spw_control_memory_sub(entry->cache->control, &entry->track, entry->len_bytes);
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->device)
+		gauge_sub(&cache->count.device_bytes, entry->len_bytes);
+	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
+	spw_control_memory_sub(cache->control, &entry->track, entry->len_bytes);
 }
 
 #endif

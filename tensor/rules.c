@@ -58,15 +58,21 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 	return KEEP_NOT;
 }
 
-void spw_rule_range(const struct spw_offer *offer, uint64_t *offset_bytes, uint64_t *len_bytes)
+/* The longest element: on a device a part is looked at as elements where it lies in its storage. */
+#define ELEMENT_BYTES_MAX 16
+
+void spw_rule_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
+		    uint64_t *len_bytes)
 {
+	uint64_t before = device ? offer->offset_bytes % ELEMENT_BYTES_MAX : 0;
+
 	/* Twice the part may not fit in 64 bits; the whole less the part does. */
 	if (offer->len_bytes >= offer->storage_len_bytes - offer->len_bytes) {
 		*offset_bytes = 0;
 		*len_bytes = offer->storage_len_bytes;
 	} else {
-		*offset_bytes = offer->offset_bytes;
-		*len_bytes = offer->len_bytes;
+		*offset_bytes = offer->offset_bytes - before;
+		*len_bytes = offer->len_bytes + before;
 	}
 }
 

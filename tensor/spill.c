@@ -51,8 +51,7 @@ static bool write_holds(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 	bool holds = true;
 
-	while (holds && entry->recheck &&
-	       (entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING)) {
+	while (holds && entry->recheck && entry->state == ENTRY_LEAVING) {
 		entry->recheck = false;
 		spw_cache_unlock(cache);
 		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0,
@@ -61,6 +60,28 @@ static bool write_holds(struct entry *entry)
 		cache->count.bytes_compared += entry->len_bytes;
 	}
 	return holds;
+}
+
+/* On the drives. Staging memory is for the next; of a device, the token may be back already. */
+static void written(struct entry *entry)
+{
+	if (!entry->device) {
+		spw_entry_make_drainable(entry);
+		return;
+	}
+	spw_entry_put_memory(entry);
+	if (!entry->owner_held)
+		spw_entry_stored(entry);
+}
+
+/* Not on the drives: the bytes stay in the memory that the write is from. */
+static void not_written(struct entry *entry, int error, const char *words)
+{
+	if (entry->device)
+		spw_entry_stay(entry);
+	else
+		spw_entry_keep(entry);
+	write_failed(entry, error, words);
 }
 
 /*
@@ -78,16 +99,16 @@ static void write_ended(struct entry *entry, int res, const char *words)
 		cache->count.writes_failed++;
 	}
 	if (entry->state == ENTRY_RESIDENT) {
-		spw_entry_free_object(entry); /* forwarded: the memory stays */
+		spw_entry_free_object(entry); /* forwarded: the bytes stay */
+		if (entry->memory && entry_at_owner(entry))
+			spw_entry_put_memory(entry);
 	} else if (entry->state == ENTRY_DEAD) {
 		spw_entry_settle(entry);
 	} else if (res == 0) {
-		spw_entry_issued(entry);
-		spw_entry_make_drainable(entry);
+		written(entry);
 	} else {
 		spw_entry_free_object(entry);
-		spw_entry_keep(entry);
-		write_failed(entry, res, words);
+		not_written(entry, res, words);
 	}
 }
 
@@ -115,9 +136,12 @@ static int write_submit(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const struct spw_notify notify = {.done = write_done, .context = entry};
-	int rc = cache->ports.put(cache->store, entry->bytes, entry->len_bytes, &notify,
-				  &entry->object, &entry->write_request);
+	const uint8_t *bytes = entry->device ? entry->memory : entry->bytes;
+	int rc;
 
+	SPW_ASSERT(bytes && entry->copies == 0 && !entry->copy_failed); /* CACHE-7 */
+	rc = cache->ports.put(cache->store, bytes, entry->len_bytes, &notify, &entry->object,
+			      &entry->write_request);
 	if (rc)
 		return rc;
 	entry->object_exists = true;
@@ -125,6 +149,8 @@ static int write_submit(struct entry *entry)
 	spw_cache_io_began(cache);
 	entry->io_began_ns =
 		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
+	if (!entry->device) /* else the copy was the beginning */
+		spw_entry_begin_leaving(entry);
 	return 0;
 }
 
@@ -141,15 +167,55 @@ static int write_begin(struct entry *entry)
 
 	SPW_ASSERT(!cache->held);
 	if (cache->hold_bytes > 0 &&
-	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0))
+	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
 		cache->held = entry;
-	else
+		spw_entry_queue(entry);
+	} else {
 		rc = write_submit(entry);
+	}
+	if (rc == 0)
+		gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max,
+			  entry->len_bytes);
+	return rc;
+}
+
+/* The caller is to copy. Until that has ended, and the write, the bytes wait to be written. */
+static int copy_begin(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc = spw_entry_get_arena_memory(entry);
+
 	if (rc)
 		return rc;
+	entry->copies++;
+	spw_entry_begin_leaving(entry);
 	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
-	spw_entry_queue(entry);
 	return 0;
+}
+
+void spw_spill_copied(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc;
+
+	SPW_ASSERT(entry->device && entry->memory && entry->copies == 0);
+	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
+		spw_entry_make_drainable(entry);
+		rc = write_submit(entry);
+		if (rc) {
+			gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+			not_written(entry, rc, spw_last_error());
+		}
+		return;
+	}
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	spw_entry_put_memory(entry);
+	if (entry->state == ENTRY_DEAD) {
+		spw_entry_settle(entry);
+	} else if (entry->state == ENTRY_LEAVING) {
+		spw_entry_keep(entry);
+		spw_rule_kept(cache, KEEP_ERROR, entry->len_bytes);
+	}
 }
 
 void spw_spill_held(struct spw_cache *cache)
@@ -164,21 +230,19 @@ void spw_spill_held(struct spw_cache *cache)
 	if (rc == 0)
 		return;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_entry_keep(entry);
-	write_failed(entry, rc, spw_last_error());
+	not_written(entry, rc, spw_last_error());
 }
 
 void spw_spill_cancel(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	if (entry->state != ENTRY_QUEUED)
-		return;
-	if (cache->held == entry) {
+	if (entry->state == ENTRY_QUEUED) {
+		SPW_ASSERT(cache->held == entry);
 		cache->held = NULL;
 		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	} else if (entry->cache->ports.cancel(entry->write_request)) {
-		spw_entry_issued(entry);
+	} else if (entry->state != ENTRY_LEAVING || !entry->write_in_flight ||
+		   cache->ports.cancel(entry->write_request)) {
 		return;
 	}
 	cache->count.writes_cancelled++;
@@ -187,13 +251,13 @@ void spw_spill_cancel(struct entry *entry)
 
 void spw_spill_forward(struct entry *entry)
 {
-	if (entry->write_in_flight || entry->cache->held == entry) {
-		spw_spill_cancel(entry);
-	} else {
-		spw_entry_not_drainable(entry);
+	spw_spill_cancel(entry);
+	if (entry->object_exists && !entry->write_in_flight)
 		spw_entry_free_object(entry);
-	}
-	spw_entry_forward(entry);
+	if (entry->drainable)
+		spw_entry_not_drainable(entry);
+	spw_entry_stay(entry);
+	entry->forwarded = true;
 }
 
 /* ---- Offers ---- */
@@ -257,11 +321,23 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	return rc;
 }
 
+/*
+ * Memory of a device is not read: what the device still has is the same. What has left it cannot be
+ * compared.
+ */
+static bool device_has(const struct entry *entry, const struct spw_offer *offer)
+{
+	return entry_at_owner(entry) &&
+	       entry->bytes - entry->offset_bytes == (const uint8_t *)offer->storage_bytes;
+}
+
 /* Whether the entry has the bytes that are offered now. */
-static bool entry_has(struct entry *entry, const struct spw_offer *offer)
+static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32_t device)
 {
 	int rc;
 
+	if (entry->device || device)
+		return entry->device == device && device_has(entry, offer);
 	for (;;) {
 		if (entry->state == ENTRY_KEPT ||
 		    (entry->state == ENTRY_RESIDENT && !entry->memory))
@@ -283,7 +359,8 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer)
 /*
  * The entry that has the same bytes, with one user more; or NULL. No write is held back afterwards.
  */
-static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer)
+static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer,
+				  uint32_t device)
 {
 	struct entry *entry;
 
@@ -294,7 +371,7 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 		if (!entry)
 			return NULL;
 		entry->users++;
-		if (entry_has(entry, offer))
+		if (entry_has(entry, offer, device))
 			return entry;
 		entry->stale = true;
 		cache->count.offers_changed++;
@@ -315,7 +392,23 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 	 */
 	if (cache->stage == SPW_STAGE_FORWARD)
 		spw_entry_offered_again(entry);
-	return SPW_OFFER_DEDUP;
+	if (entry->copies == 0 || entry->state != ENTRY_LEAVING)
+		return SPW_OFFER_DEDUP;
+	/* The memory may have changed since the copy began, and its version may not tell. */
+	entry->copies++;
+	cache->count.bytes_copied_again += entry->len_bytes;
+	return SPW_OFFER_COPY_AGAIN;
+}
+
+static void no_staging(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	spw_rule_kept(cache, KEEP_NO_STAGING, entry->len_bytes);
+	spw_notice(&cache->notices, NOTICE_STAGING,
+		   "no staging memory for a tensor of %llu bytes, which stays on its device: "
+		   "the store's arena is in use (arena_bytes)",
+		   (unsigned long long)entry->len_bytes);
 }
 
 static int offer_new(struct entry *entry, enum spw_cache_hint hint)
@@ -329,13 +422,16 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	spw_window_follow(cache);
 	reason = spw_rule_keep(entry, hint);
 	if (reason == KEEP_NOT) {
-		rc = write_begin(entry);
+		rc = entry->device ? copy_begin(entry) : write_begin(entry);
 		if (rc == 0) {
 			spw_rule_offered(cache, entry->len_bytes, true);
-			return SPW_OFFER_SPILL;
+			return entry->device ? SPW_OFFER_COPY : SPW_OFFER_SPILL;
 		}
 		spw_entry_keep(entry);
-		write_failed(entry, rc, spw_last_error());
+		if (entry->device && rc == -ENOBUFS)
+			no_staging(entry);
+		else
+			write_failed(entry, rc, spw_last_error());
 	} else {
 		spw_entry_keep(entry);
 		spw_rule_kept(cache, reason, entry->len_bytes);
@@ -350,9 +446,14 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	return SPW_OFFER_KEEP;
 }
 
-int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
+/* A trace is of any machine: a copy is a part of the way to the drives. */
+static enum spw_trace_result trace_result(int result)
 {
-	return spw_cache_offer_hint(cache, offer, SPW_HINT_NONE, tensor);
+	if (result == SPW_OFFER_COPY)
+		return SPW_TRACE_RESULT_SPILL;
+	if (result == SPW_OFFER_COPY_AGAIN)
+		return SPW_TRACE_RESULT_DEDUP;
+	return (enum spw_trace_result)result;
 }
 
 static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
@@ -367,13 +468,13 @@ static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
 						  .storage_version = offer->storage_version,
 						  .storage_len_bytes = offer->storage_len_bytes,
 						  .hint = (enum spw_trace_hint)hint,
-						  .result = (enum spw_trace_result)result,
+						  .result = trace_result(result),
 						  .offset_bytes = offer->offset_bytes,
 						  .len_bytes = offer->len_bytes});
 }
 
-int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
-			 enum spw_cache_hint hint, spw_tensor *tensor)
+int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		    enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)
 {
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
@@ -385,15 +486,15 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 	rc = offer_check(offer, hint, tensor);
 	if (rc)
 		return rc;
-	spw_rule_range(offer, &offset_bytes, &len_bytes);
+	spw_rule_range(offer, device, &offset_bytes, &len_bytes);
 	spw_cache_lock(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
-	entry = duplicate_of(cache, offer);
+	entry = duplicate_of(cache, offer, device);
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);
 	} else {
-		entry = spw_entry_begin(cache, offer, offset_bytes, len_bytes);
+		entry = spw_entry_begin(cache, offer, device, offset_bytes, len_bytes);
 		if (entry) {
 			rc = offer_new(entry, hint);
 		} else {
@@ -408,6 +509,10 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 	if (entry) {
 		*tensor = spw_entry_id(entry);
 		offer_trace(cache, offer, hint, *tensor, rc);
+		if (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN)
+			*copy = (struct spw_copy){.staging = entry->memory,
+						  .offset_bytes = entry->offset_bytes,
+						  .len_bytes = entry->len_bytes};
 		spw_window_fill(cache);
 	}
 	spw_cache_unlock_and_notify(cache);
@@ -417,9 +522,20 @@ int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 	return rc;
 }
 
+int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
+{
+	return spw_spill_offer(cache, offer, 0, SPW_HINT_NONE, tensor, NULL);
+}
+
+int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
+			 enum spw_cache_hint hint, spw_tensor *tensor)
+{
+	return spw_spill_offer(cache, offer, 0, hint, tensor, NULL);
+}
+
 /* ---- Tokens ---- */
 
-int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
+int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[], unsigned count)
 {
 	unsigned drained = 0;
 
@@ -428,8 +544,8 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	spw_cache_lock(cache);
 	spw_spill_held(cache);
 	spw_control_drained(cache->control);
-	while (drained < count && drained < INT32_MAX && !link_alone(&cache->drain)) {
-		struct entry *entry = ENTRY_OF(cache->drain.next, drain);
+	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
+		struct entry *entry = ENTRY_OF(tokens->next, drain);
 
 		owners[drained++] = entry->owner;
 		spw_entry_drained(entry);
@@ -438,4 +554,9 @@ int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 	spw_window_fill(cache);
 	spw_cache_unlock_and_notify(cache);
 	return (int)drained;
+}
+
+int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
+{
+	return spw_spill_drain(cache, &cache->drain, owners, count);
 }

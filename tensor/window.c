@@ -53,7 +53,7 @@ static bool is_on_its_way(const struct entry *entry)
 {
 	return entry->waiters == 0 &&
 	       (entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
-		entry->state == ENTRY_WRITING);
+		entry->state == ENTRY_LEAVING);
 }
 
 /* ---- Without a plan ---- */
@@ -124,7 +124,7 @@ static void keep_what_is_planned(struct spw_cache *cache)
 	for (struct link *link = cache->order.next; link != &cache->order; link = link->next) {
 		struct entry *entry = ENTRY_OF(link, order);
 
-		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING) &&
+		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING) &&
 		    spw_control_choice(cache->control, &entry->track, &choice) &&
 		    choice == SPW_PLAN_KEEP)
 			spw_spill_forward(entry);

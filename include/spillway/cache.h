@@ -117,6 +117,13 @@ enum spw_offer_result {
 	SPW_OFFER_SPILL,
 	/* the same bytes are held already: this memory is not needed, its token is never drained */
 	SPW_OFFER_DEDUP,
+	/* of a device, as SPW_OFFER_SPILL: copy, and say when that has ended */
+	SPW_OFFER_COPY,
+	/*
+	 * of a device, as SPW_OFFER_DEDUP, but the copy that is under way may have begun before the
+	 * memory was changed: copy once more, after that one, and say when that has ended
+	 */
+	SPW_OFFER_COPY_AGAIN,
 };
 
 /*
@@ -169,7 +176,8 @@ SPW_EXPORT int spw_cache_open(struct spw_store *store, const struct spw_cache_op
 
 /*
  * Cancels and waits for I/O in flight. Outstanding leases are void; tokens not drained need not be
- * held any longer. NULL is no cache.
+ * held any longer. Copies between a device and staging memory must have ended before: those that
+ * spw_cache_copied() was not called for count as ended. NULL is no cache.
  */
 SPW_EXPORT void spw_cache_close(struct spw_cache *cache);
 
@@ -232,6 +240,51 @@ SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *
 SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 				    enum spw_cache_hint hint, spw_tensor *tensor);
 
+/* What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN. */
+struct spw_copy {
+	void *staging;                    /* in the store's arena, see spw_store_arena() */
+	uint64_t offset_bytes, len_bytes; /* of the storage */
+};
+
+/**
+ * spw_cache_offer_device - the same for a tensor in memory of a device
+ * @offer:   storage_bytes is the address on the device: only compared, never read
+ * @device:  which one, from 1 on, as the caller numbers them
+ * @copy:    set if the caller is to copy
+ *
+ * The bytes pass through staging memory, which the cache takes out of the store's arena; if none is
+ * free the tensor is kept. The caller carries out the copies, by streams of the device or in any
+ * other way: the cache never calls into a device, and never waits for one.
+ *
+ * Out: after SPW_OFFER_COPY the caller begins to copy, and calls spw_cache_copied() when the copy
+ * has ended. The write begins then, and spw_cache_drain_device() gives the token back. Released
+ * before, the entry keeps token and staging memory until the copy is said to have ended.
+ *
+ * In: spw_cache_take() names the token while the device still has the bytes; else it gives a lease
+ * of staging memory that has them. The caller copies from there into new memory of the device,
+ * which is its own to keep for as long as it has use for it, and returns the lease when the copy
+ * has ended. A take after that may read from the drives again.
+ *
+ * Memory of a device cannot be compared with what has left it. So an offer is a duplicate if key,
+ * version and address are those of an entry whose memory the device still has, and of no other.
+ *
+ * Return: as spw_cache_offer_hint(), and SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN.
+ */
+SPW_EXPORT int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offer,
+				      uint32_t device, enum spw_cache_hint hint, spw_tensor *tensor,
+				      struct spw_copy *copy);
+
+/**
+ * spw_cache_copied - a copy to staging memory has ended, or could not begin
+ * @tensor:  of the offer that asked for it, released or not
+ * @rc:      0; or a negative errno: the bytes stay on the device
+ *
+ * Once for each SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN.
+ *
+ * Return: 0; -EINVAL; -ENOENT no copy of this tensor is under way.
+ */
+SPW_EXPORT int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc);
+
 /**
  * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of
  * the storage
@@ -264,6 +317,8 @@ SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
  * Return: how many of @owners (at most @count) were set; -EINVAL.
  */
 SPW_EXPORT int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count);
+/* The same for the tokens of spw_cache_offer_device(), which the other does not give back. */
+SPW_EXPORT int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count);
 
 /* ---- Counters -------------------------------------------------------------------------------- */
 
@@ -345,6 +400,16 @@ struct spw_cache_stats {
 	uint64_t offers_changed;
 	/* other bytes than when they were written: not stored */
 	uint64_t bytes_kept_changed, tensors_kept_changed;
+
+	/* no staging memory was free for a tensor of a device */
+	uint64_t bytes_kept_no_staging, tensors_kept_no_staging;
+	/* of activation_bytes: in memory of devices, with what was handed out till its release */
+	uint64_t device_bytes, device_bytes_max;
+	/* staging memory of tensors of devices, both ways; no part of activation_bytes */
+	uint64_t device_staging_bytes, device_staging_bytes_max;
+	/* from devices to staging memory: copies that ended well, and that failed */
+	uint64_t copies, bytes_copied, copies_failed;
+	uint64_t bytes_copied_again; /* for SPW_OFFER_COPY_AGAIN */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

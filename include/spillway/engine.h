@@ -194,6 +194,8 @@ SPW_EXPORT void spw_arena_close(struct spw_arena *arena); /* everything allocate
 SPW_EXPORT int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory);
 SPW_EXPORT void spw_arena_free(struct spw_arena *arena, void *memory);
 SPW_EXPORT bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len);
+/* All of it: @len bytes. */
+SPW_EXPORT void *spw_arena_memory(const struct spw_arena *arena, size_t *len);
 SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats,
 				size_t size);
 

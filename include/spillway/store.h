@@ -298,6 +298,12 @@ SPW_EXPORT int spw_store_poll(struct spw_store *store, bool wait);
 SPW_EXPORT int spw_store_alloc(struct spw_store *store, size_t len, void **memory);
 SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
 
+/*
+ * The whole arena, so that it can be made known to a device that copies to and from it (pinned),
+ * until the store is closed. Return: 0; -EPERM: in a child of fork().
+ */
+SPW_EXPORT int spw_store_arena(struct spw_store *store, void **memory, size_t *len);
+
 struct spw_store_stats {
 	size_t size;
 	uint32_t drives, drives_retired, partition;

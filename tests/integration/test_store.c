@@ -256,7 +256,8 @@ static void test_own_memory_is_not_copied(void **state)
 {
 	struct spw_store_stats stats;
 	struct spw_store *store;
-	void *from, *to, *none;
+	void *from, *to, *none, *arena;
+	size_t arena_len;
 	spw_object object;
 
 	(void)state;
@@ -264,6 +265,8 @@ static void test_own_memory_is_not_copied(void **state)
 	store = open_default();
 	assert_ok(spw_store_alloc(store, 8 * MIB, &from));
 	assert_ok(spw_store_alloc(store, 8 * MIB, &to));
+	assert_ok(spw_store_arena(store, &arena, &arena_len));
+	assert_true(from >= arena && (char *)from + 8 * MIB <= (char *)arena + arena_len);
 	content_fill(from, 8 * MIB, 9);
 	object = put_wait(store, from, 8 * MIB);
 	get_check(store, object, 0, to, 8 * MIB, 9);

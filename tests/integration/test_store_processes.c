@@ -203,6 +203,7 @@ static void misuse(unsigned which)
 	struct spw_request *request;
 	spw_object object;
 	void *memory;
+	size_t len;
 
 	(void)which;
 	(void)alarm(60);
@@ -218,6 +219,7 @@ static void misuse(unsigned which)
 	child_check(spw_store_flush(inherited, NULL, &request) == -EPERM);
 	child_check(spw_store_free(inherited, inherited_object) == -EPERM);
 	child_check(spw_store_alloc(inherited, 4096, &memory) == -EPERM);
+	child_check(spw_store_arena(inherited, &memory, &len) == -EPERM);
 	child_check(spw_store_poll(inherited, false) == -EPERM);
 	spw_store_close(inherited);
 }

@@ -45,8 +45,8 @@ void __real_spw_object_drop(struct spw_store *store, struct object *object, bool
 void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
 const char *__real_spw_device_path(const struct spw_device *device);
 const char *__wrap_spw_device_path(const struct spw_device *device);
-void __real_spw_entry_queue(struct entry *entry);
-void __wrap_spw_entry_queue(struct entry *entry);
+void __real_spw_entry_begin_leaving(struct entry *entry);
+void __wrap_spw_entry_begin_leaving(struct entry *entry);
 
 static size_t checked_bytes(size_t len)
 {
@@ -126,9 +126,9 @@ const char *__wrap_spw_device_path(const struct spw_device *device)
 	return __real_spw_device_path(device);
 }
 
-void __wrap_spw_entry_queue(struct entry *entry)
+void __wrap_spw_entry_begin_leaving(struct entry *entry)
 {
-	__real_spw_entry_queue(entry);
+	__real_spw_entry_begin_leaving(entry);
 	if (sim_mutation != SIM_MUTATION_EARLY_TOKENS || !one_in_50())
 		return;
 	entry->drainable = true;

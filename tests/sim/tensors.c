@@ -72,7 +72,7 @@ void sim_tensors_begin(void)
 static void check_entry(const struct entry *entry)
 {
 	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED ||
-			entry->state == ENTRY_WRITING;
+			entry->state == ENTRY_LEAVING;
 	bool broken = (entry->state == ENTRY_DEAD) != (entry->users == 0);
 
 	broken |= entry->drainable && (!entry->owner_held || entry->write_in_flight);
@@ -80,7 +80,7 @@ static void check_entry(const struct entry *entry)
 	broken |= entry->state == ENTRY_KEPT && entry->object_exists;
 	broken |= entry->state == ENTRY_STORED &&
 		  (!entry->object_exists || entry->memory || entry->owner_held);
-	broken |= entry->state == ENTRY_READING && !entry->read_in_flight;
+	broken |= entry->state == ENTRY_COMING && !entry->read_in_flight;
 	broken |= entry->state == ENTRY_RESIDENT && !entry->memory != entry->owner_held;
 	broken |= entry->leases > 0 && !entry->memory;
 	broken |= (entry->read_in_flight || entry->write_in_flight) && !entry->object_exists;

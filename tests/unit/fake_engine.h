@@ -212,6 +212,13 @@ void spw_arena_close(struct spw_arena *arena)
 	free(arena);
 }
 
+void *spw_arena_memory(const struct spw_arena *arena, size_t *len)
+{
+	(void)arena;
+	*len = 0;
+	return NULL;
+}
+
 bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len)
 {
 	(void)arena, (void)memory, (void)len;

@@ -402,7 +402,7 @@ static void test_a_switch_keeps_what_is_not_written(void **state)
 	struct entry *entry = entry_of_slot(gpt.layers * gpt.tensors - 1);
 
 	(void)state;
-	assert_int_equal(entry->state, ENTRY_QUEUED);
+	assert_int_equal(entry->state, ENTRY_LEAVING);
 	for (unsigned i = 0; i < gpt.layers * gpt.tensors; i++)
 		*choice_of(other, entry_of_slot(i)) =
 			entry_of_slot(i)->state == ENTRY_STORED ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;

@@ -162,7 +162,7 @@ static void check_place(const struct world *world, const struct entry *entry)
 static void check_entry(const struct world *world, const struct entry *entry, struct sums *sums)
 {
 	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED ||
-			entry->state == ENTRY_WRITING;
+			entry->state == ENTRY_LEAVING;
 
 	sums->entries++;
 	sums->activation += entry->owner_held ? entry->len_bytes : 0;
@@ -180,15 +180,15 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 	REQUIRE(world, !entry->drainable || (entry->owner_held && !entry->write_in_flight));
 	REQUIRE(world, !in_owner || (entry->owner_held && !entry->memory));
 	REQUIRE(world, entry->state != ENTRY_KEPT || (!entry->object_exists && !entry->drainable));
-	REQUIRE(world, entry->state != ENTRY_QUEUED || entry->write_in_flight ||
-			       world->cache->held == entry);
-	REQUIRE(world, entry->state != ENTRY_WRITING || entry->drainable);
+	REQUIRE(world, (entry->state == ENTRY_QUEUED) == (world->cache->held == entry));
+	REQUIRE(world,
+		entry->state != ENTRY_LEAVING || entry->drainable == !entry->write_in_flight);
 	REQUIRE(world, entry->state != ENTRY_STORED ||
 			       (entry->object_exists && !entry->memory && !entry->owner_held));
-	REQUIRE(world, (entry->state == ENTRY_READING) ==
+	REQUIRE(world, (entry->state == ENTRY_COMING) ==
 			       (entry->read_in_flight && entry->state != ENTRY_DEAD));
 	REQUIRE(world, entry->state != ENTRY_RESIDENT || !entry->memory == entry->owner_held);
-	REQUIRE(world, !entry->in_window || entry->state == ENTRY_READING ||
+	REQUIRE(world, !entry->in_window || entry->state == ENTRY_COMING ||
 			       entry->state == ENTRY_RESIDENT);
 	REQUIRE(world, entry->leases == 0 || entry->memory);
 	check_place(world, entry);

@@ -116,6 +116,7 @@ static void test_first_fit_against_a_model(void **state)
 static void test_bounds(void **state)
 {
 	void *all, *more;
+	size_t len;
 
 	(void)state;
 	assert_int_equal((uintptr_t)arena->base % SPW_HUGE_PAGE_BYTES, 0);
@@ -128,6 +129,8 @@ static void test_bounds(void **state)
 	assert_false(spw_arena_contains(arena, all, GRANULES * GRANULE + 1));
 	assert_false(spw_arena_contains(arena, (char *)all - 1, 1));
 	assert_false(spw_arena_contains(arena, &all, 1));
+	assert_ptr_equal(spw_arena_memory(arena, &len), all);
+	assert_int_equal(len, GRANULES * GRANULE);
 	spw_arena_free(arena, NULL);
 	spw_arena_free(arena, all);
 	assert_int_equal(spw_arena_alloc(arena, 1, &more), 0);
