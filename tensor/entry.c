@@ -312,15 +312,41 @@ void spw_entry_returned(struct entry *entry)
 	spw_entry_stored(entry);
 }
 
+/* A write is not needed any more, or not needed yet: cancel it if that is still possible. */
+void spw_entry_cancel_write(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->state == ENTRY_QUEUED) {
+		SPW_ASSERT(cache->held == entry);
+		cache->held = NULL;
+		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	} else if (entry->state != ENTRY_LEAVING || !entry->write_in_flight ||
+		   cache->ports.cancel(entry->write_request)) {
+		return;
+	}
+	cache->count.writes_cancelled++;
+	cache->count.bytes_writes_cancelled += entry->len_bytes;
+}
+
+/* It is not ahead of its use any more. */
+void spw_entry_leave_window(struct entry *entry)
+{
+	if (!entry->in_window)
+		return;
+	entry->in_window = false;
+	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
+}
+
 /* The last user is gone. What is under way comes to its end first. */
 void spw_entry_die(struct entry *entry)
 {
 	SPW_ASSERT(entry->users == 0);
 	if (entry->write_in_flight || entry->cache->held == entry)
-		spw_spill_cancel(entry);
+		spw_entry_cancel_write(entry);
 	if (entry->read_request)
 		(void)entry->cache->ports.cancel(entry->read_request);
-	spw_window_leave(entry);
+	spw_entry_leave_window(entry);
 	if (entry->handed_out)
 		activation_sub(entry);
 	entry_hide(entry);

@@ -204,7 +204,12 @@ struct spw_cache {
 	uint64_t waiters;                /* takes that wait for io_ended, and close */
 	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
 	atomic_uint notifiers;           /* by so many threads now */
-	struct entry *held;              /* queued, but not given to the store yet; or NULL */
+	/*
+	 * A transfer has ended: what goes on now. What moves bytes does not know what decides,
+	 * which stands above it.
+	 */
+	void (*go_on)(struct spw_cache *cache);
+	struct entry *held; /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	uint64_t hold_bytes;
 	void *doomed; /* memory to free outside the lock, linked through its first bytes */
@@ -242,8 +247,10 @@ struct spw_cache {
 	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
 
-/* ---- cache.c ---- */
+/* ---- lock.c ---- */
 
+void spw_cache_lock_open(struct spw_cache *cache);
+void spw_cache_lock_close(struct spw_cache *cache);
 void spw_cache_lock(struct spw_cache *cache);
 /*
  * Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the
@@ -301,31 +308,46 @@ void spw_entry_put_memory(struct entry *entry);
 /* A lease of the entry goes out. */
 void spw_entry_hand_out(struct entry *entry);
 
-/* ---- spill.c ---- */
-
-/* The write that is held back goes to the store. */
-void spw_spill_held(struct spw_cache *cache);
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
-void spw_spill_cancel(struct entry *entry);
-/* The bytes are still in memory: leave them there. */
-void spw_spill_forward(struct entry *entry);
-/* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
-int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
-		    enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
-/* As spw_cache_drain(), of one of the lists. */
-int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
-		    unsigned count);
-/* The last copy of a device's tensor into staging memory has ended. */
-void spw_spill_copied(struct entry *entry);
+void spw_entry_cancel_write(struct entry *entry);
+void spw_entry_leave_window(struct entry *entry);
 
-/* ---- fetch.c ---- */
+/* ---- write.c ---- */
+
+/* Write it, or hold the write back. Return: 0; or why not. */
+int spw_write_begin(struct entry *entry);
+/* Staging memory for the bytes of a device's tensor, which the caller is to copy. */
+int spw_write_begin_copy(struct entry *entry);
+/* The last copy of a device's tensor into staging memory has ended. */
+void spw_write_copied(struct entry *entry);
+/* Count and note why an entry is kept that was to be written. */
+void spw_write_failed(struct entry *entry, int error, const char *words);
+/* The write that is held back goes to the store. */
+void spw_write_held(struct spw_cache *cache);
+/* The bytes are still in memory: leave them there. */
+void spw_write_forward(struct entry *entry);
+
+/* ---- read.c ---- */
 
 /* Read it ahead of its use. Return: 0; or a negative errno: not now. */
-int spw_fetch_ahead(struct entry *entry);
+int spw_read_ahead(struct entry *entry);
+/*
+ * Read it, and wait without the lock. So the failure's words, which the store gives to the thread
+ * that waits, are those of its own read. Others that want the same bytes wait for io_ended.
+ */
+int spw_read_urgently(struct entry *entry);
+
+/* ---- offer.c ---- */
+
+/* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
+int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+/* As spw_cache_drain(), of one of the lists. */
+int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+		    unsigned count);
 
 /* ---- window.c ---- */
 
-void spw_window_leave(struct entry *entry);
 /* After an event: the controller may have left its plan, or gone on by another one. */
 void spw_window_follow(struct spw_cache *cache);
 /*
@@ -343,12 +365,7 @@ void spw_window_fill(struct spw_cache *cache);
 /* ---- rules.c ---- */
 
 enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
-/* Which part of a storage is stored for an offer. */
-void spw_rule_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
-		    uint64_t *len_bytes);
-uint64_t spw_rule_window_bytes(const struct spw_cache *cache);
 void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
-void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes);
 /* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
 void spw_rule_taken(struct spw_cache *cache);
 
@@ -386,6 +403,12 @@ static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
 	*now += amount;
 	if (*now > *max)
 		*max = *now;
+}
+
+static inline void kept_add(struct spw_cache *cache, enum keep_reason reason, uint64_t bytes)
+{
+	cache->kept_bytes[reason] += bytes;
+	cache->kept_tensors[reason]++;
 }
 
 static inline void gauge_sub(uint64_t *now, uint64_t amount)

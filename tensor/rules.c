@@ -58,48 +58,6 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 	return KEEP_NOT;
 }
 
-/* The longest element: on a device a part is looked at as elements where it lies in its storage. */
-#define ELEMENT_BYTES_MAX 16
-
-void spw_rule_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
-		    uint64_t *len_bytes)
-{
-	uint64_t before = device ? offer->offset_bytes % ELEMENT_BYTES_MAX : 0;
-
-	/* Twice the part may not fit in 64 bits; the whole less the part does. */
-	if (offer->len_bytes >= offer->storage_len_bytes - offer->len_bytes) {
-		*offset_bytes = 0;
-		*len_bytes = offer->storage_len_bytes;
-	} else {
-		*offset_bytes = offer->offset_bytes - before;
-		*len_bytes = offer->len_bytes + before;
-	}
-}
-
-/*
- * Automatic: one scope ahead, so that the drives have as long as a scope's backward pass takes;
- * never less than any one tensor, and enough to keep two chunks under way. Without scopes, two
- * tensors of the largest size.
- */
-uint64_t spw_rule_window_bytes(const struct spw_cache *cache)
-{
-	uint64_t bytes = 2 * cache->chunk_bytes;
-
-	if (cache->opts.prefetch_bytes > 0)
-		return cache->opts.prefetch_bytes;
-	if (bytes < cache->scope_spilled_bytes_max)
-		bytes = cache->scope_spilled_bytes_max;
-	if (bytes < 2 * cache->tensor_spilled_bytes_max)
-		bytes = 2 * cache->tensor_spilled_bytes_max;
-	return bytes;
-}
-
-void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes)
-{
-	cache->kept_bytes[reason] += len_bytes;
-	cache->kept_tensors[reason]++;
-}
-
 static struct scope *scope_innermost(struct spw_cache *cache)
 {
 	if (cache->depth == 0)
@@ -197,7 +155,7 @@ static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_
 void spw_cache_step(struct spw_cache *cache)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace,
 				&(struct spw_trace_event){.kind = SPW_TRACE_STEP});
@@ -225,7 +183,7 @@ void spw_cache_step(struct spw_cache *cache)
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	stage_trace(cache, micro_batch, stage, NULL);
 	cache->next_backward = false;
 	stage_begin(cache, micro_batch, stage);
@@ -236,7 +194,7 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 			  uint32_t next_micro_batch, enum spw_stage next_stage)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	cache->next_backward = next_stage == SPW_STAGE_BACKWARD;
 	cache->next_micro_batch = next_micro_batch;
 	stage_trace(cache, micro_batch, stage, &next_stage);
@@ -250,7 +208,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;
@@ -278,7 +236,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 void spw_cache_scope_leave(struct spw_cache *cache)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	if (cache->depth > 0) {
 		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
 			scope_remember(cache, scope_innermost(cache));

@@ -26,23 +26,15 @@ static void window_enter(struct entry *entry)
 		cache->count.prefetches_across++;
 }
 
-void spw_window_leave(struct entry *entry)
-{
-	if (!entry->in_window)
-		return;
-	entry->in_window = false;
-	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
-}
-
 /* Return: 0; or why not now: again when something has ended. */
 static int window_take_in(struct entry *entry)
 {
 	int rc = 0;
 
 	if (entry->state != ENTRY_STORED)
-		spw_spill_forward(entry);
+		spw_write_forward(entry);
 	else
-		rc = spw_fetch_ahead(entry);
+		rc = spw_read_ahead(entry);
 	if (rc == 0)
 		window_enter(entry);
 	return rc;
@@ -57,6 +49,24 @@ static bool is_on_its_way(const struct entry *entry)
 }
 
 /* ---- Without a plan ---- */
+
+/*
+ * Automatic: one scope ahead, so that the drives have as long as a scope's backward pass takes;
+ * never less than any one tensor, and enough to keep two chunks under way. Without scopes, two
+ * tensors of the largest size.
+ */
+static uint64_t window_bytes(const struct spw_cache *cache)
+{
+	uint64_t bytes = 2 * cache->chunk_bytes;
+
+	if (cache->opts.prefetch_bytes > 0)
+		return cache->opts.prefetch_bytes;
+	if (bytes < cache->scope_spilled_bytes_max)
+		bytes = cache->scope_spilled_bytes_max;
+	if (bytes < 2 * cache->tensor_spilled_bytes_max)
+		bytes = 2 * cache->tensor_spilled_bytes_max;
+	return bytes;
+}
 
 /* Go on to the backward stage that comes next, if it is known. Return: whether. */
 static bool window_go_on(struct spw_cache *cache)
@@ -127,7 +137,7 @@ static void keep_what_is_planned(struct spw_cache *cache)
 		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING) &&
 		    spw_control_choice(cache->control, &entry->track, &choice) &&
 		    choice == SPW_PLAN_KEEP)
-			spw_spill_forward(entry);
+			spw_write_forward(entry);
 	}
 }
 
@@ -138,7 +148,7 @@ void spw_window_forget(struct spw_cache *cache)
 	if (cache->count.prefetched_bytes == 0)
 		return;
 	for (struct link *link = cache->order.next; link != &cache->order; link = link->next)
-		spw_window_leave(ENTRY_OF(link, order));
+		spw_entry_leave_window(ENTRY_OF(link, order));
 }
 
 void spw_window_begin(struct spw_cache *cache)
@@ -152,10 +162,10 @@ void spw_window_begin(struct spw_cache *cache)
 	if (planned && cache->stage == SPW_STAGE_BACKWARD) {
 		cache->count.prefetch_budget_bytes = spw_control_memory_bytes(cache->control);
 	} else if (!planned && cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+		cache->count.prefetch_budget_bytes = window_bytes(cache);
 		cache->cursor = cache->order.previous;
 	} else if (!planned && window_go_on(cache)) {
-		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+		cache->count.prefetch_budget_bytes = window_bytes(cache);
 	}
 	spw_window_fill(cache);
 }

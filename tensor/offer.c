@@ -1,266 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/spill.c - offers, writes and how they end, tokens that go back */
+/* tensor/offer.c - offers: the same bytes again, or an entry that is kept or spilled; tokens */
 #include <errno.h>
 
 #include "tensor/internal.h"
 
+/* The longest element: on a device a part is looked at as elements where it lies in its storage. */
+#define ELEMENT_BYTES_MAX 16
 #define STORAGE_BYTES_MAX (UINT64_C(1) << 56)
 
-/* ---- Writes ---- */
-
-static enum keep_reason reason_of(int error)
+/* Which part of a storage is stored for an offer. */
+static void offer_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
+			uint64_t *len_bytes)
 {
-	switch (error) {
-	case -ENOSPC: return KEEP_NO_SPACE;
-	case -ENOBUFS: return KEEP_BACKPRESSURE; /* all the store's requests wait for the drives */
-	case -ESTALE: return KEEP_CHANGED;
-	default: return KEEP_ERROR;
-	}
-}
+	uint64_t before = device ? offer->offset_bytes % ELEMENT_BYTES_MAX : 0;
 
-static void write_failed(struct entry *entry, int error, const char *words)
-{
-	struct spw_cache *cache = entry->cache;
-	enum keep_reason reason = reason_of(error);
-
-	spw_rule_kept(cache, reason, entry->len_bytes);
-	if (reason == KEEP_BACKPRESSURE)
-		spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
-			   "the drives do not keep up: tensors stay in memory: %s", words);
-	else if (reason == KEEP_CHANGED)
-		spw_notice(&cache->notices, NOTICE_CHANGED,
-			   "memory that was offered twice changed in between, and its "
-			   "version did not: it stays in "
-			   "memory");
-	else if (reason == KEEP_NO_SPACE)
-		spw_notice(&cache->notices, NOTICE_NO_SPACE,
-			   "no space on the drives: tensors stay in memory: %s", words);
-	else
-		spw_notice(&cache->notices, NOTICE_WRITE_FAILED,
-			   "a tensor of %llu bytes cannot be written and stays in memory: %s",
-			   (unsigned long long)entry->len_bytes, words);
-}
-
-/*
- * Whether the memory still has the bytes that were written. It is compared without the lock, and
- * again if it is offered once more meanwhile; it is the cache's until the write is said to have
- * ended.
- */
-static bool write_holds(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-	bool holds = true;
-
-	while (holds && entry->recheck && entry->state == ENTRY_LEAVING) {
-		entry->recheck = false;
-		spw_cache_unlock(cache);
-		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0,
-					   entry->len_bytes) == 1;
-		spw_cache_lock(cache);
-		cache->count.bytes_compared += entry->len_bytes;
-	}
-	return holds;
-}
-
-/* On the drives. Staging memory is for the next; of a device, the token may be back already. */
-static void written(struct entry *entry)
-{
-	if (!entry->device) {
-		spw_entry_make_drainable(entry);
-		return;
-	}
-	spw_entry_put_memory(entry);
-	if (!entry->owner_held)
-		spw_entry_stored(entry);
-}
-
-/* Not on the drives: the bytes stay in the memory that the write is from. */
-static void not_written(struct entry *entry, int error, const char *words)
-{
-	if (entry->device)
-		spw_entry_stay(entry);
-	else
-		spw_entry_keep(entry);
-	write_failed(entry, error, words);
-}
-
-/*
- * The object has been written, or not: what becomes of the entry depends on what happened to it
- * meanwhile.
- */
-static void write_ended(struct entry *entry, int res, const char *words)
-{
-	struct spw_cache *cache = entry->cache;
-
-	if (res == 0) {
-		cache->count.bytes_spilled += entry->len_bytes;
-		cache->count.tensors_spilled++;
-	} else if (res != -ECANCELED && res != -ESTALE) {
-		cache->count.writes_failed++;
-	}
-	if (entry->state == ENTRY_RESIDENT) {
-		spw_entry_free_object(entry); /* forwarded: the bytes stay */
-		if (entry->memory && entry_at_owner(entry))
-			spw_entry_put_memory(entry);
-	} else if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
-	} else if (res == 0) {
-		written(entry);
+	/* Twice the part may not fit in 64 bits; the whole less the part does. */
+	if (offer->len_bytes >= offer->storage_len_bytes - offer->len_bytes) {
+		*offset_bytes = 0;
+		*len_bytes = offer->storage_len_bytes;
 	} else {
-		spw_entry_free_object(entry);
-		not_written(entry, res, words);
+		*offset_bytes = offer->offset_bytes - before;
+		*len_bytes = offer->len_bytes + before;
 	}
 }
-
-static void write_done(void *context, int res)
-{
-	struct entry *entry = context;
-	struct spw_cache *cache = entry->cache;
-	bool changed;
-
-	spw_cache_lock(cache);
-	changed = res == 0 && !write_holds(entry);
-	entry->write_in_flight = false;
-	entry->write_request = NULL;
-	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
-			     entry->io_began_ns);
-	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
-	spw_cache_io_ended(cache);
-	spw_spill_held(cache);
-	spw_window_fill(cache);
-	spw_cache_unlock(cache);
-}
-
-static int write_submit(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-	const struct spw_notify notify = {.done = write_done, .context = entry};
-	const uint8_t *bytes = entry->device ? entry->memory : entry->bytes;
-	int rc;
-
-	SPW_ASSERT(bytes && entry->copies == 0 && !entry->copy_failed); /* CACHE-7 */
-	rc = cache->ports.put(cache->store, bytes, entry->len_bytes, &notify, &entry->object,
-			      &entry->write_request);
-	if (rc)
-		return rc;
-	entry->object_exists = true;
-	entry->write_in_flight = true;
-	spw_cache_io_began(cache);
-	entry->io_began_ns =
-		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
-	if (!entry->device) /* else the copy was the beginning */
-		spw_entry_begin_leaving(entry);
-	return 0;
-}
-
-/*
- * A put wakes the store's thread, and cancelling it does once more: for nothing, if the tensor is
- * taken next. So the last write is held back until the next call of the cache, or until some I/O
- * ends, whichever is first: while the drives are busy that costs no time, and of small tensors next
- * to none.
- */
-static int write_begin(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-	int rc = 0;
-
-	SPW_ASSERT(!cache->held);
-	if (cache->hold_bytes > 0 &&
-	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
-		cache->held = entry;
-		spw_entry_queue(entry);
-	} else {
-		rc = write_submit(entry);
-	}
-	if (rc == 0)
-		gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max,
-			  entry->len_bytes);
-	return rc;
-}
-
-/* The caller is to copy. Until that has ended, and the write, the bytes wait to be written. */
-static int copy_begin(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-	int rc = spw_entry_get_arena_memory(entry);
-
-	if (rc)
-		return rc;
-	entry->copies++;
-	spw_entry_begin_leaving(entry);
-	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
-	return 0;
-}
-
-void spw_spill_copied(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-	int rc;
-
-	SPW_ASSERT(entry->device && entry->memory && entry->copies == 0);
-	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
-		spw_entry_make_drainable(entry);
-		rc = write_submit(entry);
-		if (rc) {
-			gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-			not_written(entry, rc, spw_last_error());
-		}
-		return;
-	}
-	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_entry_put_memory(entry);
-	if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
-	} else if (entry->state == ENTRY_LEAVING) {
-		spw_entry_keep(entry);
-		spw_rule_kept(cache, KEEP_ERROR, entry->len_bytes);
-	}
-}
-
-void spw_spill_held(struct spw_cache *cache)
-{
-	struct entry *entry = cache->held;
-	int rc;
-
-	if (!entry)
-		return;
-	cache->held = NULL;
-	rc = write_submit(entry);
-	if (rc == 0)
-		return;
-	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	not_written(entry, rc, spw_last_error());
-}
-
-void spw_spill_cancel(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-
-	if (entry->state == ENTRY_QUEUED) {
-		SPW_ASSERT(cache->held == entry);
-		cache->held = NULL;
-		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	} else if (entry->state != ENTRY_LEAVING || !entry->write_in_flight ||
-		   cache->ports.cancel(entry->write_request)) {
-		return;
-	}
-	cache->count.writes_cancelled++;
-	cache->count.bytes_writes_cancelled += entry->len_bytes;
-}
-
-void spw_spill_forward(struct entry *entry)
-{
-	spw_spill_cancel(entry);
-	if (entry->object_exists && !entry->write_in_flight)
-		spw_entry_free_object(entry);
-	if (entry->drainable)
-		spw_entry_not_drainable(entry);
-	spw_entry_stay(entry);
-	entry->forwarded = true;
-}
-
-/* ---- Offers ---- */
 
 static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
 		       const spw_tensor *tensor)
@@ -365,7 +127,7 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 	struct entry *entry;
 
 	for (;;) {
-		spw_spill_held(cache);
+		spw_write_held(cache);
 		entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version,
 					   offer->offset_bytes, offer->len_bytes);
 		if (!entry)
@@ -404,7 +166,7 @@ static void no_staging(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	spw_rule_kept(cache, KEEP_NO_STAGING, entry->len_bytes);
+	kept_add(cache, KEEP_NO_STAGING, entry->len_bytes);
 	spw_notice(&cache->notices, NOTICE_STAGING,
 		   "no staging memory for a tensor of %llu bytes, which stays on its device: "
 		   "the store's arena is in use (arena_bytes)",
@@ -422,7 +184,7 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	spw_window_follow(cache);
 	reason = spw_rule_keep(entry, hint);
 	if (reason == KEEP_NOT) {
-		rc = entry->device ? copy_begin(entry) : write_begin(entry);
+		rc = entry->device ? spw_write_begin_copy(entry) : spw_write_begin(entry);
 		if (rc == 0) {
 			spw_rule_offered(cache, entry->len_bytes, true);
 			return entry->device ? SPW_OFFER_COPY : SPW_OFFER_SPILL;
@@ -431,10 +193,10 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 		if (entry->device && rc == -ENOBUFS)
 			no_staging(entry);
 		else
-			write_failed(entry, rc, spw_last_error());
+			spw_write_failed(entry, rc, spw_last_error());
 	} else {
 		spw_entry_keep(entry);
-		spw_rule_kept(cache, reason, entry->len_bytes);
+		kept_add(cache, reason, entry->len_bytes);
 		if (reason == KEEP_BACKPRESSURE)
 			spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
 				   "the drives do not keep up: tensors stay in memory while "
@@ -473,8 +235,8 @@ static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
 						  .len_bytes = offer->len_bytes});
 }
 
-int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
-		    enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)
+int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)
 {
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
@@ -486,7 +248,7 @@ int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint
 	rc = offer_check(offer, hint, tensor);
 	if (rc)
 		return rc;
-	spw_rule_range(offer, device, &offset_bytes, &len_bytes);
+	offer_range(offer, device, &offset_bytes, &len_bytes);
 	spw_cache_lock(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
@@ -498,7 +260,7 @@ int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint
 		if (entry) {
 			rc = offer_new(entry, hint);
 		} else {
-			spw_rule_kept(cache, KEEP_ENTRIES, len_bytes);
+			kept_add(cache, KEEP_ENTRIES, len_bytes);
 			spw_notice(&cache->notices, NOTICE_ENTRIES,
 				   "all %u entries are in use: tensors stay in memory; raise "
 				   "tensors_max",
@@ -524,25 +286,25 @@ int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint
 
 int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
 {
-	return spw_spill_offer(cache, offer, 0, SPW_HINT_NONE, tensor, NULL);
+	return spw_offer_any(cache, offer, 0, SPW_HINT_NONE, tensor, NULL);
 }
 
 int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 			 enum spw_cache_hint hint, spw_tensor *tensor)
 {
-	return spw_spill_offer(cache, offer, 0, hint, tensor, NULL);
+	return spw_offer_any(cache, offer, 0, hint, tensor, NULL);
 }
 
 /* ---- Tokens ---- */
 
-int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[], unsigned count)
+int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[], unsigned count)
 {
 	unsigned drained = 0;
 
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	spw_control_drained(cache->control);
 	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
 		struct entry *entry = ENTRY_OF(tokens->next, drain);
@@ -558,5 +320,5 @@ int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owner
 
 int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 {
-	return spw_spill_drain(cache, &cache->drain, owners, count);
+	return spw_offer_drain(cache, &cache->drain, owners, count);
 }
