@@ -8,17 +8,13 @@
 #ifndef SPW_TESTS_ENGINE_COMMON_H
 #define SPW_TESTS_ENGINE_COMMON_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/engine.h>
 

@@ -10,17 +10,13 @@
 #ifndef SPW_TEST_STORE_H
 #define SPW_TEST_STORE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/spillway.h>
 
@@ -136,7 +132,7 @@ __attribute__((unused)) static struct spw_store_info format_small(uint64_t parti
  */
 static struct spw_store *stores_open[8];
 
-#define test_case(function) cmocka_unit_test_teardown(function, close_stores)
+#define STORE_CASE(name) CASE_WITH(name, NULL, close_stores)
 
 __attribute__((unused)) static void close_store(struct spw_store *store)
 {

@@ -8,13 +8,12 @@
 
 /* ---- The course of an entry's life ---- */
 
-static void test_small_is_kept(void **state)
+CASE(test_small_is_kept)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 15, SPW_OFFER_KEEP);
 	taken_from_owner(&rig, &piece);
@@ -33,14 +32,13 @@ static void test_small_is_kept(void **state)
 	rig_end(&rig);
 }
 
-static void test_spill_and_read_back(void **state)
+CASE(test_spill_and_read_back)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 	uint64_t first, second;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(rig_stats(&rig).staging_bytes, 4096);
@@ -71,13 +69,12 @@ static void test_spill_and_read_back(void **state)
 	rig_end(&rig);
 }
 
-static void test_lease_outlives_entry(void **state)
+CASE(test_lease_outlives_entry)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken, none;
 
-	(void)state;
 	rig_default(&rig);
 	piece = stored(&rig, 1, 4096);
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 100, 200, &taken), 0);
@@ -99,13 +96,12 @@ static void test_lease_outlives_entry(void **state)
 }
 
 /* The last small write waits for the next call: taken at once, the store never hears of it. */
-static void test_held_write_is_forwarded(void **state)
+CASE(test_held_write_is_forwarded)
 {
 	struct rig rig;
 	struct piece first;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
@@ -131,12 +127,11 @@ static void test_held_write_is_forwarded(void **state)
  * Until the next call, or the end of some I/O; one that takes long to write only while others are
  * written.
  */
-static void test_held_write_is_written(void **state)
+CASE(test_held_write_is_written)
 {
 	struct rig rig;
 	struct piece first, second, third;
 
-	(void)state;
 	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	/* too large to wait while the drives are idle, */
@@ -160,12 +155,11 @@ static void test_held_write_is_written(void **state)
 }
 
 /* It fails when it is given to the store: the tensor is kept. */
-static void test_held_write_fails(void **state)
+CASE(test_held_write_fails)
 {
 	struct rig rig;
 	struct piece piece;
 
-	(void)state;
 	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
@@ -179,13 +173,12 @@ static void test_held_write_fails(void **state)
 	rig_end(&rig);
 }
 
-static void test_forward_cancels_a_queued_write(void **state)
+CASE(test_forward_cancels_a_queued_write)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	taken_from_owner(&rig, &piece);
@@ -209,13 +202,12 @@ static void test_forward_cancels_a_queued_write(void **state)
 	rig_end(&rig);
 }
 
-static void test_forward_from_an_issued_write(void **state)
+CASE(test_forward_from_an_issued_write)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
@@ -231,12 +223,11 @@ static void test_forward_from_an_issued_write(void **state)
 	rig_end(&rig);
 }
 
-static void test_forward_after_a_failing_write(void **state)
+CASE(test_forward_after_a_failing_write)
 {
 	struct rig rig;
 	struct piece piece;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
@@ -250,12 +241,11 @@ static void test_forward_after_a_failing_write(void **state)
 	rig_end(&rig);
 }
 
-static void test_forward_until_drained(void **state)
+CASE(test_forward_until_drained)
 {
 	struct rig rig;
 	struct piece piece;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
@@ -269,13 +259,12 @@ static void test_forward_until_drained(void **state)
 	rig_end(&rig);
 }
 
-static void test_failed_write_is_kept(void **state)
+CASE(test_failed_write_is_kept)
 {
 	struct rig rig;
 	struct piece first, second;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_default(&rig);
 	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	second = offered(&rig, 2, 2048, SPW_OFFER_SPILL);
@@ -299,13 +288,12 @@ static void test_failed_write_is_kept(void **state)
 	rig_end(&rig);
 }
 
-static void test_failed_read_is_an_error_of_that_take(void **state)
+CASE(test_failed_read_is_an_error_of_that_take)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken;
 
-	(void)state;
 	rig_default(&rig);
 	piece = stored(&rig, 1, 4096);
 	rig.store->wait_res = -EBADMSG;
@@ -321,12 +309,11 @@ static void test_failed_read_is_an_error_of_that_take(void **state)
 	rig_end(&rig);
 }
 
-static void test_release_in_every_state(void **state)
+CASE(test_release_in_every_state)
 {
 	struct rig rig;
 	struct piece queued, issued, written, on_drive;
 
-	(void)state;
 	rig_default(&rig);
 	on_drive = stored(&rig, 1, 512);
 	written = offered(&rig, 2, 512, SPW_OFFER_SPILL);
@@ -353,7 +340,7 @@ static void test_release_in_every_state(void **state)
 
 /* ---- Identity ---- */
 
-static void test_dedup_of_views(void **state)
+CASE(test_dedup_of_views)
 {
 	struct rig rig;
 	struct piece piece;
@@ -361,7 +348,6 @@ static void test_dedup_of_views(void **state)
 	struct spw_cache_stats stats;
 	spw_tensor half, part, newer, other;
 
-	(void)state;
 	rig_default(&rig);
 	piece = piece_make(1, 4096);
 	/* At least half: the whole storage is stored, and every part of it is found. */
@@ -404,13 +390,12 @@ static void test_dedup_of_views(void **state)
 }
 
 /* Whether they share a bucket or not. */
-static void test_versions_are_told_apart(void **state)
+CASE(test_versions_are_told_apart)
 {
 	struct piece piece = piece_make(1, 64);
 	spw_tensor tensors[64];
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
 		assert_int_equal(offer_range(&rig, &piece, i, 0, 64, 1 + i, &tensors[i]),
@@ -478,13 +463,12 @@ static void changing_end(struct changing *changing, const spw_tensor tensors[], 
 }
 
 /* Written and held, written and given back, read back: it is compared each time. */
-static void test_changed_is_no_duplicate(void **state)
+CASE(test_changed_is_no_duplicate)
 {
 	struct changing changing;
 	struct spw_cache_stats stats;
 	spw_tensor tensors[4];
 
-	(void)state;
 	changing_begin(&changing);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
 	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
@@ -507,14 +491,13 @@ static void test_changed_is_no_duplicate(void **state)
 }
 
 /* The drives have the bytes before, those of the second offer come after: the memory stays. */
-static void test_changed_during_the_write(void **state)
+CASE(test_changed_during_the_write)
 {
 	struct changing changing;
 	struct spw_cache_stats stats;
 	struct spw_taken taken;
 	spw_tensor tensors[2];
 
-	(void)state;
 	changing_begin(&changing);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
 	fake_copy(fake_pending(changing.rig.store, FAKE_WRITE, 0));
@@ -533,13 +516,12 @@ static void test_changed_during_the_write(void **state)
 }
 
 /* Nobody has changed it: the duplicate is compared once, at the end of the write. */
-static void test_offered_again_during_the_write(void **state)
+CASE(test_offered_again_during_the_write)
 {
 	struct changing changing;
 	struct spw_cache_stats stats;
 	spw_tensor tensors[3];
 
-	(void)state;
 	changing_begin(&changing);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[1]), SPW_OFFER_DEDUP);
@@ -553,12 +535,11 @@ static void test_offered_again_during_the_write(void **state)
 }
 
 /* What has no checksums cannot be compared: only what nobody has been given yet has duplicates. */
-static void test_no_duplicates_without_checksums(void **state)
+CASE(test_no_duplicates_without_checksums)
 {
 	struct changing changing;
 	spw_tensor tensors[3];
 
-	(void)state;
 	changing_begin(&changing);
 	changing.rig.store->no_checksums = true;
 	for (unsigned i = 0; i < 3; i++) {
@@ -570,12 +551,11 @@ static void test_no_duplicates_without_checksums(void **state)
 }
 
 /* Kept in one memory, offered from another, as of a storage that was resized. */
-static void test_kept_elsewhere_is_compared(void **state)
+CASE(test_kept_elsewhere_is_compared)
 {
 	struct piece pieces[2];
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	for (unsigned i = 0; i < 2; i++) {
@@ -592,13 +572,12 @@ static void test_kept_elsewhere_is_compared(void **state)
 	rig_end(&rig);
 }
 
-static void test_dedup_in_every_state(void **state)
+CASE(test_dedup_in_every_state)
 {
 	struct rig rig;
 	struct piece piece;
 	uint64_t lease;
 
-	(void)state;
 	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(offer(&rig, &piece), SPW_OFFER_DEDUP);
@@ -619,14 +598,13 @@ static void test_dedup_in_every_state(void **state)
 	rig_end(&rig);
 }
 
-static void test_ids_are_not_reused(void **state)
+CASE(test_ids_are_not_reused)
 {
 	struct rig rig;
 	struct piece piece;
 	spw_tensor first;
 	struct spw_taken taken;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.tensors_max = 1;
 	rig_open(&rig);
@@ -646,7 +624,7 @@ static void test_ids_are_not_reused(void **state)
 	rig_end(&rig);
 }
 
-static void test_bad_arguments(void **state)
+CASE(test_bad_arguments)
 {
 	struct rig rig;
 	struct piece piece = piece_make(1, 64);
@@ -654,7 +632,6 @@ static void test_bad_arguments(void **state)
 	struct spw_cache_opts opts;
 	spw_tensor tensor = {.value = 7};
 
-	(void)state;
 	rig_default(&rig);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 0, 1, &tensor), -EINVAL);
 	assert_int_equal(tensor.value, 0);
@@ -690,12 +667,11 @@ static void test_bad_arguments(void **state)
 }
 
 /* Far more identities than places in the table's hash: none is taken for another. */
-static void test_identities_that_collide(void **state)
+CASE(test_identities_that_collide)
 {
 	struct rig rig;
 	struct piece pieces[64];
 
-	(void)state;
 	rig_default(&rig);
 	for (unsigned i = 0; i < 32; i++) {
 		pieces[i] = piece_make(1000 + i, 8);
@@ -720,14 +696,13 @@ static void test_identities_that_collide(void **state)
 
 /* ---- The keep rule ---- */
 
-static void test_refused_writes_are_kept(void **state)
+CASE(test_refused_writes_are_kept)
 {
 	struct rig rig;
 	struct piece pieces[3];
 	static const int errors[3] = {-ENOSPC, -ENOBUFS, -EIO};
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_default(&rig);
 	for (unsigned i = 0; i < 3; i++) {
 		rig.store->put_error = errors[i];
@@ -752,13 +727,12 @@ static void test_refused_writes_are_kept(void **state)
 	rig_end(&rig);
 }
 
-static void test_backpressure(void **state)
+CASE(test_backpressure)
 {
 	struct rig rig;
 	struct piece fits, over, large, again;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.staging_bytes = 1000;
 	rig_open(&rig);
@@ -794,12 +768,11 @@ static void test_backpressure(void **state)
  * What was used before is used again: a table for many tensors takes memory for those that there
  * are at once.
  */
-static void test_entries_that_are_not_needed_are_not_touched(void **state)
+CASE(test_entries_that_are_not_needed_are_not_touched)
 {
 	struct piece first, second;
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	assert_int_equal(rig.cache->entries_touched, 0);
 	for (uint64_t key = 1; key <= 3; key++) {
@@ -816,13 +789,12 @@ static void test_entries_that_are_not_needed_are_not_touched(void **state)
 }
 
 /* The table of buckets grows with the entries, and only with them. */
-static void test_each_of_many_is_found(void **state)
+CASE(test_each_of_many_is_found)
 {
 	enum { MANY = 5000 };
 	struct piece *pieces = calloc(MANY, sizeof(*pieces));
 	struct rig rig;
 
-	(void)state;
 	assert_non_null(pieces);
 	rig_begin(&rig);
 	rig.opts.tensors_max = MANY;
@@ -848,12 +820,11 @@ static void test_each_of_many_is_found(void **state)
 }
 
 /* 0 is no tensor, not the next use of the first slot. */
-static void test_no_id_is_none(void **state)
+CASE(test_no_id_is_none)
 {
 	struct piece piece;
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	for (uint64_t key = 1; key <= 3; key++) {
 		piece = offered(&rig, key, 100, SPW_OFFER_SPILL);
@@ -870,13 +841,12 @@ static void test_no_id_is_none(void **state)
 }
 
 /* The backward pass uses the order of the offers: what it offers again has its place already. */
-static void test_duplicates_in_the_backward_stage_keep_the_order(void **state)
+CASE(test_duplicates_in_the_backward_stage_keep_the_order)
 {
 	struct piece pieces[2];
 	struct rig rig;
 	spw_tensor again;
 
-	(void)state;
 	rig_default(&rig);
 	spw_cache_step(rig.cache);
 	for (unsigned i = 0; i < 2; i++)
@@ -894,12 +864,11 @@ static void test_duplicates_in_the_backward_stage_keep_the_order(void **state)
 	rig_end(&rig);
 }
 
-static void test_entries_used_up(void **state)
+CASE(test_entries_used_up)
 {
 	struct rig rig;
 	struct piece one, two;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.tensors_max = 1;
 	rig_open(&rig);
@@ -919,12 +888,11 @@ static void test_entries_used_up(void **state)
 	rig_end(&rig);
 }
 
-static void test_observe_keeps_all(void **state)
+CASE(test_observe_keeps_all)
 {
 	struct rig rig;
 	struct piece piece, small;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.mode = SPW_CACHE_OBSERVE;
 	assert_int_equal(spw_cache_open(NULL, &rig.opts, &rig.cache), 0);
@@ -947,12 +915,11 @@ static void test_observe_keeps_all(void **state)
 	rig_end(&rig);
 }
 
-static void test_backward_offers_are_kept(void **state)
+CASE(test_backward_offers_are_kept)
 {
 	struct rig rig;
 	struct piece piece, other;
 
-	(void)state;
 	rig_default(&rig);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	piece = offered(&rig, 1, 100, SPW_OFFER_KEEP);
@@ -979,13 +946,12 @@ static void *close_run(void *context)
 	return NULL;
 }
 
-static void test_close_with_everything_under_way(void **state)
+CASE(test_close_with_everything_under_way)
 {
 	struct rig rig;
 	struct piece pieces[7];
 	pthread_t thread;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 200;
 	rig_open(&rig);
@@ -1015,7 +981,7 @@ static void test_close_with_everything_under_way(void **state)
 	simstore_close(rig.store);
 }
 
-static void test_sizes_of_other_versions(void **state)
+CASE(test_sizes_of_other_versions)
 {
 	struct rig rig;
 	struct {
@@ -1028,7 +994,6 @@ static void test_sizes_of_other_versions(void **state)
 		uint64_t untouched;
 	} older = {.untouched = 77};
 
-	(void)state;
 	rig_begin(&rig);
 	/* a caller that knows no more */
 	rig.opts.size = offsetof(struct spw_cache_opts, staging_bytes);
@@ -1046,45 +1011,4 @@ static void test_sizes_of_other_versions(void **state)
 	rig_end(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_small_is_kept),
-		cmocka_unit_test(test_spill_and_read_back),
-		cmocka_unit_test(test_lease_outlives_entry),
-		cmocka_unit_test(test_held_write_is_forwarded),
-		cmocka_unit_test(test_held_write_is_written),
-		cmocka_unit_test(test_held_write_fails),
-		cmocka_unit_test(test_forward_cancels_a_queued_write),
-		cmocka_unit_test(test_forward_from_an_issued_write),
-		cmocka_unit_test(test_forward_after_a_failing_write),
-		cmocka_unit_test(test_forward_until_drained),
-		cmocka_unit_test(test_failed_write_is_kept),
-		cmocka_unit_test(test_failed_read_is_an_error_of_that_take),
-		cmocka_unit_test(test_release_in_every_state),
-		cmocka_unit_test(test_dedup_of_views),
-		cmocka_unit_test(test_versions_are_told_apart),
-		cmocka_unit_test(test_dedup_in_every_state),
-		cmocka_unit_test(test_changed_is_no_duplicate),
-		cmocka_unit_test(test_changed_during_the_write),
-		cmocka_unit_test(test_offered_again_during_the_write),
-		cmocka_unit_test(test_no_duplicates_without_checksums),
-		cmocka_unit_test(test_kept_elsewhere_is_compared),
-		cmocka_unit_test(test_ids_are_not_reused),
-		cmocka_unit_test(test_identities_that_collide),
-		cmocka_unit_test(test_bad_arguments),
-		cmocka_unit_test(test_refused_writes_are_kept),
-		cmocka_unit_test(test_backpressure),
-		cmocka_unit_test(test_entries_that_are_not_needed_are_not_touched),
-		cmocka_unit_test(test_each_of_many_is_found),
-		cmocka_unit_test(test_no_id_is_none),
-		cmocka_unit_test(test_duplicates_in_the_backward_stage_keep_the_order),
-		cmocka_unit_test(test_entries_used_up),
-		cmocka_unit_test(test_observe_keeps_all),
-		cmocka_unit_test(test_backward_offers_are_kept),
-		cmocka_unit_test(test_close_with_everything_under_way),
-		cmocka_unit_test(test_sizes_of_other_versions),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

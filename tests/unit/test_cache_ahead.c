@@ -58,12 +58,11 @@ static void backward_of_model(struct rig *rig, struct piece *pieces, unsigned bl
 		free(pieces[i].bytes);
 }
 
-static void test_last_scope_is_kept_from_the_second_step(void **state)
+CASE(test_last_scope_is_kept_from_the_second_step)
 {
 	struct piece pieces[8];
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	spw_cache_step(rig.cache);
 	assert_int_equal(forward_of_model(&rig, pieces, 3, 1), 0);
@@ -99,12 +98,11 @@ static void test_last_scope_is_kept_from_the_second_step(void **state)
 }
 
 /* One that offers nothing, as dropout that does nothing, is not it. */
-static void test_last_scope_is_not_an_empty_one(void **state)
+CASE(test_last_scope_is_not_an_empty_one)
 {
 	struct piece pieces[2];
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	for (unsigned step = 0; step < 2; step++) {
 		spw_cache_step(rig.cache);
@@ -129,12 +127,11 @@ static void test_last_scope_is_not_an_empty_one(void **state)
 	rig_end(&rig);
 }
 
-static void test_last_scope_by_place(void **state)
+CASE(test_last_scope_by_place)
 {
 	struct piece pieces[8];
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	/* Only the place tells scopes of one key apart. */
 	spw_cache_step(rig.cache);
@@ -158,12 +155,11 @@ static void test_last_scope_by_place(void **state)
 	rig_end(&rig);
 }
 
-static void test_last_scope_spilled_on_request(void **state)
+CASE(test_last_scope_spilled_on_request)
 {
 	struct piece pieces[8];
 	struct rig rig;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.spill_last_scope = true;
 	rig_open(&rig);
@@ -179,12 +175,11 @@ static void test_last_scope_spilled_on_request(void **state)
  * Two micro-batches under way: the backward stage after the second forward stage is that of the
  * first.
  */
-static void test_last_scope_of_micro_batches(void **state)
+CASE(test_last_scope_of_micro_batches)
 {
 	struct piece first[8], second[8];
 	struct rig rig;
 
-	(void)state;
 	rig_default(&rig);
 	for (unsigned step = 0; step < 3; step++) {
 		spw_cache_step(rig.cache);
@@ -211,12 +206,11 @@ static void test_last_scope_of_micro_batches(void **state)
 	rig_end(&rig);
 }
 
-static void test_scopes_too_deep_or_unbalanced(void **state)
+CASE(test_scopes_too_deep_or_unbalanced)
 {
 	struct rig rig;
 	struct piece piece;
 
-	(void)state;
 	rig_default(&rig);
 	spw_cache_scope_leave(rig.cache);
 	for (unsigned i = 0; i < 200; i++)
@@ -233,13 +227,12 @@ static void test_scopes_too_deep_or_unbalanced(void **state)
 
 /* ---- Reading ahead ---- */
 
-static void test_prefetch_order_and_budget(void **state)
+CASE(test_prefetch_order_and_budget)
 {
 	struct rig rig;
 	struct piece pieces[6];
 	uint64_t leases[6];
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 250;
 	rig_open(&rig);
@@ -272,13 +265,12 @@ static void test_prefetch_order_and_budget(void **state)
 	rig_end(&rig);
 }
 
-static void test_window_holds_back_what_is_in_memory(void **state)
+CASE(test_window_holds_back_what_is_in_memory)
 {
 	struct rig rig;
 	struct piece far, written, issued, queued;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 300;
 	rig_open(&rig);
@@ -315,12 +307,11 @@ static void test_window_holds_back_what_is_in_memory(void **state)
 	rig_end(&rig);
 }
 
-static void test_window_follows_the_last_offer(void **state)
+CASE(test_window_follows_the_last_offer)
 {
 	struct rig rig;
 	struct piece first, second;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 100;
 	rig_open(&rig);
@@ -341,12 +332,11 @@ static void test_window_follows_the_last_offer(void **state)
 	rig_end(&rig);
 }
 
-static void test_window_of_micro_batch_and_step(void **state)
+CASE(test_window_of_micro_batch_and_step)
 {
 	struct rig rig;
 	struct piece left, first, second;
 
-	(void)state;
 	rig_default(&rig);
 	left = stored(&rig, 1, 100);
 	spw_cache_step(rig.cache);
@@ -372,12 +362,11 @@ static void test_window_of_micro_batch_and_step(void **state)
 /*
  * What a backward pass that broke off has read ahead does not stand in the way of the next step's.
  */
-static void test_window_of_a_step_that_broke_off(void **state)
+CASE(test_window_of_a_step_that_broke_off)
 {
 	struct piece left[3], first, second;
 	struct rig rig;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 250;
 	rig_open(&rig);
@@ -406,12 +395,11 @@ static void test_window_of_a_step_that_broke_off(void **state)
 	rig_end(&rig);
 }
 
-static void test_automatic_window(void **state)
+CASE(test_automatic_window)
 {
 	struct rig rig;
 	struct piece pieces[5];
 
-	(void)state;
 	rig_default(&rig);
 	spw_cache_step(rig.cache);
 	spw_cache_scope_enter(rig.cache, 1);
@@ -456,12 +444,11 @@ static void test_automatic_window(void **state)
 }
 
 /* The window stopped at a tensor for want of room; then that tensor goes. */
-static void test_release_where_the_window_stopped(void **state)
+CASE(test_release_where_the_window_stopped)
 {
 	struct rig rig;
 	struct piece pieces[3];
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 100;
 	rig_open(&rig);
@@ -478,12 +465,11 @@ static void test_release_where_the_window_stopped(void **state)
 }
 
 /* The store's requests were used up by writes: reading ahead goes on when they end. */
-static void test_window_waits_for_a_request(void **state)
+CASE(test_window_waits_for_a_request)
 {
 	struct rig rig;
 	struct piece small, large[2];
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 100;
 	rig_open(&rig);
@@ -506,12 +492,11 @@ static void test_window_waits_for_a_request(void **state)
 	rig_end(&rig);
 }
 
-static void test_larger_than_the_window(void **state)
+CASE(test_larger_than_the_window)
 {
 	struct rig rig;
 	struct piece small, large;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 150;
 	rig_open(&rig);
@@ -527,13 +512,12 @@ static void test_larger_than_the_window(void **state)
 	rig_end(&rig);
 }
 
-static void test_failed_prefetch_is_read_again(void **state)
+CASE(test_failed_prefetch_is_read_again)
 {
 	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken;
 
-	(void)state;
 	rig_default(&rig);
 	piece = stored(&rig, 1, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
@@ -549,12 +533,11 @@ static void test_failed_prefetch_is_read_again(void **state)
 	rig_end(&rig);
 }
 
-static void test_release_while_reading_ahead(void **state)
+CASE(test_release_while_reading_ahead)
 {
 	struct rig rig;
 	struct piece queued, issued;
 
-	(void)state;
 	rig_default(&rig);
 	queued = stored(&rig, 1, 100);
 	issued = stored(&rig, 2, 100);
@@ -572,12 +555,11 @@ static void test_release_while_reading_ahead(void **state)
 	rig_end(&rig);
 }
 
-static void test_arena_full(void **state)
+CASE(test_arena_full)
 {
 	struct rig rig;
 	struct piece pieces[3];
 
-	(void)state;
 	rig_default(&rig);
 	rig.store->arena = 150;
 	for (unsigned i = 0; i < 3; i++)
@@ -636,13 +618,12 @@ static void ender_end(struct ender *ender)
 	assert_int_equal(pthread_join(ender->thread, NULL), 0);
 }
 
-static void test_late_prefetch_is_raised(void **state)
+CASE(test_late_prefetch_is_raised)
 {
 	struct rig rig;
 	struct piece piece;
 	struct ender ender = {.rig = &rig, .kind = FAKE_READ};
 
-	(void)state;
 	rig_default(&rig);
 	piece = stored(&rig, 1, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
@@ -658,13 +639,12 @@ static void test_late_prefetch_is_raised(void **state)
 	rig_end(&rig);
 }
 
-static void test_late_prefetch_that_fails_is_read_again(void **state)
+CASE(test_late_prefetch_that_fails_is_read_again)
 {
 	struct rig rig;
 	struct piece piece;
 	struct ender ender = {.rig = &rig, .kind = FAKE_READ, .res = -EIO};
 
-	(void)state;
 	rig_default(&rig);
 	piece = stored(&rig, 1, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
@@ -678,13 +658,12 @@ static void test_late_prefetch_that_fails_is_read_again(void **state)
 	rig_end(&rig);
 }
 
-static void test_take_waits_for_a_request(void **state)
+CASE(test_take_waits_for_a_request)
 {
 	struct rig rig;
 	struct piece piece, other;
 	struct ender ender = {.rig = &rig, .kind = FAKE_WRITE};
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 1; /* nothing fits */
 	rig_open(&rig);
@@ -729,13 +708,12 @@ static struct spw_request *wait_for_read(struct spw_store *store)
 	return request;
 }
 
-static void test_takes_share_one_read(void **state)
+CASE(test_takes_share_one_read)
 {
 	struct rig rig;
 	struct piece piece;
 	struct taker takers[3];
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 1;
 	rig_open(&rig);
@@ -757,14 +735,13 @@ static void test_takes_share_one_read(void **state)
 	rig_end(&rig);
 }
 
-static void test_released_while_taken(void **state)
+CASE(test_released_while_taken)
 {
 	struct rig rig;
 	struct piece piece;
 	struct taker taker = {.rig = &rig, .piece = &piece};
 	struct spw_request *request;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 1;
 	rig_open(&rig);
@@ -779,33 +756,4 @@ static void test_released_while_taken(void **state)
 	rig_end(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_last_scope_is_kept_from_the_second_step),
-		cmocka_unit_test(test_last_scope_is_not_an_empty_one),
-		cmocka_unit_test(test_last_scope_by_place),
-		cmocka_unit_test(test_last_scope_spilled_on_request),
-		cmocka_unit_test(test_last_scope_of_micro_batches),
-		cmocka_unit_test(test_scopes_too_deep_or_unbalanced),
-		cmocka_unit_test(test_prefetch_order_and_budget),
-		cmocka_unit_test(test_window_holds_back_what_is_in_memory),
-		cmocka_unit_test(test_window_follows_the_last_offer),
-		cmocka_unit_test(test_window_of_micro_batch_and_step),
-		cmocka_unit_test(test_window_of_a_step_that_broke_off),
-		cmocka_unit_test(test_automatic_window),
-		cmocka_unit_test(test_release_where_the_window_stopped),
-		cmocka_unit_test(test_window_waits_for_a_request),
-		cmocka_unit_test(test_larger_than_the_window),
-		cmocka_unit_test(test_failed_prefetch_is_read_again),
-		cmocka_unit_test(test_release_while_reading_ahead),
-		cmocka_unit_test(test_arena_full),
-		cmocka_unit_test(test_late_prefetch_is_raised),
-		cmocka_unit_test(test_late_prefetch_that_fails_is_read_again),
-		cmocka_unit_test(test_take_waits_for_a_request),
-		cmocka_unit_test(test_takes_share_one_read),
-		cmocka_unit_test(test_released_while_taken),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

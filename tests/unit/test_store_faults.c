@@ -8,11 +8,8 @@
 /* link: drives/opener drives/sysfs store/copy store/inbox store/level store/service */
 /* link: store/put store/get store/flush store/wait store/stats store/slots alloc layout util */
 /* wrap: spw_clock_ns */
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdarg.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <spillway/store.h>
 
@@ -127,12 +124,11 @@ static void expect_empty(void)
  * The Nth write of one drive fails once: the chunk moves, the drive is retired, the object is
  * whole.
  */
-static void test_nth_write_fails(void **state)
+CASE_WITH(test_nth_write_fails, make_drives, free_drives)
 {
 	size_t len = 100 * CHUNK_BYTES + 4321;
 	uint8_t *bytes = pattern(len, 1);
 
-	(void)state;
 	for (unsigned nth = 1; nth <= 100; nth++) {
 		spw_object object;
 		bool reached;
@@ -155,13 +151,12 @@ static void test_nth_write_fails(void **state)
 }
 
 /* One drive fails every write: the others take everything, and its space is no longer promised. */
-static void test_sticky_write_error(void **state)
+CASE_WITH(test_sticky_write_error, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 2);
 	spw_object objects[32];
 	uint64_t capacity;
 
-	(void)state;
 	open_store(8);
 	capacity = stats().capacity_bytes;
 	fake_drives[0].fail_write_in = 1;
@@ -182,12 +177,11 @@ static void test_sticky_write_error(void **state)
 	free(bytes);
 }
 
-static void test_every_drive_fails(void **state)
+CASE_WITH(test_every_drive_fails, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 3);
 	spw_object object;
 
-	(void)state;
 	open_store(2);
 	for (unsigned i = 0; i < DRIVES; i++) {
 		fake_drives[i].fail_write_in = 1;
@@ -209,13 +203,12 @@ static void test_every_drive_fails(void **state)
  * Memory that cannot be read, or a kernel without any: no drive is to blame, and none is lost to
  * those who come after.
  */
-static void test_writes_that_fail_by_their_memory(void **state)
+CASE_WITH(test_writes_that_fail_by_their_memory, make_drives, free_drives)
 {
 	static const int errors[] = {-EFAULT, -ENOMEM};
 	uint8_t *bytes = pattern(1 << 20, 4);
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(errors); i++) {
 		for (unsigned drive = 0; drive < DRIVES; drive++) {
@@ -242,12 +235,11 @@ static void test_writes_that_fail_by_their_memory(void **state)
 
 /* ---- Reads ---- */
 
-static void test_read_error_is_retried_once(void **state)
+CASE_WITH(test_read_error_is_retried_once, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 4), *back = malloc(1 << 20);
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
 	fake_drives[2].fail_read_in = 2;
@@ -271,12 +263,11 @@ static void test_read_error_is_retried_once(void **state)
 /*
  * A sparse file may promise more than the file system below it has. To free objects would not help.
  */
-static void test_a_full_file_system_is_named(void **state)
+CASE_WITH(test_a_full_file_system_is_named, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 4);
 	spw_object object;
 
-	(void)state;
 	for (unsigned i = 0; i < DRIVES; i++)
 		fake_drives[i].geometry.kind = SPW_DEVICE_FILE;
 	open_store(4);
@@ -309,13 +300,12 @@ static void test_a_full_file_system_is_named(void **state)
 }
 
 /* All full: refused by name. A second later each is tried again, in silence, until one has room. */
-static void test_a_full_drive_comes_back(void **state)
+CASE_WITH(test_a_full_drive_comes_back, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 4);
 	struct spw_drive_stats drive;
 	spw_object object;
 
-	(void)state;
 	fake_drives[0].geometry.kind = SPW_DEVICE_FILE;
 	open_store(4);
 	for (unsigned i = 0; i < DRIVES; i++) {
@@ -362,12 +352,11 @@ static void test_a_full_drive_comes_back(void **state)
 	free(bytes);
 }
 
-static void test_a_drive_found_gone_by_a_read_is_retired(void **state)
+CASE_WITH(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 4), *back = malloc(1 << 20);
 	spw_object object, other;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
 	fake_drives[1].fail_read_in = 1;
@@ -384,12 +373,11 @@ static void test_a_drive_found_gone_by_a_read_is_retired(void **state)
 	free(back);
 }
 
-static void test_flipped_bit(void **state)
+CASE_WITH(test_flipped_bit, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(CHUNK_BYTES * 3 + 100, 5), *back = malloc(CHUNK_BYTES * 3 + 100);
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(put_wait(bytes, CHUNK_BYTES * 3 + 100, &object), 0);
 	/* On the way, once: the second try is right. */
@@ -408,13 +396,12 @@ static void test_flipped_bit(void **state)
 }
 
 /* While a read waits for its checksum, its slot goes to the next: the second try waits for one. */
-static void test_second_try_waits_for_a_slot(void **state)
+CASE_WITH(test_second_try_waits_for_a_slot, make_drives, free_drives)
 {
 	size_t len = 30 * CHUNK_BYTES;
 	uint8_t *bytes = pattern(len, 23);
 	spw_object object;
 
-	(void)state;
 	open_store(1);
 	assert_int_equal(put_wait(bytes, len, &object), 0);
 	for (unsigned i = 1; i <= 10; i++) {
@@ -434,12 +421,11 @@ static void test_second_try_waits_for_a_slot(void **state)
 
 /* ---- Cancel, free and close between any two completions ---- */
 
-static void test_cancel_at_every_point(void **state)
+CASE_WITH(test_cancel_at_every_point, make_drives, free_drives)
 {
 	size_t len = 20 * CHUNK_BYTES;
 	uint8_t *bytes = pattern(len, 6);
 
-	(void)state;
 	open_store(2);
 	for (unsigned turns = 0; turns < 40; turns++) {
 		struct spw_request *request;
@@ -477,12 +463,11 @@ static void test_cancel_at_every_point(void **state)
  * Freed while it is written or read: the space comes back only after the last transfer, and the get
  * still gets its bytes.
  */
-static void test_free_at_every_point(void **state)
+CASE_WITH(test_free_at_every_point, make_drives, free_drives)
 {
 	size_t len = 20 * CHUNK_BYTES;
 	uint8_t *bytes = pattern(len, 7), *back = aligned_alloc(4096, len);
 
-	(void)state;
 	open_store(2);
 	for (unsigned turns = 0; turns < 40; turns++) {
 		struct spw_request *put, *get;
@@ -517,12 +502,11 @@ static void count_end(void *context, int res)
 	ends[res == -ECANCELED]++;
 }
 
-static void test_close_at_every_point(void **state)
+CASE_WITH(test_close_at_every_point, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 8),
 		*back = aligned_alloc(4096, 10 * CHUNK_BYTES);
 
-	(void)state;
 	for (unsigned turns = 0; turns < 40; turns++) {
 		unsigned ends[2] = {0};
 		struct spw_notify notify = {.done = count_end, .context = ends};
@@ -550,11 +534,10 @@ static void test_close_at_every_point(void **state)
  * Writes that fail while the store closes go back to the list, to be ended there: none is
  * forgotten.
  */
-static void test_close_while_writes_fail(void **state)
+CASE_WITH(test_close_while_writes_fail, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 17);
 
-	(void)state;
 	for (unsigned chunks = 1; chunks <= 10; chunks++) {
 		unsigned ends[2] = {0};
 		struct spw_notify notify = {.done = count_end, .context = ends};
@@ -597,7 +580,7 @@ static void note_end(void *context, int res)
  * An urgent read overtakes prefetches and writes; none of them is overtaken more than a bounded
  * number of times.
  */
-static void test_urgent_first_but_nobody_starves(void **state)
+CASE_WITH(test_urgent_first_but_nobody_starves, make_drives, free_drives)
 {
 	static uint8_t urgent = 'u', prefetch = 'p', write = 'w';
 	struct spw_notify notify_urgent = {note_end, &urgent},
@@ -608,7 +591,6 @@ static void test_urgent_first_but_nobody_starves(void **state)
 	spw_object object, written;
 	unsigned first_write = 0, first_prefetch = 0;
 
-	(void)state;
 	open_store(1);
 	order_count = 0;
 	assert_int_equal(put_wait(bytes, DRIVES * CHUNK_BYTES, &object), 0);
@@ -639,7 +621,7 @@ static void test_urgent_first_but_nobody_starves(void **state)
 }
 
 /* A prefetch that becomes urgent overtakes the other prefetches. */
-static void test_raise(void **state)
+CASE_WITH(test_raise, make_drives, free_drives)
 {
 	static uint8_t names[] = {'0', '1', '2', '3', '4', '5', '6', '7'};
 	uint8_t *bytes = pattern(DRIVES * CHUNK_BYTES, 10);
@@ -647,7 +629,6 @@ static void test_raise(void **state)
 	struct spw_request *last = NULL;
 	spw_object object;
 
-	(void)state;
 	open_store(1);
 	order_count = 0;
 	assert_int_equal(put_wait(bytes, DRIVES * CHUNK_BYTES, &object), 0);
@@ -679,13 +660,12 @@ static void test_raise(void **state)
  * Equal drives, equal speed: whatever the objects' sizes, no drive takes more than a chunk's share
  * beyond another.
  */
-static void test_equal_drives_share_evenly(void **state)
+CASE_WITH(test_equal_drives_share_evenly, make_drives, free_drives)
 {
 	static const size_t lens[] = {CHUNK_BYTES / 2 + 1, CHUNK_BYTES, 4 * CHUNK_BYTES + 4096,
 				      30 * CHUNK_BYTES};
 	uint8_t *bytes = pattern(30 * CHUNK_BYTES, 23);
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		struct spw_request *requests[60];
 		spw_object objects[60];
@@ -715,14 +695,13 @@ static void test_equal_drives_share_evenly(void **state)
 	free(bytes);
 }
 
-static void test_split_over_fragments(void **state)
+CASE_WITH(test_split_over_fragments, make_drives, free_drives)
 {
 	uint64_t capacity;
 	spw_object small[64] = {{0}}, large;
 	uint8_t *bytes = pattern(3 << 20, 11);
 	unsigned count;
 
-	(void)state;
 	open_store(4);
 	capacity = stats().capacity_bytes;
 	/*
@@ -744,14 +723,13 @@ static void test_split_over_fragments(void **state)
 	free(bytes);
 }
 
-static void test_full_changes_nothing(void **state)
+CASE_WITH(test_full_changes_nothing, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(4 << 20, 12);
 	spw_object objects[32], one_more;
 	uint64_t used;
 	unsigned count = 0;
 
-	(void)state;
 	open_store(4);
 	while (put_wait(bytes, 4 << 20, &objects[count]) == 0)
 		count++;
@@ -771,7 +749,7 @@ static void test_full_changes_nothing(void **state)
 
 /* ---- Drives that hang, come back, flush, trim ---- */
 
-static void test_hung_write_moves(void **state)
+CASE_WITH(test_hung_write_moves, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 13);
 	const char *paths[DRIVES] = {"fake0", "fake1", "fake2"};
@@ -779,7 +757,6 @@ static void test_hung_write_moves(void **state)
 	spw_object object;
 	uint64_t used;
 
-	(void)state;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.inline_mode = true;
 	opts.write_deadline_ms = 20;
@@ -815,7 +792,7 @@ static void test_hung_write_moves(void **state)
  * Copy memory that a hung drive does not give back must not be all there is: the other drives need
  * some.
  */
-static void test_hung_drive_leaves_copy_memory(void **state)
+CASE_WITH(test_hung_drive_leaves_copy_memory, make_drives, free_drives)
 {
 	enum { CHUNKS = 48 };
 	const size_t len = CHUNKS * CHUNK_BYTES;
@@ -826,7 +803,6 @@ static void test_hung_drive_leaves_copy_memory(void **state)
 	struct spw_store_opts opts;
 	spw_object object, other;
 
-	(void)state;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.inline_mode = true;
 	opts.write_deadline_ms = 20;
@@ -858,7 +834,7 @@ static void test_hung_drive_leaves_copy_memory(void **state)
 }
 
 /* More chunks than there can be descriptors for: such a store can be used all the same. */
-static void test_small_chunks_on_large_drives(void **state)
+CASE_WITH(test_small_chunks_on_large_drives, make_drives, free_drives)
 {
 	const char *paths[] = {"fake0"};
 	uint8_t *bytes = pattern(1 << 20, 19);
@@ -866,7 +842,6 @@ static void test_small_chunks_on_large_drives(void **state)
 	spw_object object;
 	int rc;
 
-	(void)state;
 	fake_drive_free(0);
 	fake_drive_make(0, 1, DRIVE_BYTES, CHUNK_BYTES);
 	/* Never written so far out. */
@@ -886,11 +861,10 @@ static void test_small_chunks_on_large_drives(void **state)
 	free(bytes);
 }
 
-static void test_flush(void **state)
+CASE_WITH(test_flush, make_drives, free_drives)
 {
 	struct spw_request *request, *second;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(spw_store_flush(store, NULL, &request), 0);
 	assert_int_equal(spw_store_flush(store, NULL, &second), 0);
@@ -905,14 +879,13 @@ static void test_flush(void **state)
 }
 
 /* Trim discards what is free and nothing else. */
-static void test_trim(void **state)
+CASE_WITH(test_trim, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 14);
 	spw_object objects[8];
 	struct spw_request *request;
 	uint64_t before;
 
-	(void)state;
 	for (unsigned i = 0; i < DRIVES; i++)
 		fake_drives[i].geometry.discards = i != 1;
 	open_store(4);
@@ -935,7 +908,7 @@ static void test_trim(void **state)
 
 /* ---- Vectors, waiting for any ---- */
 
-static void test_putv(void **state)
+CASE_WITH(test_putv, make_drives, free_drives)
 {
 	size_t len = 5 * CHUNK_BYTES + 777;
 	uint8_t *bytes = pattern(len, 15);
@@ -949,7 +922,6 @@ static void test_putv(void **state)
 	struct spw_request *request;
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(spw_store_putv(store, vector, 5, NULL, &object, &request), 0);
 	assert_int_equal(spw_request_wait(request), 0);
@@ -962,7 +934,7 @@ static void test_putv(void **state)
 }
 
 /* The object is asked for while its bytes still lie in the pieces of the caller's vector. */
-static void test_get_from_a_vector_still_in_memory(void **state)
+CASE_WITH(test_get_from_a_vector_still_in_memory, make_drives, free_drives)
 {
 	size_t len = 2 * CHUNK_BYTES + 55;
 	uint8_t *bytes = pattern(len, 21), *back = malloc(len);
@@ -974,7 +946,6 @@ static void test_get_from_a_vector_still_in_memory(void **state)
 	struct spw_request *put, *get;
 	spw_object object;
 
-	(void)state;
 	assert_non_null(back);
 	open_store(4);
 	fake_hold = UINT32_MAX; /* no write ends */
@@ -997,13 +968,12 @@ static void test_get_from_a_vector_still_in_memory(void **state)
 	free(bytes);
 }
 
-static void test_wait_any(void **state)
+CASE_WITH(test_wait_any, make_drives, free_drives)
 {
 	uint8_t *bytes = pattern(1 << 20, 16);
 	struct spw_request *requests[4];
 	spw_object objects[4];
 
-	(void)state;
 	open_store(4);
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(spw_store_put(store, bytes, (4 - i) * CHUNK_BYTES, NULL,
@@ -1029,53 +999,4 @@ static void test_wait_any(void **state)
 	free(bytes);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_nth_write_fails, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_sticky_write_error, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_every_drive_fails, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_a_full_file_system_is_named, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_a_full_drive_comes_back, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired,
-						make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_cancel_at_every_point, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_free_at_every_point, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_close_at_every_point, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_close_while_writes_fail, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_urgent_first_but_nobody_starves, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_raise, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_equal_drives_share_evenly, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_split_over_fragments, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_full_changes_nothing, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_hung_write_moves, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_hung_drive_leaves_copy_memory, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_small_chunks_on_large_drives, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_flush, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_trim, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_putv, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_get_from_a_vector_still_in_memory, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_wait_any, make_drives, free_drives),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)
