@@ -224,7 +224,7 @@ static void begin_worker(unsigned index, uint64_t seed)
 {
 	struct worker *worker = &workers[index];
 
-	*worker = (struct worker){.index = index, .random = mix(seed + index)};
+	*worker = (struct worker){.index = index, .random = random_mix(seed + index)};
 	worker->memory = aligned_alloc(4096, IN_FLIGHT * (size_t)BUFFER_BYTES);
 	assert_non_null(worker->memory);
 	for (unsigned i = 0; i < IN_FLIGHT; i++) /* half of the buffers at odd addresses */

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
 #include "tests/case.h"
+#include "tests/random.h"
 
 /*
  * The allocator is compiled in, with its asserts and its sources of memory under the test's
@@ -325,31 +325,9 @@ CASE(test_every_layout)
 
 static uint64_t random_state;
 
-static uint64_t random_next(void)
+static uint32_t below(uint32_t limit)
 {
-	uint64_t z = random_state += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
-}
-
-static uint32_t random_below(uint32_t limit)
-{
-	return (uint32_t)(random_next() % limit);
-}
-
-static uint64_t random_seed(void)
-{
-	const char *text = getenv("SPW_SEED");
-	uint64_t seed;
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		fail_msg("getrandom");
-	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
-	return seed;
+	return (uint32_t)random_below(&random_state, limit);
 }
 
 enum action {
@@ -372,17 +350,17 @@ static void act(enum action action, uint32_t fixed_blocks)
 	uint32_t count = model.count;
 
 	switch (action) {
-	case GET_TINY: (void)model_get(&model, 1 + random_below(4)); break;
-	case GET_SMALL: (void)model_get(&model, 1 + random_below(100)); break;
+	case GET_TINY: (void)model_get(&model, 1 + below(4)); break;
+	case GET_SMALL: (void)model_get(&model, 1 + below(100)); break;
 	case GET_LARGE:
-		(void)model_get(&model, model.blocks / 16 + 1 + random_below(model.blocks / 8 + 1));
+		(void)model_get(&model, model.blocks / 16 + 1 + below(model.blocks / 8 + 1));
 		break;
-	case GET_ANY: (void)model_get(&model, 1 + random_below(model.blocks + 10)); break;
+	case GET_ANY: (void)model_get(&model, 1 + below(model.blocks + 10)); break;
 	case GET_FIXED: (void)model_get(&model, fixed_blocks); break;
-	case GET_SOME: (void)model_get_some(&model, 1 + random_below(model.blocks)); break;
+	case GET_SOME: (void)model_get_some(&model, 1 + below(model.blocks)); break;
 	case PUT_HALF:
 		while (model.count > count / 2)
-			model_put(&model, random_below(model.count));
+			model_put(&model, below(model.count));
 		break;
 	case PUT_ALL:
 		while (model.count)
@@ -390,7 +368,7 @@ static void act(enum action action, uint32_t fixed_blocks)
 		break;
 	default:
 		if (count)
-			model_put(&model, action == PUT_RANDOM   ? random_below(count)
+			model_put(&model, action == PUT_RANDOM   ? below(count)
 					  : action == PUT_NEWEST ? count - 1
 								 : 0);
 	}
@@ -403,22 +381,20 @@ static void act(enum action action, uint32_t fixed_blocks)
 static void one_swarm(unsigned actions)
 {
 	uint32_t weights[ACTIONS], sum = 0, draw, fixed_blocks;
-	uint32_t blocks = 1 + random_below(1u << (3 + random_below(11)));
+	uint32_t blocks = 1 + below(1u << (3 + below(11)));
 	unsigned action;
 
 	for (action = 0; action < ACTIONS; action++) {
 		weights[action] =
-			random_below(2)
-				? random_below(action == PUT_ALL || action == PUT_HALF ? 2 : 100)
-				: 0;
+			below(2) ? below(action == PUT_ALL || action == PUT_HALF ? 2 : 100) : 0;
 		sum += weights[action];
 	}
 	if (sum == 0)
 		return;
-	fixed_blocks = 1 + random_below(blocks < 300 ? blocks : 300);
-	model_open(&model, blocks, 1 + random_below(random_below(3) ? blocks : 40));
+	fixed_blocks = 1 + below(blocks < 300 ? blocks : 300);
+	model_open(&model, blocks, 1 + below(below(3) ? blocks : 40));
 	while (actions-- > 0) {
-		draw = random_below(sum);
+		draw = below(sum);
 		for (action = 0; draw >= weights[action]; action++)
 			draw -= weights[action];
 		act((enum action)action, fixed_blocks);
@@ -484,13 +460,12 @@ CASE(test_in_turn)
 	for (unsigned round = 0; round < 3; round++) {
 		next_block = 0;
 		for (unsigned i = 0; i < 100; i++) {
-			assert_int_equal(spw_alloc_get(alloc, 1 + random_below(5000), &extents[i]),
-					 0);
+			assert_int_equal(spw_alloc_get(alloc, 1 + below(5000), &extents[i]), 0);
 			assert_int_equal(extents[i].start_block, next_block);
 			next_block += extents[i].len_blocks;
 		}
 		for (unsigned i = 100; i > 0; i--) {
-			unsigned which = random_below(i);
+			unsigned which = below(i);
 			spw_alloc_put(alloc, &extents[which]);
 			extents[which] = extents[i - 1];
 		}
@@ -511,7 +486,7 @@ CASE(test_holes_are_reused)
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(spw_alloc_get(alloc, 245, &extents[i]), 0);
 	for (unsigned i = 0; i < 100000; i++) {
-		unsigned which = random_below(500);
+		unsigned which = below(500);
 		spw_alloc_put(alloc, &extents[which]);
 		assert_int_equal(spw_alloc_get(alloc, 245, &extents[which]), 0);
 		assert_in_range(extents[which].start_block, 0, 499 * 245);

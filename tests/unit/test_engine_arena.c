@@ -8,9 +8,9 @@
 #include <linux/mman.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
 #include "tests/case.h"
+#include "tests/random.h"
 
 #include "engine/arena.h"
 
@@ -22,11 +22,7 @@ static uint64_t seed;
 
 static uint64_t draw(void)
 {
-	uint64_t z = (seed += 0x9e3779b97f4a7c15u);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return random_next(&seed);
 }
 
 static int set_up(void **state)
@@ -278,12 +274,6 @@ ARENA_TEST(test_any_thread_may_use_it)
 
 int main(void)
 {
-	const char *text = getenv("SPW_SEED");
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		return 1;
-	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)seed);
+	seed = random_seed();
 	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "tests/case.h"
+#include "tests/random.h"
 
 #include <spillway/plan.h>
 
@@ -44,15 +44,6 @@ static unsigned cases = 1000;
 #ifndef SLOWER
 #define SLOWER 1u
 #endif
-
-static uint64_t random_next(uint64_t *random)
-{
-	uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
 
 static uint64_t random_between(uint64_t *random, uint64_t low, uint64_t high)
 {
@@ -943,13 +934,11 @@ CASE(test_older_caller)
 
 int main(void)
 {
-	const char *text = getenv("SPW_SEED"), *count = getenv("SPW_PLAN_CASES"),
-		   *filter = getenv("SPW_PLAN_FILTER");
+	const char *count = getenv("SPW_PLAN_CASES"), *filter = getenv("SPW_PLAN_FILTER");
 
-	if (text)
-		figures_seed = seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
-		return 1;
+	seed = random_seed();
+	if (getenv("SPW_SEED"))
+		figures_seed = seed;
 	cases /= getenv("SPW_TEST_VALGRIND") ? 40 : SLOWER;
 	if (count)
 		cases = (unsigned)strtoul(count, NULL, 0);
@@ -958,6 +947,5 @@ int main(void)
 			      cases);
 	if (filter)
 		cmocka_set_test_filter(filter);
-	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
 	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/case.h"
+#include "tests/random.h"
 
 #include "malloc/spans.c"
 
@@ -211,17 +211,14 @@ CASE(test_room_is_joined_when_it_is_needed)
 
 CASE(test_random)
 {
-	const char *given = getenv("SPW_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
+	uint64_t random = random_seed();
 	struct spw_spans spans;
 	unsigned char *blocks[BLOCKS] = {NULL};
 	size_t lens[BLOCKS];
 
-	print_message("SPW_SEED=%u\n", seed);
-	srand(seed);
 	start(&spans, 40 * SPW_SPAN_BYTES);
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		unsigned i = (unsigned)rand() % BLOCKS;
+		unsigned i = (unsigned)random_below(&random, BLOCKS);
 		bool zeroed;
 
 		if (blocks[i]) { /* its first and last byte are still its own */
@@ -230,7 +227,7 @@ CASE(test_random)
 			spw_spans_give(&spans, blocks[i]);
 			blocks[i] = NULL;
 		} else {
-			lens[i] = 2 + (size_t)rand() % (24 * SPW_SPAN_BYTES);
+			lens[i] = 2 + random_below(&random, 24 * SPW_SPAN_BYTES);
 			blocks[i] = spw_spans_take(&spans, lens[i], &zeroed);
 			if (blocks[i]) {
 				assert_true(spw_spans_own(&spans, blocks[i]));

@@ -4,6 +4,7 @@
  */
 
 #include "tests/case.h"
+#include "tests/random.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -332,16 +333,14 @@ CASE(random_files_never_crash)
 					  "]",
 					  " ",
 					  "numjobs="};
-	const char *given = getenv("SPW_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
+	uint64_t random = random_seed();
 
-	print_message("SPW_SEED=%u\n", seed);
 	for (unsigned round = 0; round < 300; round++) {
 		struct bench_plan plan;
 		char text[512] = "";
 
-		for (unsigned i = (unsigned)rand_r(&seed) % 24; i > 0; i--)
-			(void)strcat(text, pieces[(unsigned)rand_r(&seed) % SPW_ARRAY_LEN(pieces)]);
+		for (unsigned i = (unsigned)random_below(&random, 24); i > 0; i--)
+			(void)strcat(text, pieces[random_below(&random, SPW_ARRAY_LEN(pieces))]);
 		if (read_text(text, &plan) != 0)
 			assert_true(spw_last_error()[0] != '\0');
 		for (unsigned i = 0; i < plan.count; i++)

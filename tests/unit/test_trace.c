@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/case.h"
+#include "tests/random.h"
 #include <zlib.h>
 
 #include <spillway/trace.h>
@@ -395,14 +395,11 @@ CASE(test_long_and_binary_lines)
 CASE(test_damaged)
 {
 	unsigned char whole[8192], copy[sizeof(whole)];
-	uint64_t random = getenv("SPW_SEED") ? strtoull(getenv("SPW_SEED"), NULL, 0) : 0;
+	uint64_t random = random_seed();
 	struct spw_trace *trace;
 	size_t len;
 	FILE *file;
 
-	if (random == 0)
-		assert_int_equal(getrandom(&random, sizeof(random), 0), sizeof(random));
-	print_message("SPW_SEED=%llu\n", (unsigned long long)random);
 	record_samples(path_gz, "m");
 	file = fopen(path_gz, "r");
 	assert_non_null(file);
@@ -416,8 +413,7 @@ CASE(test_damaged)
 	}
 	for (unsigned i = 0; i < 300; i++) {
 		memcpy(copy, whole, len);
-		random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
-		copy[(random >> 32) % len] ^= (unsigned char)(1u << (random >> 61));
+		copy[random_below(&random, len)] ^= (unsigned char)(1u << random_below(&random, 8));
 		put_file(path_gz, copy, len);
 		if (spw_trace_read(path_gz, &trace) == 0)
 			spw_trace_free(trace);
@@ -459,15 +455,12 @@ CASE(test_cut_text)
 CASE(test_damaged_text)
 {
 	static const char noise[] = "{}[]\",:0123456789-eE.\n\\u tfn";
-	uint64_t random = getenv("SPW_SEED") ? strtoull(getenv("SPW_SEED"), NULL, 0) : 0;
+	uint64_t random = random_seed();
 	char whole[8192], copy[sizeof(whole)];
 	struct spw_trace *trace;
 	size_t len;
 	FILE *file;
 
-	if (random == 0)
-		assert_int_equal(getrandom(&random, sizeof(random), 0), sizeof(random));
-	print_message("SPW_SEED=%llu\n", (unsigned long long)random);
 	record_samples(path, "m");
 	file = fopen(path, "r");
 	assert_non_null(file);
@@ -476,8 +469,8 @@ CASE(test_damaged_text)
 	for (unsigned i = 0; i < 1000; i++) {
 		memcpy(copy, whole, len);
 		for (unsigned k = 0; k <= i % 3; k++) {
-			random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
-			copy[(random >> 32) % len] = noise[(random >> 20) % (sizeof(noise) - 1)];
+			copy[random_below(&random, len)] =
+				noise[random_below(&random, sizeof(noise) - 1)];
 		}
 		put_file(path, copy, len);
 		if (spw_trace_read(path, &trace) == 0)
