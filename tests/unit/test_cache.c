@@ -6,15 +6,39 @@
 /* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
+static struct rig rig;
+
+static int begin(void **state)
+{
+	(void)state;
+	rig_begin(&rig);
+	return 0;
+}
+
+static int begin_and_open(void **state)
+{
+	(void)state;
+	rig_default(&rig);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	rig_end(&rig);
+	return 0;
+}
+
+#define RIG_CASE(name)    CASE_WITH(name, begin_and_open, end)
+#define OPENED_CASE(name) CASE_WITH(name, begin, end) /* which sets options, and opens */
+
 /* ---- The course of an entry's life ---- */
 
-CASE(test_small_is_kept)
+RIG_CASE(test_small_is_kept)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 15, SPW_OFFER_KEEP);
 	taken_from_owner(&rig, &piece);
 	taken_from_owner(&rig, &piece);
@@ -29,17 +53,14 @@ CASE(test_small_is_kept)
 	assert_int_equal(rig_stats(&rig).activation_bytes, 15); /* until the caller lets go */
 	drained(&rig, &piece);
 	assert_int_equal(rig.store->puts, 0);
-	rig_end(&rig);
 }
 
-CASE(test_spill_and_read_back)
+RIG_CASE(test_spill_and_read_back)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 	uint64_t first, second;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(rig_stats(&rig).staging_bytes, 4096);
 	nothing_drained(&rig);
@@ -66,16 +87,13 @@ CASE(test_spill_and_read_back)
 	assert_int_equal(rig.store->objects_used, 1);
 	released(&rig, &piece);
 	assert_int_equal(rig_stats(&rig).activation_bytes_max, 4096);
-	rig_end(&rig);
 }
 
-CASE(test_lease_outlives_entry)
+RIG_CASE(test_lease_outlives_entry)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken, none;
 
-	rig_default(&rig);
 	piece = stored(&rig, 1, 4096);
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 100, 200, &taken), 0);
 	assert_int_equal(taken.storage_bytes_before, 100);
@@ -92,17 +110,14 @@ CASE(test_lease_outlives_entry)
 	spw_cache_return(rig.cache, taken.lease);
 	assert_int_equal(rig.logged, 1);
 	assert_non_null(strstr(rig.log_text, "lease"));
-	rig_end(&rig);
 }
 
 /* The last small write waits for the next call: taken at once, the store never hears of it. */
-CASE(test_held_write_is_forwarded)
+RIG_CASE(test_held_write_is_forwarded)
 {
-	struct rig rig;
 	struct piece first;
 	struct spw_cache_stats stats;
 
-	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(rig_stats(&rig).staging_bytes, 4096);
@@ -120,19 +135,16 @@ CASE(test_held_write_is_forwarded)
 	released(&rig, &first);
 	assert_int_equal(rig.store->puts, 0);
 	drained(&rig, &first);
-	rig_end(&rig);
 }
 
 /*
  * Until the next call, or the end of some I/O; one that takes long to write only while others are
  * written.
  */
-CASE(test_held_write_is_written)
+RIG_CASE(test_held_write_is_written)
 {
-	struct rig rig;
 	struct piece first, second, third;
 
-	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	/* too large to wait while the drives are idle, */
 	first = offered(&rig, 3, 4097, SPW_OFFER_SPILL);
@@ -151,16 +163,13 @@ CASE(test_held_write_is_written)
 	released(&rig, &third);
 	released(&rig, &second);
 	released(&rig, &first);
-	rig_end(&rig);
 }
 
 /* It fails when it is given to the store: the tensor is kept. */
-CASE(test_held_write_fails)
+RIG_CASE(test_held_write_fails)
 {
-	struct rig rig;
 	struct piece piece;
 
-	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	rig.store->put_error = -ENOSPC;
@@ -170,16 +179,13 @@ CASE(test_held_write_fails)
 	taken_from_owner(&rig, &piece);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-CASE(test_forward_cancels_a_queued_write)
+RIG_CASE(test_forward_cancels_a_queued_write)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	taken_from_owner(&rig, &piece);
 	taken_from_owner(&rig, &piece);
@@ -199,16 +205,13 @@ CASE(test_forward_cancels_a_queued_write)
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	assert_int_equal(rig.store->gets, 0);
-	rig_end(&rig);
 }
 
-CASE(test_forward_from_an_issued_write)
+RIG_CASE(test_forward_from_an_issued_write)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
 	taken_from_owner(&rig, &piece);
@@ -220,15 +223,12 @@ CASE(test_forward_from_an_issued_write)
 	assert_int_equal(stats.writes_cancelled, 0);
 	assert_int_equal(stats.bytes_forwarded, 4096);
 	assert_int_equal(stats.bytes_spilled, 4096);
-	rig_end(&rig);
 }
 
-CASE(test_forward_after_a_failing_write)
+RIG_CASE(test_forward_after_a_failing_write)
 {
-	struct rig rig;
 	struct piece piece;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
 	taken_from_owner(&rig, &piece);
@@ -238,15 +238,12 @@ CASE(test_forward_after_a_failing_write)
 	assert_int_equal(rig_stats(&rig).bytes_kept_error, 0);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-CASE(test_forward_until_drained)
+RIG_CASE(test_forward_until_drained)
 {
-	struct rig rig;
 	struct piece piece;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	taken_from_owner(&rig, &piece); /* written, but nobody has given the memory up */
@@ -256,16 +253,13 @@ CASE(test_forward_until_drained)
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	assert_int_equal(rig.store->gets, 0);
-	rig_end(&rig);
 }
 
-CASE(test_failed_write_is_kept)
+RIG_CASE(test_failed_write_is_kept)
 {
-	struct rig rig;
 	struct piece first, second;
 	struct spw_cache_stats stats;
 
-	rig_default(&rig);
 	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	second = offered(&rig, 2, 2048, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, -EIO);
@@ -285,16 +279,13 @@ CASE(test_failed_write_is_kept)
 	drained(&rig, &first);
 	released(&rig, &second);
 	drained(&rig, &second);
-	rig_end(&rig);
 }
 
-CASE(test_failed_read_is_an_error_of_that_take)
+RIG_CASE(test_failed_read_is_an_error_of_that_take)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken;
 
-	rig_default(&rig);
 	piece = stored(&rig, 1, 4096);
 	rig.store->wait_res = -EBADMSG;
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 0, 4096, &taken), -EBADMSG);
@@ -306,15 +297,12 @@ CASE(test_failed_read_is_an_error_of_that_take)
 	rig.store->wait_res = 0;
 	taken_and_gone(&rig, &piece);
 	assert_int_equal(rig_stats(&rig).misses, 2);
-	rig_end(&rig);
 }
 
-CASE(test_release_in_every_state)
+RIG_CASE(test_release_in_every_state)
 {
-	struct rig rig;
 	struct piece queued, issued, written, on_drive;
 
-	rig_default(&rig);
 	on_drive = stored(&rig, 1, 512);
 	written = offered(&rig, 2, 512, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
@@ -335,20 +323,17 @@ CASE(test_release_in_every_state)
 	drained(&rig, &queued);
 	assert_int_equal(rig_stats(&rig).writes_cancelled, 1);
 	assert_int_equal(rig_stats(&rig).releases, 4);
-	rig_end(&rig);
 }
 
 /* ---- Identity ---- */
 
-CASE(test_dedup_of_views)
+RIG_CASE(test_dedup_of_views)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken;
 	struct spw_cache_stats stats;
 	spw_tensor half, part, newer, other;
 
-	rig_default(&rig);
 	piece = piece_make(1, 4096);
 	/* At least half: the whole storage is stored, and every part of it is found. */
 	assert_int_equal(offer_range(&rig, &piece, 0, 2048, 2048, 1, &half), SPW_OFFER_SPILL);
@@ -386,17 +371,14 @@ CASE(test_dedup_of_views)
 	fake_end_all(rig.store);
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[8]){0}, 8), 3);
 	free(piece.bytes);
-	rig_end(&rig);
 }
 
 /* Whether they share a bucket or not. */
-CASE(test_versions_are_told_apart)
+RIG_CASE(test_versions_are_told_apart)
 {
 	struct piece piece = piece_make(1, 64);
 	spw_tensor tensors[64];
-	struct rig rig;
 
-	rig_default(&rig);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
 		assert_int_equal(offer_range(&rig, &piece, i, 0, 64, 1 + i, &tensors[i]),
 				 SPW_OFFER_SPILL);
@@ -405,7 +387,6 @@ CASE(test_versions_are_told_apart)
 	fake_end_all(rig.store);
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[64]){0}, 64), 64);
 	free(piece.bytes);
-	rig_end(&rig);
 }
 
 /* What changed without a new version: one storage of one value, offered again and again. */
@@ -551,12 +532,10 @@ CASE(test_no_duplicates_without_checksums)
 }
 
 /* Kept in one memory, offered from another, as of a storage that was resized. */
-CASE(test_kept_elsewhere_is_compared)
+RIG_CASE(test_kept_elsewhere_is_compared)
 {
 	struct piece pieces[2];
-	struct rig rig;
 
-	rig_default(&rig);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	for (unsigned i = 0; i < 2; i++) {
 		pieces[i] = piece_make(1, 100);
@@ -569,16 +548,13 @@ CASE(test_kept_elsewhere_is_compared)
 		assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1), 1);
 		free(pieces[i].bytes);
 	}
-	rig_end(&rig);
 }
 
-CASE(test_dedup_in_every_state)
+RIG_CASE(test_dedup_in_every_state)
 {
-	struct rig rig;
 	struct piece piece;
 	uint64_t lease;
 
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(offer(&rig, &piece), SPW_OFFER_DEDUP);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
@@ -595,17 +571,14 @@ CASE(test_dedup_in_every_state)
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	spw_cache_return(rig.cache, lease);
-	rig_end(&rig);
 }
 
-CASE(test_ids_are_not_reused)
+OPENED_CASE(test_ids_are_not_reused)
 {
-	struct rig rig;
 	struct piece piece;
 	spw_tensor first;
 	struct spw_taken taken;
 
-	rig_begin(&rig);
 	rig.opts.tensors_max = 1;
 	rig_open(&rig);
 	piece = offered(&rig, 1, 8, SPW_OFFER_KEEP);
@@ -621,18 +594,15 @@ CASE(test_ids_are_not_reused)
 			 -ENOENT);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-CASE(test_bad_arguments)
+RIG_CASE(test_bad_arguments)
 {
-	struct rig rig;
 	struct piece piece = piece_make(1, 64);
 	struct spw_cache *cache;
 	struct spw_cache_opts opts;
 	spw_tensor tensor = {.value = 7};
 
-	rig_default(&rig);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 0, 1, &tensor), -EINVAL);
 	assert_int_equal(tensor.value, 0);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 64, 0, &tensor), -EINVAL);
@@ -663,16 +633,13 @@ CASE(test_bad_arguments)
 	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	spw_cache_close(NULL);
 	free(piece.bytes);
-	rig_end(&rig);
 }
 
 /* Far more identities than places in the table's hash: none is taken for another. */
-CASE(test_identities_that_collide)
+RIG_CASE(test_identities_that_collide)
 {
-	struct rig rig;
 	struct piece pieces[64];
 
-	rig_default(&rig);
 	for (unsigned i = 0; i < 32; i++) {
 		pieces[i] = piece_make(1000 + i, 8);
 		pieces[32 + i] = piece_make(1, 8);
@@ -691,19 +658,16 @@ CASE(test_identities_that_collide)
 		free(pieces[i].bytes);
 	}
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[65]){0}, 65), 64);
-	rig_end(&rig);
 }
 
 /* ---- The keep rule ---- */
 
-CASE(test_refused_writes_are_kept)
+RIG_CASE(test_refused_writes_are_kept)
 {
-	struct rig rig;
 	struct piece pieces[3];
 	static const int errors[3] = {-ENOSPC, -ENOBUFS, -EIO};
 	struct spw_cache_stats stats;
 
-	rig_default(&rig);
 	for (unsigned i = 0; i < 3; i++) {
 		rig.store->put_error = errors[i];
 		pieces[i] = offered(&rig, i + 1, 100 * (i + 1), SPW_OFFER_KEEP);
@@ -724,16 +688,13 @@ CASE(test_refused_writes_are_kept)
 		released(&rig, &pieces[i]);
 		drained(&rig, &pieces[i]);
 	}
-	rig_end(&rig);
 }
 
-CASE(test_backpressure)
+OPENED_CASE(test_backpressure)
 {
-	struct rig rig;
 	struct piece fits, over, large, again;
 	struct spw_cache_stats stats;
 
-	rig_begin(&rig);
 	rig.opts.staging_bytes = 1000;
 	rig_open(&rig);
 	fits = offered(&rig, 1, 600, SPW_OFFER_SPILL);
@@ -761,19 +722,16 @@ CASE(test_backpressure)
 	released(&rig, &large);
 	drained(&rig, &over);
 	drained(&rig, &large);
-	rig_end(&rig);
 }
 
 /*
  * What was used before is used again: a table for many tensors takes memory for those that there
  * are at once.
  */
-CASE(test_entries_that_are_not_needed_are_not_touched)
+RIG_CASE(test_entries_that_are_not_needed_are_not_touched)
 {
 	struct piece first, second;
-	struct rig rig;
 
-	rig_default(&rig);
 	assert_int_equal(rig.cache->entries_touched, 0);
 	for (uint64_t key = 1; key <= 3; key++) {
 		first = offered(&rig, 2 * key, 100, SPW_OFFER_SPILL);
@@ -785,18 +743,15 @@ CASE(test_entries_that_are_not_needed_are_not_touched)
 		drained(&rig, &second);
 		assert_int_equal(rig.cache->entries_touched, 2);
 	}
-	rig_end(&rig);
 }
 
 /* The table of buckets grows with the entries, and only with them. */
-CASE(test_each_of_many_is_found)
+OPENED_CASE(test_each_of_many_is_found)
 {
 	enum { MANY = 5000 };
 	struct piece *pieces = calloc(MANY, sizeof(*pieces));
-	struct rig rig;
 
 	assert_non_null(pieces);
-	rig_begin(&rig);
 	rig.opts.tensors_max = MANY;
 	rig_open(&rig);
 	for (uint64_t i = 0; i < MANY; i++) {
@@ -816,16 +771,13 @@ CASE(test_each_of_many_is_found)
 		drained(&rig, &pieces[i]);
 	}
 	free(pieces);
-	rig_end(&rig);
 }
 
 /* 0 is no tensor, not the next use of the first slot. */
-CASE(test_no_id_is_none)
+RIG_CASE(test_no_id_is_none)
 {
 	struct piece piece;
-	struct rig rig;
 
-	rig_default(&rig);
 	for (uint64_t key = 1; key <= 3; key++) {
 		piece = offered(&rig, key, 100, SPW_OFFER_SPILL);
 		assert_int_equal((uint32_t)piece.tensor.value, 0);
@@ -837,17 +789,14 @@ CASE(test_no_id_is_none)
 		fake_end_all(rig.store);
 		drained(&rig, &piece);
 	}
-	rig_end(&rig);
 }
 
 /* The backward pass uses the order of the offers: what it offers again has its place already. */
-CASE(test_duplicates_in_the_backward_stage_keep_the_order)
+RIG_CASE(test_duplicates_in_the_backward_stage_keep_the_order)
 {
 	struct piece pieces[2];
-	struct rig rig;
 	spw_tensor again;
 
-	rig_default(&rig);
 	spw_cache_step(rig.cache);
 	for (unsigned i = 0; i < 2; i++)
 		pieces[i] = offered(&rig, i + 1, 100, SPW_OFFER_SPILL);
@@ -861,15 +810,12 @@ CASE(test_duplicates_in_the_backward_stage_keep_the_order)
 	fake_end_all(rig.store);
 	for (unsigned i = 0; i < 2; i++)
 		drained(&rig, &pieces[i]);
-	rig_end(&rig);
 }
 
-CASE(test_entries_used_up)
+OPENED_CASE(test_entries_used_up)
 {
-	struct rig rig;
 	struct piece one, two;
 
-	rig_begin(&rig);
 	rig.opts.tensors_max = 1;
 	rig_open(&rig);
 	one = offered(&rig, 1, 100, SPW_OFFER_SPILL);
@@ -885,15 +831,12 @@ CASE(test_entries_used_up)
 	fake_end_all(rig.store);
 	drained(&rig, &one);
 	released(&rig, &one);
-	rig_end(&rig);
 }
 
-CASE(test_observe_keeps_all)
+OPENED_CASE(test_observe_keeps_all)
 {
-	struct rig rig;
 	struct piece piece, small;
 
-	rig_begin(&rig);
 	rig.opts.mode = SPW_CACHE_OBSERVE;
 	assert_int_equal(spw_cache_open(NULL, &rig.opts, &rig.cache), 0);
 	spw_cache_step(rig.cache);
@@ -912,15 +855,12 @@ CASE(test_observe_keeps_all)
 	assert_int_equal(rig_stats(&rig).activation_bytes_max, 4096);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-CASE(test_backward_offers_are_kept)
+RIG_CASE(test_backward_offers_are_kept)
 {
-	struct rig rig;
 	struct piece piece, other;
 
-	rig_default(&rig);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	piece = offered(&rig, 1, 100, SPW_OFFER_KEEP);
 	assert_int_equal(rig_stats(&rig).bytes_kept_backward, 100);
@@ -933,22 +873,18 @@ CASE(test_backward_offers_are_kept)
 	drained(&rig, &piece);
 	fake_end_all(rig.store);
 	drained(&rig, &other);
-	rig_end(&rig);
 }
 
 /* ---- The end ---- */
 
 static void *close_run(void *context)
 {
-	struct rig *rig = context;
-
-	spw_cache_close(rig->cache);
+	spw_cache_close(context);
 	return NULL;
 }
 
 CASE(test_close_with_everything_under_way)
 {
-	struct rig rig;
 	struct piece pieces[7];
 	pthread_t thread;
 
@@ -968,7 +904,7 @@ CASE(test_close_with_everything_under_way)
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0)); /* issued */
 	pieces[5] = offered(&rig, 6, 100, SPW_OFFER_SPILL); /* queued */
 	pieces[6] = offered(&rig, 7, 8, SPW_OFFER_KEEP);
-	assert_int_equal(pthread_create(&thread, NULL, close_run, &rig), 0);
+	assert_int_equal(pthread_create(&thread, NULL, close_run, rig.cache), 0);
 	/* Both unissued ones are cancelled; the issued ones have to be waited for. */
 	simstore_lock(rig.store);
 	while (rig.store->cancels < 2)
@@ -981,9 +917,8 @@ CASE(test_close_with_everything_under_way)
 	simstore_close(rig.store);
 }
 
-CASE(test_sizes_of_other_versions)
+OPENED_CASE(test_sizes_of_other_versions)
 {
-	struct rig rig;
 	struct {
 		struct spw_cache_stats stats;
 		uint64_t appended;
@@ -994,7 +929,6 @@ CASE(test_sizes_of_other_versions)
 		uint64_t untouched;
 	} older = {.untouched = 77};
 
-	rig_begin(&rig);
 	/* a caller that knows no more */
 	rig.opts.size = offsetof(struct spw_cache_opts, staging_bytes);
 	rig.opts.staging_bytes = 1;
@@ -1008,7 +942,6 @@ CASE(test_sizes_of_other_versions)
 	spw_cache_stats(rig.cache, &newer.stats, sizeof(newer));
 	assert_int_equal(newer.stats.steps, 1);
 	assert_int_equal(newer.appended, 0);
-	rig_end(&rig);
 }
 
 RUN_CASES(NULL, NULL)
