@@ -11,9 +11,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/random.h>
 
 #include "tests/fuzz/fuzz.h"
+#include "tests/random.h"
 
 #define INPUTS_MAX  4096u
 #define INPUT_BYTES 65536u
@@ -25,15 +25,6 @@ struct input {
 
 static struct input inputs[INPUTS_MAX];
 static unsigned input_count;
-
-static uint64_t random_next(uint64_t *state)
-{
-	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
 
 static void read_input(const char *folder, const char *name)
 {
@@ -139,12 +130,8 @@ int main(int argc, char **argv)
 		read_input(argv[1], names[i]->d_name);
 	free(names);
 	FUZZ_REQUIRE(input_count > 0);
-	if (getenv("SPW_SEED"))
-		seed = strtoull(getenv("SPW_SEED"), NULL, 0);
-	else
-		FUZZ_REQUIRE(getrandom(&seed, sizeof(seed), 0) == sizeof(seed));
-	(void)fprintf(stderr, "%s: %u inputs, %lu mutations, SPW_SEED=%llu\n", argv[1], input_count,
-		      count, (unsigned long long)seed);
+	seed = random_seed();
+	(void)fprintf(stderr, "%s: %u inputs, %lu mutations\n", argv[1], input_count, count);
 	for (unsigned i = 0; i < input_count; i++) {
 		keep_input(inputs[i].bytes, inputs[i].len);
 		(void)LLVMFuzzerTestOneInput(inputs[i].bytes, inputs[i].len);

@@ -8,17 +8,13 @@
 #ifndef SPW_TESTS_ENGINE_COMMON_H
 #define SPW_TESTS_ENGINE_COMMON_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include <spillway/engine.h>
 
@@ -44,12 +40,7 @@ static inline void rig_print(void *context, enum spw_log_level level, const char
 
 static inline uint64_t rig_random(void)
 {
-	/* splitmix64 */
-	uint64_t z = (rig_seed += 0x9e3779b97f4a7c15u);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return random_next(&rig_seed);
 }
 
 /* Bytes that differ at every place and for every @salt. */
@@ -69,13 +60,7 @@ static inline void rig_assert_ok(int ret, const char *what)
 
 static inline void rig_start_seed(void)
 {
-	const char *text = getenv("SPW_SEED");
-
-	if (text)
-		rig_seed = strtoull(text, NULL, 0);
-	else if (getrandom(&rig_seed, sizeof(rig_seed), 0) != sizeof(rig_seed))
-		rig_seed = 1;
-	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)rig_seed);
+	rig_seed = random_seed();
 }
 
 static inline enum spw_wait rig_wait(void)

@@ -191,13 +191,12 @@ static void trainer_close(struct trainer *trainer)
 	close_store(trainer->store);
 }
 
-static void test_training_steps(void **state)
+STORE_CASE(test_training_steps)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	trainer_open(&trainer, &opts);
 	for (unsigned step = 0; step < 4; step++) {
@@ -226,7 +225,7 @@ static void test_training_steps(void **state)
  * Whatever the plan: the bytes are right, steps that are alike follow it, and it says what it
  * expects.
  */
-static void test_planned_steps(void **state)
+STORE_CASE(test_planned_steps)
 {
 	static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
 						    SPW_CACHE_POSITIONAL};
@@ -234,7 +233,6 @@ static void test_planned_steps(void **state)
 	struct spw_cache_stats stats;
 	struct trainer trainer;
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		trainer_open_to(&trainer, &opts, modes[i]);
@@ -260,13 +258,12 @@ static void test_planned_steps(void **state)
 	}
 }
 
-static void test_memory_falls_to_what_is_kept(void **state)
+STORE_CASE(test_memory_falls_to_what_is_kept)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	trainer_open(&trainer, &opts);
 	for (unsigned slot = 0; slot < TENSORS; slot++) {
@@ -289,13 +286,12 @@ static void test_memory_falls_to_what_is_kept(void **state)
 }
 
 /* Not everything fits on the drives, and less into the arena: the step goes on. */
-static void test_full_drives(void **state)
+STORE_CASE(test_full_drives)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 	struct spw_cache_stats stats;
 
-	(void)state;
 	(void)format_small(8 * MIB, 0);
 	opts.arena_bytes = 2 * MIB;
 	trainer_open(&trainer, &opts);
@@ -310,12 +306,11 @@ static void test_full_drives(void **state)
 }
 
 /* So few requests that takes, writes and prefetches fight for them. */
-static void test_few_requests(void **state)
+STORE_CASE(test_few_requests)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	opts.requests_max = 2;
 	trainer_open(&trainer, &opts);
@@ -342,14 +337,13 @@ static void damage(const char *path)
 	assert_int_equal(close(fd), 0);
 }
 
-static void test_damaged_drive(void **state)
+STORE_CASE(test_damaged_drive)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 	struct spw_taken taken;
 	spw_tensor tensor;
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	trainer_open(&trainer, &opts);
 	save(&trainer, 0, 8 * MIB);
@@ -405,13 +399,12 @@ static void *taker_run(void *context)
 	return NULL;
 }
 
-static void test_backward_on_several_threads(void **state)
+STORE_CASE(test_backward_on_several_threads)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 	struct taker takers[3];
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	trainer_open(&trainer, &opts);
 	for (unsigned step = 0; step < 3; step++) {
@@ -433,12 +426,11 @@ static void test_backward_on_several_threads(void **state)
 	trainer_close(&trainer);
 }
 
-static void test_close_in_the_middle_of_a_step(void **state)
+STORE_CASE(test_close_in_the_middle_of_a_step)
 {
 	struct spw_store_opts opts = default_opts();
 	struct trainer trainer;
 
-	(void)state;
 	(void)format_drives(4, 1, 0);
 	trainer_open(&trainer, &opts);
 	forward(&trainer);
@@ -451,18 +443,4 @@ static void test_close_in_the_middle_of_a_step(void **state)
 	close_store(trainer.store);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_training_steps),
-		test_case(test_planned_steps),
-		test_case(test_memory_falls_to_what_is_kept),
-		test_case(test_full_drives),
-		test_case(test_few_requests),
-		test_case(test_damaged_drive),
-		test_case(test_backward_on_several_threads),
-		test_case(test_close_in_the_middle_of_a_step),
-	};
-
-	return cmocka_run_group_tests(tests, drives_from_environment, NULL);
-}
+RUN_CASES(drives_from_environment, NULL)

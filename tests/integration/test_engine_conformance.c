@@ -62,9 +62,25 @@ static void write_and_read(unsigned device, uint64_t len, uint64_t offset, enum 
 	rig_assert_same(target, wanted, len, what);
 }
 
-static void test_sizes_around_every_limit(void **state)
+static int open_at_depth_32(void **state)
 {
 	(void)state;
+	rig_open_queue(&rig, 32);
+	return 0;
+}
+
+static int close_queue(void **state)
+{
+	(void)state;
+	if (rig.queue)
+		rig_close_queue(&rig);
+	return 0;
+}
+
+#define QUEUE_TEST(name) CASE_WITH(name, open_at_depth_32, close_queue)
+
+QUEUE_TEST(test_sizes_around_every_limit)
+{
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
 		uint64_t block = g->logical_block_bytes, span = span_of(device) - 2 * block;
@@ -95,9 +111,8 @@ static void test_sizes_around_every_limit(void **state)
 	}
 }
 
-static void test_last_block(void **state)
+QUEUE_TEST(test_last_block)
 {
-	(void)state;
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
 
@@ -135,11 +150,10 @@ static uint32_t cut_into_vector(char *memory, uint64_t len, uint32_t block, stru
 	return count;
 }
 
-static void test_vectors(void **state)
+QUEUE_TEST(test_vectors)
 {
 	static struct iovec iov[2048];
 
-	(void)state;
 	for (int round = 0; round < 24; round++) {
 		unsigned device = (unsigned)round % rig.count;
 		uint32_t block = spw_device_geometry(rig.devices[device])->logical_block_bytes;
@@ -279,23 +293,20 @@ static void run_lanes(uint32_t depth, unsigned rounds)
 	assert_int_equal(munmap(models, (size_t)LANES * LANE_BYTES), 0);
 }
 
-static void test_many_at_depth_1(void **state)
+QUEUE_TEST(test_many_at_depth_1)
 {
-	(void)state;
 	run_lanes(1, 8);
 }
 
-static void test_many_at_depth_32(void **state)
+QUEUE_TEST(test_many_at_depth_32)
 {
-	(void)state;
 	run_lanes(32, 40);
 }
 
 /* ---- Flush, discard, refusals ---------------------------------------------------------------- */
 
-static void test_discard_leaves_the_neighbours(void **state)
+QUEUE_TEST(test_discard_leaves_the_neighbours)
 {
-	(void)state;
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
 		struct spw_io io = {.op = SPW_WRITE,
@@ -334,9 +345,8 @@ static void assert_refused(struct spw_io io, const char *word)
 	assert_int_equal(done, 0);
 }
 
-static void test_refusals(void **state)
+QUEUE_TEST(test_refusals)
 {
-	(void)state;
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
 		uint32_t block = g->logical_block_bytes;
@@ -374,9 +384,8 @@ static void *wake_it(void *context)
 	return NULL;
 }
 
-static void test_wake_ends_an_endless_wait(void **state)
+QUEUE_TEST(test_wake_ends_an_endless_wait)
 {
-	(void)state;
 	for (int round = 0; round < 50; round++) {
 		pthread_t thread;
 
@@ -386,22 +395,20 @@ static void test_wake_ends_an_endless_wait(void **state)
 	}
 }
 
-static void test_timeout(void **state)
+QUEUE_TEST(test_timeout)
 {
 	uint64_t start_ns = spw_clock_ns();
 
-	(void)state;
 	assert_int_equal(spw_queue_reap(rig.queue, 1, 20000000), 0);
 	assert_true(spw_clock_ns() - start_ns >= 20000000);
 }
 
-static void test_cancel_ends_each_io_once(void **state)
+QUEUE_TEST(test_cancel_ends_each_io_once)
 {
 	enum { COUNT = 64 };
 	static struct spw_io ios[COUNT];
 	unsigned done[COUNT] = {0}, total = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT; i++) {
 		ios[i] = (struct spw_io){
 			.op = SPW_READ,
@@ -432,13 +439,12 @@ static void test_cancel_ends_each_io_once(void **state)
 	}
 }
 
-static void test_close_with_ios_in_flight(void **state)
+QUEUE_TEST(test_close_with_ios_in_flight)
 {
 	enum { COUNT = 200 };
 	static struct spw_io ios[COUNT];
 	unsigned done[COUNT] = {0};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT; i++) {
 		ios[i] = (struct spw_io){
 			.op = i % 2 ? SPW_READ : SPW_WRITE,
@@ -461,7 +467,7 @@ static void test_close_with_ios_in_flight(void **state)
 
 /* ---- The way to wait that was asked for ------------------------------------------------------ */
 
-static void test_waits_as_asked(void **state)
+QUEUE_TEST(test_waits_as_asked)
 {
 	static const char *const names[] = {
 		[SPW_WAIT_INTERRUPT] = " interrupt",
@@ -469,7 +475,6 @@ static void test_waits_as_asked(void **state)
 		[SPW_WAIT_SQPOLL] = " sqpoll",
 	};
 
-	(void)state;
 	/* libaio has one way, and must not claim another. */
 	if (spw_queue_backend(rig.queue) == SPW_BACKEND_LIBAIO) {
 		assert_null(strstr(spw_queue_description(rig.queue), names[SPW_WAIT_POLL]));
@@ -492,50 +497,16 @@ static void *use_queue(void *context)
 	return NULL;
 }
 
-static void test_used_by_another_thread_than_its_opener(void **state)
+QUEUE_TEST(test_used_by_another_thread_than_its_opener)
 {
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, use_queue, NULL), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static int open_at_depth_32(void **state)
-{
-	(void)state;
-	rig_open_queue(&rig, 32);
-	return 0;
-}
-
-static int close_queue(void **state)
-{
-	(void)state;
-	if (rig.queue)
-		rig_close_queue(&rig);
-	return 0;
-}
-
-#define QUEUE_TEST(function) \
-	cmocka_unit_test_setup_teardown(function, open_at_depth_32, close_queue)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		QUEUE_TEST(test_sizes_around_every_limit),
-		QUEUE_TEST(test_last_block),
-		QUEUE_TEST(test_vectors),
-		QUEUE_TEST(test_many_at_depth_1),
-		QUEUE_TEST(test_many_at_depth_32),
-		QUEUE_TEST(test_discard_leaves_the_neighbours),
-		QUEUE_TEST(test_refusals),
-		QUEUE_TEST(test_wake_ends_an_endless_wait),
-		QUEUE_TEST(test_timeout),
-		QUEUE_TEST(test_cancel_ends_each_io_once),
-		QUEUE_TEST(test_close_with_ios_in_flight),
-		QUEUE_TEST(test_waits_as_asked),
-		QUEUE_TEST(test_used_by_another_thread_than_its_opener),
-	};
 	void *memory = NULL;
 	int failed;
 
@@ -547,7 +518,7 @@ int main(void)
 	arena_memory = memory;
 	foreign = rig_foreign(2 * SPAN_BYTES + (1u << 20));
 	wanted = rig_foreign(SPAN_BYTES + (1u << 20));
-	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	failed = cmocka_run_group_tests(test_cases, NULL, NULL);
 	rig_close(&rig);
 	assert_int_equal(munmap(foreign, 2 * SPAN_BYTES + (1u << 20)), 0);
 	assert_int_equal(munmap(wanted, SPAN_BYTES + (1u << 20)), 0);

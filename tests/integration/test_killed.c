@@ -57,13 +57,12 @@ static void traffic(int said, uint64_t random)
 	}
 }
 
-static void test_traffic_killed(void **state)
+CASE_WITH(test_traffic_killed, NULL, end_child)
 {
 	uint8_t *bytes = malloc(4 * MIB);
 	struct spw_store *store, *neighbour;
 	spw_object kept, object;
 
-	(void)state;
 	assert_non_null(bytes);
 	format_drives(4, 2, SPW_CHUNK_BYTES_MIN);
 	assert_ok(open_partition(1, &neighbour));
@@ -109,11 +108,10 @@ static void opens(int said, uint64_t random)
  * Before it has published who it is, too: who opens next waits for the kernel, and is not told that
  * somebody has it.
  */
-static void test_opening_killed(void **state)
+CASE_WITH(test_opening_killed, NULL, end_child)
 {
 	struct spw_store *store;
 
-	(void)state;
 	format_drives(4, 1, SPW_CHUNK_BYTES_MIN);
 	for (unsigned round = 0; round < OPENING_KILLS; round++) {
 		start_child(opens, 0);
@@ -145,11 +143,10 @@ static void formats(int said, uint64_t random)
 		child_check(format_with(3 + i % 2) == 0);
 }
 
-static void test_format_killed(void **state)
+CASE_WITH(test_format_killed, NULL, end_child)
 {
 	unsigned usable = 0, refused = 0;
 
-	(void)state;
 	assert_ok(format_with(4));
 	for (unsigned round = 0; round < FORMAT_KILLS; round++) {
 		struct spw_store_info info = {.size = sizeof(info)};
@@ -184,13 +181,4 @@ static int setup(void **state)
 	return drives_from_environment(state);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_traffic_killed, end_child),
-		cmocka_unit_test_teardown(test_opening_killed, end_child),
-		cmocka_unit_test_teardown(test_format_killed, end_child),
-	};
-
-	return cmocka_run_group_tests(tests, setup, NULL);
-}
+RUN_CASES(setup, NULL)

@@ -107,13 +107,12 @@ static void check_length(struct spw_store *store, size_t len, size_t odd)
 	assert_ok(spw_store_free(store, object));
 }
 
-static void test_lengths(void **state)
+STORE_CASE(test_lengths)
 {
 	static const size_t lens[] = {1, 511, 512, 513, 4095, 4096, 4097, 1000003, LARGEST_BYTES};
 	static const size_t odds[] = {0, 1, 7, 64, 511, 513};
 	struct spw_store *store;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
@@ -124,13 +123,12 @@ static void test_lengths(void **state)
 	close_store(store);
 }
 
-static void test_bad_arguments(void **state)
+STORE_CASE(test_bad_arguments)
 {
 	struct spw_store *store;
 	struct spw_request *request;
 	spw_object object = {0}, other;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	assert_int_equal(spw_store_put(store, from_memory, 0, NULL, &object, &request), -EINVAL);
@@ -150,14 +148,13 @@ static void test_bad_arguments(void **state)
 
 /* ---- What is in flight ----------------------------------------------------------------------- */
 
-static void test_get_while_put_is_in_flight(void **state)
+STORE_CASE(test_get_while_put_is_in_flight)
 {
 	struct spw_request *put, *gets[3];
 	const size_t len = 40 * MIB + 12345;
 	struct spw_store *store;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	content_fill(from_memory + 3, len, 77);
@@ -186,14 +183,13 @@ static void test_get_while_put_is_in_flight(void **state)
 	close_store(store);
 }
 
-static void test_free_while_in_flight(void **state)
+STORE_CASE(test_free_while_in_flight)
 {
 	struct spw_request *put, *get;
 	const size_t len = 20 * MIB + 1;
 	struct spw_store *store;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	content_fill(from_memory, len, 5);
@@ -226,13 +222,12 @@ static void test_free_while_in_flight(void **state)
 
 /* ---- Ids ------------------------------------------------------------------------------------- */
 
-static void test_freed_ids_are_refused(void **state)
+STORE_CASE(test_freed_ids_are_refused)
 {
 	enum { ROUNDS = 3000 };
 	static spw_object objects[ROUNDS];
 	struct spw_store *store;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	content_fill(from_memory, 100, 1);
@@ -252,7 +247,7 @@ static void test_freed_ids_are_refused(void **state)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static void test_own_memory_is_not_copied(void **state)
+STORE_CASE(test_own_memory_is_not_copied)
 {
 	struct spw_store_stats stats;
 	struct spw_store *store;
@@ -260,7 +255,6 @@ static void test_own_memory_is_not_copied(void **state)
 	size_t arena_len;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	assert_ok(spw_store_alloc(store, 8 * MIB, &from));
@@ -290,13 +284,12 @@ static void test_own_memory_is_not_copied(void **state)
 }
 
 /* Filled up, refused, given back, filled up again: nothing is lost. */
-static void test_arena_is_given_back(void **state)
+STORE_CASE(test_arena_is_given_back)
 {
 	unsigned counts[2] = {0, 0};
 	struct spw_store *store;
 	void *memory[256];
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (unsigned round = 0; round < 2; round++) {
@@ -355,7 +348,7 @@ static void exercise(struct spw_store *store, uint64_t seed)
 	assert_int_equal(stats_of(store).used_bytes, 0);
 }
 
-static void test_every_mode(void **state)
+STORE_CASE(test_every_mode)
 {
 	static const struct {
 		uint64_t chunk_bytes;
@@ -368,7 +361,6 @@ static void test_every_mode(void **state)
 	struct spw_store_opts opts;
 	struct spw_store *store;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
 		format_drives(shapes[i].drives, 1, shapes[i].chunk_bytes);
 		for (unsigned mode = 0; mode < 8; mode++) {
@@ -392,13 +384,12 @@ static void test_every_mode(void **state)
  * An object holds what was put, and by the byte no other; any part, of odd lengths in several
  * chunks.
  */
-static void test_holds(void **state)
+STORE_CASE(test_holds)
 {
 	static const size_t lens[] = {1, 511, 4096, 4097, MIB, 3 * MIB + 17};
 	struct spw_store *store;
 	uint64_t random = 5;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
@@ -432,7 +423,7 @@ static void test_holds(void **state)
  * Nobody reads what a drive takes from aligned memory, if there is no checksum: the kernel says
  * that it cannot.
  */
-static void test_memory_that_cannot_be_read(void **state)
+STORE_CASE(test_memory_that_cannot_be_read)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_request *request;
@@ -440,7 +431,6 @@ static void test_memory_that_cannot_be_read(void **state)
 	spw_object object;
 	uint8_t *memory;
 
-	(void)state;
 	if (drive_backend == SPW_BACKEND_VFIO || drive_backend == SPW_BACKEND_NVME)
 		skip();
 	format_drives(4, 1, 0);
@@ -458,13 +448,12 @@ static void test_memory_that_cannot_be_read(void **state)
 }
 
 /* Paths in another order than they were formatted in. */
-static void test_any_order_of_drives(void **state)
+STORE_CASE(test_any_order_of_drives)
 {
 	const char *paths[4] = {drive_paths[2], drive_paths[0], drive_paths[3], drive_paths[1]};
 	struct spw_store_opts opts = default_opts();
 	struct spw_store *store;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_paths(paths, 4, &opts);
 	exercise(store, 99);
@@ -472,7 +461,7 @@ static void test_any_order_of_drives(void **state)
 }
 
 /* Inline mode: nothing happens but in poll, and poll says how much. */
-static void test_inline_poll(void **state)
+STORE_CASE(test_inline_poll)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_request *requests[8];
@@ -480,7 +469,6 @@ static void test_inline_poll(void **state)
 	struct spw_store *store;
 	int ended = 0, result;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	opts.inline_mode = true;
 	store = open_drives(4, &opts);
@@ -504,7 +492,7 @@ static void test_inline_poll(void **state)
 }
 
 /* One object, one caller: every drive has as much to do as it takes, and the counters say so. */
-static void test_one_object_fills_every_drive(void **state)
+STORE_CASE(test_one_object_fills_every_drive)
 {
 	const size_t len = 64 * MIB;
 	struct spw_store_opts opts = default_opts();
@@ -513,7 +501,6 @@ static void test_one_object_fills_every_drive(void **state)
 	char *from = malloc(len), *to = malloc(len);
 	spw_object object;
 
-	(void)state;
 	assert_non_null(from);
 	assert_non_null(to);
 	content_fill(from, len, 5);
@@ -534,23 +521,4 @@ static void test_one_object_fills_every_drive(void **state)
 	free(to);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_lengths),
-		test_case(test_bad_arguments),
-		test_case(test_get_while_put_is_in_flight),
-		test_case(test_one_object_fills_every_drive),
-		test_case(test_free_while_in_flight),
-		test_case(test_freed_ids_are_refused),
-		test_case(test_own_memory_is_not_copied),
-		test_case(test_arena_is_given_back),
-		test_case(test_every_mode),
-		test_case(test_holds),
-		test_case(test_memory_that_cannot_be_read),
-		test_case(test_any_order_of_drives),
-		test_case(test_inline_poll),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+RUN_CASES(setup, teardown)

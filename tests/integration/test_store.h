@@ -10,17 +10,13 @@
 #ifndef SPW_TEST_STORE_H
 #define SPW_TEST_STORE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include <spillway/spillway.h>
 
@@ -136,7 +132,7 @@ __attribute__((unused)) static struct spw_store_info format_small(uint64_t parti
  */
 static struct spw_store *stores_open[8];
 
-#define test_case(function) cmocka_unit_test_teardown(function, close_stores)
+#define STORE_CASE(name) CASE_WITH(name, NULL, close_stores)
 
 __attribute__((unused)) static void close_store(struct spw_store *store)
 {
@@ -211,44 +207,12 @@ __attribute__((unused)) static struct spw_store_stats stats_of(struct spw_store 
 	return stats;
 }
 
-/* ---- Random numbers -------------------------------------------------------------------------- */
-
-static inline uint64_t mix(uint64_t z)
-{
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
-}
-
-static inline uint64_t random_next(uint64_t *state)
-{
-	return mix(*state += UINT64_C(0x9e3779b97f4a7c15));
-}
-
-static inline uint64_t random_below(uint64_t *state, uint64_t limit)
-{
-	return random_next(state) % limit;
-}
-
-__attribute__((unused)) static uint64_t random_seed(void)
-{
-	const char *text = getenv("SPW_SEED");
-	uint64_t seed;
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		quit("getrandom failed");
-	printf("SPW_SEED=%llu\n", (unsigned long long)seed);
-	(void)fflush(stdout);
-	return seed;
-}
-
 /* ---- Content --------------------------------------------------------------------------------- */
 
 static inline uint64_t content_word(uint64_t seed, uint64_t word)
 {
-	return mix(seed * UINT64_C(0x2545f4914f6cdd1d) + word * UINT64_C(0x9e3779b97f4a7c15) + 1);
+	return random_mix(seed * UINT64_C(0x2545f4914f6cdd1d) +
+			  word * UINT64_C(0x9e3779b97f4a7c15) + 1);
 }
 
 /* Bytes [offset, offset + len) of the content of @seed. */

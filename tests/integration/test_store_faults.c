@@ -112,7 +112,7 @@ static void check_words(const struct found *chunk)
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void test_flipped_bit(void **state)
+STORE_CASE(test_flipped_bit)
 {
 	const size_t len = 300001;
 	struct spw_drive_stats drive = {0};
@@ -120,7 +120,6 @@ static void test_flipped_bit(void **state)
 	struct spw_store *store;
 	struct found chunk, place;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	content_fill(memory, len, 1);
@@ -155,14 +154,13 @@ static void test_flipped_bit(void **state)
 }
 
 /* Two chunks change places: each is whole, and neither is what was stored there. */
-static void test_exchanged_blocks(void **state)
+STORE_CASE(test_exchanged_blocks)
 {
 	uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
 	struct spw_store *store;
 	struct found places[2];
 	spw_object objects[2];
 
-	(void)state;
 	assert_non_null(blocks);
 	format_drives(4, 1, 0);
 	store = open_default();
@@ -186,7 +184,7 @@ static void test_exchanged_blocks(void **state)
  * A write that never reached the drive: what an earlier object left there is not taken for the
  * later one's.
  */
-static void test_stale_block(void **state)
+STORE_CASE(test_stale_block)
 {
 	struct spw_store_info info = format_small(12 * MIB, 0);
 	struct spw_store *store = open_default();
@@ -195,7 +193,6 @@ static void test_stale_block(void **state)
 	struct found place;
 	spw_object object;
 
-	(void)state;
 	assert_true(len <= 16 * MIB);
 	content_fill(memory, len, 20);
 	object = put_wait(store, memory, len);
@@ -220,7 +217,7 @@ static void test_stale_block(void **state)
  * Many reads of a damaged and of good objects at once: only those of the damaged one fail, each of
  * them.
  */
-static void test_damage_amid_others(void **state)
+STORE_CASE(test_damage_amid_others)
 {
 	enum { OBJECTS = 16, ROUNDS = 8 };
 	struct spw_request *requests[OBJECTS * ROUNDS];
@@ -229,7 +226,6 @@ static void test_damage_amid_others(void **state)
 	struct spw_store *store;
 	struct found place;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (unsigned i = 0; i < OBJECTS; i++) {
@@ -250,14 +246,13 @@ static void test_damage_amid_others(void **state)
 }
 
 /* Switched off, the drive is believed; that this is so is the point of leaving checksums on. */
-static void test_no_checksums_believes_the_drive(void **state)
+STORE_CASE(test_no_checksums_believes_the_drive)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_store *store;
 	struct found place;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	opts.no_checksums = true;
 	store = open_drives(4, &opts);
@@ -272,13 +267,12 @@ static void test_no_checksums_believes_the_drive(void **state)
 }
 
 /* What fills up an object's last block is no byte of any other object. */
-static void test_last_block_is_padded(void **state)
+STORE_CASE(test_last_block_is_padded)
 {
 	struct found place;
 	struct spw_store *store;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (unsigned aligned = 0; aligned < 2; aligned++) {
@@ -302,16 +296,4 @@ static void test_last_block_is_padded(void **state)
 	close_store(store);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_flipped_bit),
-		test_case(test_exchanged_blocks),
-		test_case(test_stale_block),
-		test_case(test_damage_amid_others),
-		test_case(test_no_checksums_believes_the_drive),
-		test_case(test_last_block_is_padded),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+RUN_CASES(setup, teardown)

@@ -131,12 +131,11 @@ static void hold_partition(unsigned which)
 	say_and_wait();
 }
 
-static void test_partition_in_use(void **state)
+CASE_WITH(test_partition_in_use, NULL, end_all)
 {
 	struct spw_store *store, *mine;
 	struct child *child;
 
-	(void)state;
 	format_drives(4, 2, 0);
 	child = start(0, hold_partition);
 	await_step(child);
@@ -162,13 +161,12 @@ static void test_partition_in_use(void **state)
 }
 
 /* A store in use is not formatted, forced or not, nor wiped; it can be looked at. */
-static void test_in_use_is_left_alone(void **state)
+CASE_WITH(test_in_use_is_left_alone, NULL, end_all)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_format_opts opts;
 	struct child *child;
 
-	(void)state;
 	format_drives(4, 2, 0);
 	child = start(0, hold_partition);
 	await_step(child);
@@ -224,13 +222,12 @@ static void misuse(unsigned which)
 	spw_store_close(inherited);
 }
 
-static void test_child_of_fork(void **state)
+CASE_WITH(test_child_of_fork, NULL, end_all)
 {
 	uint8_t *bytes = malloc(4 * MIB);
 	struct spw_store *store;
 	struct child *child;
 
-	(void)state;
 	assert_non_null(bytes);
 	content_fill(bytes, 4 * MIB, 7);
 	format_drives(4, 1, 0);
@@ -282,7 +279,7 @@ static void work_until_killed(unsigned which)
 	}
 }
 
-static void test_killed_in_the_middle(void **state)
+CASE_WITH(test_killed_in_the_middle, NULL, end_all)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	uint8_t *bytes = malloc(4 * MIB);
@@ -290,7 +287,6 @@ static void test_killed_in_the_middle(void **state)
 	struct child *child;
 	spw_object object;
 
-	(void)state;
 	assert_non_null(bytes);
 	format_drives(4, 1, 0);
 	for (unsigned round = 0; round < 5; round++) {
@@ -354,12 +350,11 @@ static void fill_and_verify(unsigned which)
 	free(bytes);
 }
 
-static void test_partitions_do_not_touch(void **state)
+CASE_WITH(test_partitions_do_not_touch, NULL, end_all)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_drive_info drives[4];
 
-	(void)state;
 	/* As many partitions as make each small; four of them, neighbours, are used. */
 	info = format_small(24 * MIB, 0);
 	assert_true(info.partitions >= CHILDREN_MAX);
@@ -381,15 +376,4 @@ static void test_partitions_do_not_touch(void **state)
 		assert_int_equal(drives[i].copies_good, 2);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_partition_in_use, end_all),
-		cmocka_unit_test_teardown(test_in_use_is_left_alone, end_all),
-		cmocka_unit_test_teardown(test_child_of_fork, end_all),
-		cmocka_unit_test_teardown(test_killed_in_the_middle, end_all),
-		cmocka_unit_test_teardown(test_partitions_do_not_touch, end_all),
-	};
-
-	return cmocka_run_group_tests(tests, drives_from_environment, NULL);
-}
+RUN_CASES(drives_from_environment, NULL)

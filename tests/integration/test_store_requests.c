@@ -36,7 +36,7 @@ static struct spw_store *open_mode(bool inline_mode)
 
 /* ---- Test ------------------------------------------------------------------------------------ */
 
-static void test_request_test(void **state)
+STORE_CASE(test_request_test)
 {
 	struct spw_request *requests[20];
 	spw_object objects[20];
@@ -44,7 +44,6 @@ static void test_request_test(void **state)
 	unsigned left;
 	int result;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	for (unsigned mode = 0; mode < 2; mode++) {
 		store = open_mode(mode == 1);
@@ -75,7 +74,7 @@ static void test_request_test(void **state)
  * There is room for one object: the put succeeds the moment the worker has let go of the one
  * before, and thus just when it goes back to sleep. Whoever loses a wake then hangs here.
  */
-static void test_no_wake_is_lost(void **state)
+STORE_CASE(test_no_wake_is_lost)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_request *request;
@@ -83,7 +82,6 @@ static void test_no_wake_is_lost(void **state)
 	spw_object object;
 	int result;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	opts.objects_max = 1;
 	store = open_drives(4, &opts);
@@ -122,14 +120,13 @@ static void until(struct spw_store *store, bool inline_mode, struct ending *endi
 			(void)spw_store_poll(store, true);
 }
 
-static void test_notify_once(void **state)
+STORE_CASE(test_notify_once)
 {
 	static struct ending endings[100];
 	struct spw_notify notify = {.done = note_end};
 	static spw_object objects[100];
 	struct spw_store *store;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	for (unsigned mode = 0; mode < 2; mode++) {
 		memset(endings, 0, sizeof(endings));
@@ -197,12 +194,11 @@ static void chain_next(void *context, int result)
 		note_end(&chain->ending, result);
 }
 
-static void test_notify_submits(void **state)
+STORE_CASE(test_notify_submits)
 {
 	struct spw_store_opts opts = default_opts();
 	struct chain chain;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	for (unsigned mode = 0; mode < 2; mode++) {
 		opts.inline_mode = mode == 1;
@@ -226,14 +222,13 @@ static void test_notify_submits(void **state)
  * Inline mode: nothing is issued before the first poll, so what is cancelled before it never
  * touches a drive.
  */
-static void test_cancel_before_issue(void **state)
+STORE_CASE(test_cancel_before_issue)
 {
 	struct spw_store *store;
 	struct spw_request *put, *get;
 	struct spw_store_stats stats;
 	spw_object object, stored;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_mode(true);
 	content_fill(memory, MIB, 1);
@@ -272,7 +267,7 @@ static void test_cancel_before_issue(void **state)
 }
 
 /* Against the worker thread: whatever cancel says is how it ends. */
-static void test_cancel_races(void **state)
+STORE_CASE(test_cancel_races)
 {
 	enum { COUNT = 64 };
 	struct spw_request *requests[COUNT];
@@ -281,7 +276,6 @@ static void test_cancel_races(void **state)
 	struct spw_store *store;
 	int results[COUNT];
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_mode(false);
 	for (unsigned i = 0; i < COUNT; i++)
@@ -311,13 +305,12 @@ static void test_cancel_races(void **state)
 	close_store(store);
 }
 
-static void test_cancel_after_end(void **state)
+STORE_CASE(test_cancel_after_end)
 {
 	struct spw_request *request;
 	struct spw_store *store;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_mode(false);
 	assert_ok(spw_store_put(store, memory, MIB, NULL, &object, &request));
@@ -342,7 +335,7 @@ static void test_cancel_after_end(void **state)
 /* ---- Classes --------------------------------------------------------------------------------- */
 
 /* Of many reads that wait, one is raised: it overtakes, and all are right. */
-static void test_raise(void **state)
+STORE_CASE(test_raise)
 {
 	enum { COUNT = 64 };
 	struct spw_store_opts opts = default_opts();
@@ -353,7 +346,6 @@ static void test_raise(void **state)
 	struct spw_store *store;
 	spw_object object;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	opts.inline_mode = true;
 	opts.queue_depth = 1;
@@ -414,11 +406,10 @@ static void close_in_flight(bool inline_mode, unsigned polls)
 	}
 }
 
-static void test_close_in_flight(void **state)
+STORE_CASE(test_close_in_flight)
 {
 	struct spw_store *store;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	for (unsigned round = 0; round < 5; round++) {
 		close_in_flight(false, 0);
@@ -431,13 +422,12 @@ static void test_close_in_flight(void **state)
 }
 
 /* Nothing survives close: an id of before is no object of now. */
-static void test_nothing_survives_close(void **state)
+STORE_CASE(test_nothing_survives_close)
 {
 	struct spw_store *store;
 	spw_object object;
 	int result;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_mode(false);
 	content_fill(memory, MIB, 1);
@@ -449,15 +439,4 @@ static void test_nothing_survives_close(void **state)
 	close_store(store);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_request_test),        test_case(test_no_wake_is_lost),
-		test_case(test_notify_once),         test_case(test_notify_submits),
-		test_case(test_cancel_before_issue), test_case(test_cancel_races),
-		test_case(test_cancel_after_end),    test_case(test_raise),
-		test_case(test_close_in_flight),     test_case(test_nothing_survives_close),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+RUN_CASES(setup, teardown)

@@ -105,22 +105,20 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 	close_store(store);
 }
 
-static void test_full_pull(void **state)
+STORE_CASE(test_full_pull)
 {
-	(void)state;
 	fill_to_the_last_block(1000003, 0, SPW_STRIPE_PULL);
 	fill_to_the_last_block(3 * MIB + 1, SPW_CHUNK_BYTES_MIN, SPW_STRIPE_PULL);
 }
 
-static void test_full_static(void **state)
+STORE_CASE(test_full_static)
 {
-	(void)state;
 	fill_to_the_last_block(1000003, 0, SPW_STRIPE_STATIC);
 	fill_to_the_last_block(3 * MIB + 1, SPW_CHUNK_BYTES_MIN, SPW_STRIPE_STATIC);
 }
 
 /* One object as large as the partition; then not one byte more. */
-static void test_one_object_of_all_space(void **state)
+STORE_CASE(test_one_object_of_all_space)
 {
 	struct spw_store_info info = format_small(48 * MIB, 0);
 	uint64_t len = info.partition_capacity_bytes;
@@ -128,7 +126,6 @@ static void test_one_object_of_all_space(void **state)
 	struct spw_store *store;
 	spw_object object, other;
 
-	(void)state;
 	assert_true(len < memory_bytes);
 	store = open_default();
 	for (unsigned round = 0; round < 3; round++) {
@@ -148,7 +145,7 @@ static void test_one_object_of_all_space(void **state)
  * Full of single blocks, half of them freed at random: what fits then lies in many pieces, and
  * comes back whole.
  */
-static void test_splits_over_many_extents(void **state)
+STORE_CASE(test_splits_over_many_extents)
 {
 	struct spw_store_info info = format_small(12 * MIB, SPW_CHUNK_BYTES_MIN);
 	uint64_t freed_bytes = 0, random = random_seed();
@@ -157,7 +154,6 @@ static void test_splits_over_many_extents(void **state)
 	spw_object object;
 	unsigned count;
 
-	(void)state;
 	store = open_default();
 	count = fill(store, info.block_bytes, 0);
 	for (unsigned i = 0; i < count; i++) {
@@ -216,9 +212,8 @@ static void reuse(bool inline_mode)
 	close_store(store);
 }
 
-static void test_space_is_reused_at_once(void **state)
+STORE_CASE(test_space_is_reused_at_once)
 {
-	(void)state;
 	reuse(false);
 	reuse(true);
 }
@@ -260,9 +255,8 @@ static void check_requests_max(bool inline_mode)
 	close_store(store);
 }
 
-static void test_requests_max(void **state)
+STORE_CASE(test_requests_max)
 {
-	(void)state;
 	format_drives(4, 1, 0);
 	check_requests_max(false);
 	check_requests_max(true);
@@ -310,9 +304,8 @@ static void check_objects_max(bool inline_mode)
 	close_store(store);
 }
 
-static void test_objects_max(void **state)
+STORE_CASE(test_objects_max)
 {
-	(void)state;
 	format_drives(4, 1, 0);
 	check_objects_max(false);
 	check_objects_max(true);
@@ -359,9 +352,8 @@ static void check_even(size_t len, bool wait_for_each)
 	close_store(store);
 }
 
-static void test_drives_are_used_evenly(void **state)
+STORE_CASE(test_drives_are_used_evenly)
 {
-	(void)state;
 	format_drives(4, 1, 0);
 	check_even(64 * MIB, false);
 	check_even(4 * MIB, false);
@@ -372,14 +364,13 @@ static void test_drives_are_used_evenly(void **state)
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-static void test_counters_add_up(void **state)
+STORE_CASE(test_counters_add_up)
 {
 	struct spw_drive_stats drive = {0}, sum = {0};
 	struct spw_store_stats stats;
 	struct spw_store *store;
 	uint64_t put_bytes = 0;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (unsigned i = 0; i < 50; i++) {
@@ -440,14 +431,13 @@ static void test_counters_add_up(void **state)
 }
 
 /* An older caller's smaller struct is filled as far as it goes, and not beyond. */
-static void test_stats_of_an_older_caller(void **state)
+STORE_CASE(test_stats_of_an_older_caller)
 {
 	struct spw_store *store;
 	struct {
 		struct spw_store_stats stats;
 	} room;
 
-	(void)state;
 	format_drives(4, 1, 0);
 	store = open_default();
 	memset(&room, 0x77, sizeof(room));
@@ -457,20 +447,4 @@ static void test_stats_of_an_older_caller(void **state)
 	close_store(store);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_full_pull),
-		test_case(test_full_static),
-		test_case(test_one_object_of_all_space),
-		test_case(test_splits_over_many_extents),
-		test_case(test_space_is_reused_at_once),
-		test_case(test_requests_max),
-		test_case(test_objects_max),
-		test_case(test_drives_are_used_evenly),
-		test_case(test_counters_add_up),
-		test_case(test_stats_of_an_older_caller),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+RUN_CASES(setup, teardown)

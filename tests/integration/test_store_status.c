@@ -37,7 +37,7 @@ static void read_until_puts(const char *uuid, uint64_t puts)
 		 (unsigned long long)status.store.puts, (unsigned long long)puts);
 }
 
-static void test_page_of_an_open_store(void **state)
+STORE_CASE(test_page_of_an_open_store)
 {
 	struct spw_store_info info = format_drives(4, 2, 0);
 	struct spw_status_name names[64];
@@ -47,7 +47,6 @@ static void test_page_of_an_open_store(void **state)
 	int count, seen = 0;
 	void *bytes;
 
-	(void)state;
 	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ENOENT);
 	store = open_default();
 	assert_ok(spw_store_alloc(store, 8 * MIB, &bytes));
@@ -140,7 +139,7 @@ static void kill_child(pid_t pid)
 	(void)close(child_end);
 }
 
-static void test_who_holds_it(void **state)
+STORE_CASE(test_who_holds_it)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	struct spw_store_opts opts = default_opts();
@@ -149,7 +148,6 @@ static void test_who_holds_it(void **state)
 	int opened, rc;
 	pid_t pid = open_in_child(&opened, false);
 
-	(void)state;
 	assert_true(opened);
 	(void)snprintf(pid_text, sizeof(pid_text), "process %d", pid);
 	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
@@ -189,7 +187,7 @@ static void release_when_waiting(void *context, enum spw_log_level level, const 
  * Killed a moment ago, and the kernel has not released its drives yet, which the lock here stands
  * for: whoever takes any partition waits for it, as one who wants this one does.
  */
-static void test_any_partition_of_a_killed_process(void **state)
+STORE_CASE(test_any_partition_of_a_killed_process)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	struct spw_store_opts opts = default_opts();
@@ -198,7 +196,6 @@ static void test_any_partition_of_a_killed_process(void **state)
 	int opened;
 	pid_t pid;
 
-	(void)state;
 	if (strncmp(drive_paths[0], "pci:", 4) == 0) {
 		print_message("a controller behind vfio has no locks that others see\n");
 		skip();
@@ -226,13 +223,12 @@ static void test_any_partition_of_a_killed_process(void **state)
 }
 
 /* A page that anybody could have written is not trusted. */
-static void test_page_that_makes_no_sense(void **state)
+STORE_CASE(test_page_that_makes_no_sense)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	char path[128];
 	FILE *file;
 
-	(void)state;
 	page_path(&info, path, sizeof(path));
 	file = fopen(path, "wx");
 	assert_non_null(file);
@@ -259,13 +255,12 @@ static void give_up(int number)
 }
 
 /* Nobody waits for the other end of what is no page. */
-static void test_pipe_instead_of_a_page(void **state)
+STORE_CASE(test_pipe_instead_of_a_page)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	struct spw_status_name names[64];
 	struct spw_store *store;
 
-	(void)state;
 	page_path(&info, pipe_path, sizeof(pipe_path));
 	assert_true(signal(SIGALRM, give_up) != SIG_ERR);
 	(void)alarm(60);
@@ -294,7 +289,7 @@ static void *cut_off(void *path)
 /*
  * Who looks at a page does not depend on its owner's goodwill: it may be cut off under one's eyes.
  */
-static void test_page_that_is_cut_off(void **state)
+STORE_CASE(test_page_that_is_cut_off)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	struct spw_store *store = open_default();
@@ -302,7 +297,6 @@ static void test_page_that_is_cut_off(void **state)
 	char path[128], other[128];
 	pthread_t thread;
 
-	(void)state;
 	page_path(&info, path, sizeof(path));
 	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0",
 		       getpid());
@@ -318,14 +312,13 @@ static void test_page_that_is_cut_off(void **state)
 }
 
 /* What a process calls itself is shown on others' terminals. */
-static void test_names_do_nothing_to_a_terminal(void **state)
+STORE_CASE(test_names_do_nothing_to_a_terminal)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	char path[128], text[] = "a\033[31mb";
 	struct spw_store *store = open_default();
 	int fd;
 
-	(void)state;
 	page_path(&info, path, sizeof(path));
 	fd = open(path, O_RDWR);
 	assert_true(fd >= 0);
@@ -352,7 +345,7 @@ static void expect_swept(const char *path)
 }
 
 /* Pages that killed processes left are removed when a store is opened, and when all are listed. */
-static void test_pages_of_the_dead_are_swept(void **state)
+STORE_CASE(test_pages_of_the_dead_are_swept)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	struct spw_status_name names[64];
@@ -362,7 +355,6 @@ static void test_pages_of_the_dead_are_swept(void **state)
 	int opened;
 	pid_t pid = open_in_child(&opened, false);
 
-	(void)state;
 	assert_true(opened);
 	page_path(&info, path, sizeof(path));
 	/* The same page under a second name: as if another store were open in that process. */
@@ -388,7 +380,7 @@ static void test_pages_of_the_dead_are_swept(void **state)
  * Containers may share /dev/shm without sharing process numbers: theirs mean others here, or
  * nobody.
  */
-static void test_a_page_of_another_pid_namespace_lives(void **state)
+STORE_CASE(test_a_page_of_another_pid_namespace_lives)
 {
 	struct spw_store_info info;
 	struct spw_status_name names[64];
@@ -397,7 +389,6 @@ static void test_a_page_of_another_pid_namespace_lives(void **state)
 	int opened;
 	pid_t pid;
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("a PID namespace needs root\n");
 		skip();
@@ -414,14 +405,13 @@ static void test_a_page_of_another_pid_namespace_lives(void **state)
 }
 
 /* What a forked child inherits would else keep a dead parent's page, and so its partition. */
-static void test_a_child_does_not_own_its_parents_page(void **state)
+STORE_CASE(test_a_child_does_not_own_its_parents_page)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
 	struct spw_store *store = open_default();
 	int ends[2], rc;
 	pid_t pid;
 
-	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	pid = fork();
 	assert_true(pid >= 0);
@@ -441,20 +431,4 @@ static void test_a_child_does_not_own_its_parents_page(void **state)
 	assert_int_equal(rc, -ENOENT);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_page_of_an_open_store),
-		test_case(test_who_holds_it),
-		test_case(test_any_partition_of_a_killed_process),
-		test_case(test_page_that_makes_no_sense),
-		test_case(test_pipe_instead_of_a_page),
-		test_case(test_page_that_is_cut_off),
-		test_case(test_names_do_nothing_to_a_terminal),
-		test_case(test_pages_of_the_dead_are_swept),
-		test_case(test_a_page_of_another_pid_namespace_lives),
-		test_case(test_a_child_does_not_own_its_parents_page),
-	};
-
-	return cmocka_run_group_tests(tests, drives_from_environment, NULL);
-}
+RUN_CASES(drives_from_environment, NULL)

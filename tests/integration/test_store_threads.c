@@ -224,7 +224,7 @@ static void begin_worker(unsigned index, uint64_t seed)
 {
 	struct worker *worker = &workers[index];
 
-	*worker = (struct worker){.index = index, .random = mix(seed + index)};
+	*worker = (struct worker){.index = index, .random = random_mix(seed + index)};
 	worker->memory = aligned_alloc(4096, IN_FLIGHT * (size_t)BUFFER_BYTES);
 	assert_non_null(worker->memory);
 	for (unsigned i = 0; i < IN_FLIGHT; i++) /* half of the buffers at odd addresses */
@@ -277,11 +277,10 @@ static void run(const struct spw_store_opts *opts, uint64_t seed)
 	close_store(store);
 }
 
-static void test_threads(void **state)
+STORE_CASE(test_threads)
 {
 	struct spw_store_opts opts = default_opts();
 
-	(void)state;
 	format_drives(4, 1, 0);
 	run(&opts, random_seed());
 }
@@ -290,11 +289,10 @@ static void test_threads(void **state)
  * So little of everything that it runs out all the time: space, requests, copy memory, room on the
  * drives.
  */
-static void test_threads_in_want(void **state)
+STORE_CASE(test_threads_in_want)
 {
 	struct spw_store_opts opts = default_opts();
 
-	(void)state;
 	(void)format_small(12 * MIB, SPW_CHUNK_BYTES_MIN);
 	opts.queue_depth = 2;
 	opts.requests_max = THREADS * IN_FLIGHT - 16;
@@ -310,12 +308,4 @@ static int setup(void **state)
 	return drives_from_environment(state);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test_case(test_threads),
-		test_case(test_threads_in_want),
-	};
-
-	return cmocka_run_group_tests(tests, setup, NULL);
-}
+RUN_CASES(setup, NULL)

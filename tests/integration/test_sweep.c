@@ -179,11 +179,25 @@ static void use_and_close(void)
 	close_subject();
 }
 
-static void test_open(void **state)
+static struct spw_store *neighbour;
+
+static int disarm(void **state)
+{
+	(void)state;
+	(void)fault_disarm();
+	inline_mode = false;
+	made = DRIVES;
+	if (subject)
+		close_subject();
+	spw_store_close(neighbour);
+	neighbour = NULL;
+	return 0;
+}
+
+CASE_WITH(test_open, NULL, disarm)
 {
 	static const struct operation op = {"open", NULL, open_or_nothing, use_and_close, FOR_EVER};
 
-	(void)state;
 	sweep_some(&op, is_whole_sweep() ? 1 : 17);
 	inline_mode = is_whole_sweep();
 	if (inline_mode)
@@ -196,8 +210,6 @@ static void test_open(void **state)
 /* ---- Joining the processes that have the store open, which only block devices ask for ---- */
 
 static int run_format(void);
-
-static struct spw_store *neighbour;
 
 static int open_neighbour(void)
 {
@@ -215,13 +227,12 @@ static void use_and_close_both(void)
 }
 
 /* A waste of time on other drives: there the neighbour is not asked. */
-static void test_join(void **state)
+CASE_WITH(test_join, NULL, disarm)
 {
 	static const struct operation op = {"join", open_neighbour, open_or_nothing,
 					    use_and_close_both, FOR_EVER};
 	const char *config = getenv("SPW_TEST_CONFIG");
 
-	(void)state;
 	if (!config || strcmp(config, "loop512-io_uring") != 0) {
 		print_message("only loop devices are claimed\n");
 		skip();
@@ -248,13 +259,12 @@ static int open_with_traffic(void)
 	return rc;
 }
 
-static void test_close(void **state)
+CASE_WITH(test_close, NULL, disarm)
 {
 	static const struct operation idle = {"close", open_subject, run_close, NULL, A_WHILE},
 				      busy = {"close with requests", open_with_traffic, run_close,
 					      NULL, A_WHILE};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		inline_mode = i == 1;
 		sweep(&idle);
@@ -301,12 +311,11 @@ static void revive_and_close(void)
 	use_and_close();
 }
 
-static void test_round_trip(void **state)
+CASE_WITH(test_round_trip, NULL, disarm)
 {
 	static const struct operation op = {"put, get, flush, trim, free", open_subject, round_trip,
 					    revive_and_close, A_WHILE};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		inline_mode = i == 1;
 		sweep(&op);
@@ -386,12 +395,11 @@ static int one_step(void)
 	return rc;
 }
 
-static void test_step(void **state)
+CASE_WITH(test_step, NULL, disarm)
 {
 	static const struct operation op = {"a step of the cache", open_subject, one_step,
 					    revive_and_close, A_WHILE};
 
-	(void)state;
 	sweep(&op);
 }
 
@@ -466,7 +474,7 @@ static int run_status(void)
 	return rc < 0 ? rc : 0;
 }
 
-static void test_drives(void **state)
+CASE_WITH(test_drives, NULL, disarm)
 {
 	static const struct operation format = {"format", NULL, run_format, check_and_format,
 						FOR_EVER},
@@ -476,7 +484,6 @@ static void test_drives(void **state)
 				      status = {"status", open_subject, run_status, use_and_close,
 						FOR_EVER};
 
-	(void)state;
 	if (!is_whole_sweep())
 		return;
 	sweep(&check);
@@ -560,9 +567,8 @@ static void put_foreign_signature(bool there)
 	free(block);
 }
 
-static void test_not_ours(void **state)
+CASE_WITH(test_not_ours, NULL, disarm)
 {
-	(void)state;
 	if (!is_whole_sweep())
 		return;
 	assert_ok(run_wipe());
@@ -597,30 +603,4 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int disarm(void **state)
-{
-	(void)state;
-	(void)fault_disarm();
-	inline_mode = false;
-	made = DRIVES;
-	if (subject)
-		close_subject();
-	spw_store_close(neighbour);
-	neighbour = NULL;
-	return 0;
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_open, disarm),
-		cmocka_unit_test_teardown(test_close, disarm),
-		cmocka_unit_test_teardown(test_round_trip, disarm),
-		cmocka_unit_test_teardown(test_step, disarm),
-		cmocka_unit_test_teardown(test_drives, disarm),
-		cmocka_unit_test_teardown(test_not_ours, disarm),
-		cmocka_unit_test_teardown(test_join, disarm),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+RUN_CASES(setup, teardown)

@@ -6,15 +6,11 @@
 #ifndef SPW_TEST_CACHE_RIG_H
 #define SPW_TEST_CACHE_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/cache.h>
 

@@ -7,16 +7,12 @@
 #define SPW_TESTS_ENGINE_FILE_H
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/engine.h>
 

@@ -9,20 +9,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 #include <xxhash.h>
 
 #include <spillway/format.h>
@@ -45,7 +41,7 @@ static uint64_t seed, random_state;
 
 static inline int make_folder(void **state)
 {
-	const char *tmp = getenv("TMPDIR"), *given = getenv("SPW_SEED");
+	const char *tmp = getenv("TMPDIR");
 
 	(void)state;
 	(void)snprintf(folder, sizeof(folder), "%s/spillway-format.XXXXXX", tmp ? tmp : "/var/tmp");
@@ -55,10 +51,7 @@ static inline int make_folder(void **state)
 		(void)snprintf(drive_names[i], sizeof(drive_names[i]), "%s/drive%u", folder, i);
 		drives[i] = drive_names[i];
 	}
-	if (given)
-		seed = strtoull(given, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		return -1;
+	seed = random_seed();
 	return 0;
 }
 
@@ -70,10 +63,7 @@ static inline int remove_folder(void **state)
 
 static inline uint32_t draw(uint32_t below)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t)((random_state >> 32) % below);
+	return (uint32_t)random_below(&random_state, below);
 }
 
 static inline void make_drive(const char *path, uint64_t size)
@@ -88,7 +78,7 @@ static inline void make_drive(const char *path, uint64_t size)
 static inline int make_drives(void **state)
 {
 	(void)state;
-	random_state = seed | 1;
+	random_state = seed;
 	for (unsigned i = 0; i <= DRIVES; i++)
 		make_drive(drives[i], DRIVE_SIZE + i * MIB);
 	return 0;

@@ -4,16 +4,12 @@
  * ones, and planted damage
  */
 /* link: util */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 /*
  * The allocator is compiled in, with its asserts and its sources of memory under the test's
@@ -250,14 +246,13 @@ static void every_sequence(struct model *model, unsigned depth)
 
 static struct model model;
 
-static void test_every_sequence(void **state)
+CASE(test_every_sequence)
 {
 	static const struct {
 		uint32_t blocks, extents_max;
 		unsigned depth;
 	} cases[] = {{1, 1, 6}, {2, 2, 9}, {3, 3, 8}, {8, 8, 6}, {8, 3, 6}, {12, 12, 5}};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		model_open(&model, cases[i].blocks, cases[i].extents_max);
 		every_sequence(&model, cases[i].depth);
@@ -310,12 +305,11 @@ static void one_layout(uint32_t blocks, uint32_t cuts, uint32_t freed, bool down
 	model_close(&model);
 }
 
-static void test_every_layout(void **state)
+CASE(test_every_layout)
 {
 	const uint32_t blocks = 8;
 	uint32_t starts;
 
-	(void)state;
 	for (uint32_t cuts = 0; cuts < 1u << (blocks - 1); cuts++) {
 		starts = cuts << 1 | 1; /* blocks that an extent starts at */
 		for (uint32_t freed = starts;; freed = (freed - 1) & starts) {
@@ -331,31 +325,9 @@ static void test_every_layout(void **state)
 
 static uint64_t random_state;
 
-static uint64_t random_next(void)
+static uint32_t below(uint32_t limit)
 {
-	uint64_t z = random_state += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
-}
-
-static uint32_t random_below(uint32_t limit)
-{
-	return (uint32_t)(random_next() % limit);
-}
-
-static uint64_t random_seed(void)
-{
-	const char *text = getenv("SPW_SEED");
-	uint64_t seed;
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		fail_msg("getrandom");
-	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
-	return seed;
+	return (uint32_t)random_below(&random_state, limit);
 }
 
 enum action {
@@ -378,17 +350,17 @@ static void act(enum action action, uint32_t fixed_blocks)
 	uint32_t count = model.count;
 
 	switch (action) {
-	case GET_TINY: (void)model_get(&model, 1 + random_below(4)); break;
-	case GET_SMALL: (void)model_get(&model, 1 + random_below(100)); break;
+	case GET_TINY: (void)model_get(&model, 1 + below(4)); break;
+	case GET_SMALL: (void)model_get(&model, 1 + below(100)); break;
 	case GET_LARGE:
-		(void)model_get(&model, model.blocks / 16 + 1 + random_below(model.blocks / 8 + 1));
+		(void)model_get(&model, model.blocks / 16 + 1 + below(model.blocks / 8 + 1));
 		break;
-	case GET_ANY: (void)model_get(&model, 1 + random_below(model.blocks + 10)); break;
+	case GET_ANY: (void)model_get(&model, 1 + below(model.blocks + 10)); break;
 	case GET_FIXED: (void)model_get(&model, fixed_blocks); break;
-	case GET_SOME: (void)model_get_some(&model, 1 + random_below(model.blocks)); break;
+	case GET_SOME: (void)model_get_some(&model, 1 + below(model.blocks)); break;
 	case PUT_HALF:
 		while (model.count > count / 2)
-			model_put(&model, random_below(model.count));
+			model_put(&model, below(model.count));
 		break;
 	case PUT_ALL:
 		while (model.count)
@@ -396,7 +368,7 @@ static void act(enum action action, uint32_t fixed_blocks)
 		break;
 	default:
 		if (count)
-			model_put(&model, action == PUT_RANDOM   ? random_below(count)
+			model_put(&model, action == PUT_RANDOM   ? below(count)
 					  : action == PUT_NEWEST ? count - 1
 								 : 0);
 	}
@@ -409,22 +381,20 @@ static void act(enum action action, uint32_t fixed_blocks)
 static void one_swarm(unsigned actions)
 {
 	uint32_t weights[ACTIONS], sum = 0, draw, fixed_blocks;
-	uint32_t blocks = 1 + random_below(1u << (3 + random_below(11)));
+	uint32_t blocks = 1 + below(1u << (3 + below(11)));
 	unsigned action;
 
 	for (action = 0; action < ACTIONS; action++) {
 		weights[action] =
-			random_below(2)
-				? random_below(action == PUT_ALL || action == PUT_HALF ? 2 : 100)
-				: 0;
+			below(2) ? below(action == PUT_ALL || action == PUT_HALF ? 2 : 100) : 0;
 		sum += weights[action];
 	}
 	if (sum == 0)
 		return;
-	fixed_blocks = 1 + random_below(blocks < 300 ? blocks : 300);
-	model_open(&model, blocks, 1 + random_below(random_below(3) ? blocks : 40));
+	fixed_blocks = 1 + below(blocks < 300 ? blocks : 300);
+	model_open(&model, blocks, 1 + below(below(3) ? blocks : 40));
 	while (actions-- > 0) {
-		draw = random_below(sum);
+		draw = below(sum);
 		for (action = 0; draw >= weights[action]; action++)
 			draw -= weights[action];
 		act((enum action)action, fixed_blocks);
@@ -433,9 +403,8 @@ static void one_swarm(unsigned actions)
 	model_close(&model);
 }
 
-static void test_random(void **state)
+CASE(test_random)
 {
-	(void)state;
 	random_state = random_seed();
 	for (unsigned swarm = 0; swarm < 400; swarm++)
 		one_swarm(500);
@@ -447,14 +416,13 @@ static void test_random(void **state)
  * The only fit lies deep in the list of its own class, behind more extents than constant time may
  * look at.
  */
-static void test_exact_behind_the_bound(void **state)
+CASE(test_exact_behind_the_bound)
 {
 	const uint64_t class_shortest = 256, class_width = 8;
 	struct spw_extent extents[80], found;
 	struct spw_alloc *alloc;
 	unsigned count = 0;
 
-	(void)state;
 	assert_int_equal(spw_alloc_open((class_shortest + class_width) * 32, 80, &alloc), 0);
 	/*
 	 * Pairs of one extent and a wall of one block; the first extent is the longest of its
@@ -481,25 +449,23 @@ static void test_exact_behind_the_bound(void **state)
 }
 
 /* What alloc.h promises of the order. */
-static void test_in_turn(void **state)
+CASE(test_in_turn)
 {
 	struct spw_extent extents[100];
 	struct spw_alloc *alloc;
 	uint64_t next_block;
 
-	(void)state;
 	random_state = random_seed();
 	assert_int_equal(spw_alloc_open(1u << 20, 1000, &alloc), 0);
 	for (unsigned round = 0; round < 3; round++) {
 		next_block = 0;
 		for (unsigned i = 0; i < 100; i++) {
-			assert_int_equal(spw_alloc_get(alloc, 1 + random_below(5000), &extents[i]),
-					 0);
+			assert_int_equal(spw_alloc_get(alloc, 1 + below(5000), &extents[i]), 0);
 			assert_int_equal(extents[i].start_block, next_block);
 			next_block += extents[i].len_blocks;
 		}
 		for (unsigned i = 100; i > 0; i--) {
-			unsigned which = random_below(i);
+			unsigned which = below(i);
 			spw_alloc_put(alloc, &extents[which]);
 			extents[which] = extents[i - 1];
 		}
@@ -510,18 +476,17 @@ static void test_in_turn(void **state)
 /*
  * Equal lengths go back into the holes they left: nothing beyond the first round is ever touched.
  */
-static void test_holes_are_reused(void **state)
+CASE(test_holes_are_reused)
 {
 	struct spw_extent extents[500];
 	struct spw_alloc *alloc;
 
-	(void)state;
 	random_state = random_seed();
 	assert_int_equal(spw_alloc_open(1u << 20, 1000, &alloc), 0);
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(spw_alloc_get(alloc, 245, &extents[i]), 0);
 	for (unsigned i = 0; i < 100000; i++) {
-		unsigned which = random_below(500);
+		unsigned which = below(500);
 		spw_alloc_put(alloc, &extents[which]);
 		assert_int_equal(spw_alloc_get(alloc, 245, &extents[which]), 0);
 		assert_in_range(extents[which].start_block, 0, 499 * 245);
@@ -530,11 +495,10 @@ static void test_holes_are_reused(void **state)
 	spw_alloc_close(alloc);
 }
 
-static void test_open_refuses(void **state)
+CASE(test_open_refuses)
 {
 	struct spw_alloc *alloc = (struct spw_alloc *)1;
 
-	(void)state;
 	assert_int_equal(spw_alloc_open(0, 1, &alloc), -EINVAL);
 	assert_null(alloc);
 	assert_int_equal(spw_alloc_open(SPW_ALLOC_BLOCKS_MAX + 1, 1, &alloc), -EINVAL);
@@ -548,12 +512,11 @@ static void test_open_refuses(void **state)
 	spw_alloc_close(NULL);
 }
 
-static void test_largest_device(void **state)
+CASE(test_largest_device)
 {
 	struct spw_extent whole, small;
 	struct spw_alloc *alloc;
 
-	(void)state;
 	assert_int_equal(spw_alloc_open(SPW_ALLOC_BLOCKS_MAX, 1000, &alloc), 0);
 	assert_int_equal(spw_alloc_get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), 0);
 	assert_int_equal(spw_alloc_get(alloc, 1, &small), -ENOSPC);
@@ -570,13 +533,12 @@ static void test_largest_device(void **state)
 }
 
 /* 2^24 blocks cut into 2^20 extents, half of them freed and refilled: the model is verify(). */
-static void test_many_extents(void **state)
+CASE(test_many_extents)
 {
 	const uint32_t count = 1u << 20;
 	struct spw_extent *extents = calloc(count, sizeof(*extents));
 	struct spw_alloc *alloc;
 
-	(void)state;
 	assert_non_null(extents);
 	assert_int_equal(spw_alloc_open(1u << 24, count, &alloc), 0);
 	for (uint32_t i = 0; i < count; i++)
@@ -599,12 +561,11 @@ static void test_many_extents(void **state)
 
 /* ---- What only a broken caller or broken memory can do --------------------------------------- */
 
-static void test_misuse_asserts(void **state)
+CASE(test_misuse_asserts)
 {
 	struct spw_extent extent, other;
 	struct spw_alloc *alloc;
 
-	(void)state;
 	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
 	assert_int_equal(spw_alloc_get(alloc, 10, &extent), 0);
 	expect_spw_assert(spw_alloc_get(alloc, 0, &other));
@@ -629,13 +590,12 @@ static void test_misuse_asserts(void **state)
 	spw_alloc_close(alloc);
 }
 
-static void test_damage_asserts(void **state)
+CASE(test_damage_asserts)
 {
 	struct spw_extent extent;
 	struct spw_alloc *alloc;
 	uint32_t class = class_of(100);
 
-	(void)state;
 	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
 	alloc->second_bits[class / SECOND_COUNT] = 0; /* ALLOC-5 */
 	expect_spw_assert(spw_alloc_get(alloc, 1, &extent));
@@ -684,7 +644,7 @@ static struct spw_alloc *planted(struct spw_extent extents[8])
 		assert_int_equal(spw_alloc_verify(alloc), 0);           \
 	} while (0)
 
-static void test_verify_finds_damage(void **state)
+CASE(test_verify_finds_damage)
 {
 	struct spw_extent extents[8];
 	struct spw_alloc *alloc = planted(extents);
@@ -692,7 +652,6 @@ static void test_verify_finds_damage(void **state)
 	uint32_t used = extents[2].handle, hole = extents[1].handle, hole_too = extents[3].handle;
 	uint32_t last = descs[0].address_prev, spare = alloc->desc_spare, class = class_of(10);
 
-	(void)state;
 	plant(descs[used].start_block, 21, 1);
 	plant(descs[used].len_blocks, 9, 1);
 	plant(descs[used].len_blocks, 0, 1);
@@ -738,11 +697,10 @@ static void test_verify_finds_damage(void **state)
 }
 
 /* A free extent listed in a class next to its own, all else in order. */
-static void test_verify_finds_wrong_class(void **state)
+CASE(test_verify_finds_wrong_class)
 {
 	struct spw_alloc *alloc;
 
-	(void)state;
 	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
 	alloc->heads[class_of(100) + 1] = alloc->heads[class_of(100)];
 	alloc->heads[class_of(100)] = 0;
@@ -752,12 +710,11 @@ static void test_verify_finds_wrong_class(void **state)
 }
 
 /* A free extent that is listed, but lies nowhere. */
-static void test_verify_finds_stray(void **state)
+CASE(test_verify_finds_stray)
 {
 	struct spw_alloc *alloc;
 	uint32_t stray;
 
-	(void)state;
 	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
 	stray = desc_get(alloc);
 	alloc->descs[stray].len_blocks = 7;
@@ -769,11 +726,10 @@ static void test_verify_finds_stray(void **state)
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
-static void test_classes_rise(void **state)
+CASE(test_classes_rise)
 {
 	uint32_t class = 0, here;
 
-	(void)state;
 	for (uint64_t len_blocks = 1; len_blocks < 1u << 20; len_blocks++) {
 		here = class_of(len_blocks);
 		assert_true(here == class || here == class + 1);
@@ -785,25 +741,4 @@ static void test_classes_rise(void **state)
 			 class_of(SPW_ALLOC_BLOCKS_MAX));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_classes_rise),
-		cmocka_unit_test(test_every_sequence),
-		cmocka_unit_test(test_every_layout),
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_exact_behind_the_bound),
-		cmocka_unit_test(test_in_turn),
-		cmocka_unit_test(test_holes_are_reused),
-		cmocka_unit_test(test_open_refuses),
-		cmocka_unit_test(test_largest_device),
-		cmocka_unit_test(test_many_extents),
-		cmocka_unit_test(test_misuse_asserts),
-		cmocka_unit_test(test_damage_asserts),
-		cmocka_unit_test(test_verify_finds_damage),
-		cmocka_unit_test(test_verify_finds_wrong_class),
-		cmocka_unit_test(test_verify_finds_stray),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -6,16 +6,39 @@
 /* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
+static struct rig rig;
+
+static int begin(void **state)
+{
+	(void)state;
+	rig_begin(&rig);
+	return 0;
+}
+
+static int begin_and_open(void **state)
+{
+	(void)state;
+	rig_default(&rig);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	rig_end(&rig);
+	return 0;
+}
+
+#define RIG_CASE(name)    CASE_WITH(name, begin_and_open, end)
+#define OPENED_CASE(name) CASE_WITH(name, begin, end) /* which sets options, and opens */
+
 /* ---- The course of an entry's life ---- */
 
-static void test_small_is_kept(void **state)
+RIG_CASE(test_small_is_kept)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 15, SPW_OFFER_KEEP);
 	taken_from_owner(&rig, &piece);
 	taken_from_owner(&rig, &piece);
@@ -30,18 +53,14 @@ static void test_small_is_kept(void **state)
 	assert_int_equal(rig_stats(&rig).activation_bytes, 15); /* until the caller lets go */
 	drained(&rig, &piece);
 	assert_int_equal(rig.store->puts, 0);
-	rig_end(&rig);
 }
 
-static void test_spill_and_read_back(void **state)
+RIG_CASE(test_spill_and_read_back)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 	uint64_t first, second;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(rig_stats(&rig).staging_bytes, 4096);
 	nothing_drained(&rig);
@@ -68,17 +87,13 @@ static void test_spill_and_read_back(void **state)
 	assert_int_equal(rig.store->objects_used, 1);
 	released(&rig, &piece);
 	assert_int_equal(rig_stats(&rig).activation_bytes_max, 4096);
-	rig_end(&rig);
 }
 
-static void test_lease_outlives_entry(void **state)
+RIG_CASE(test_lease_outlives_entry)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken, none;
 
-	(void)state;
-	rig_default(&rig);
 	piece = stored(&rig, 1, 4096);
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 100, 200, &taken), 0);
 	assert_int_equal(taken.storage_bytes_before, 100);
@@ -95,18 +110,14 @@ static void test_lease_outlives_entry(void **state)
 	spw_cache_return(rig.cache, taken.lease);
 	assert_int_equal(rig.logged, 1);
 	assert_non_null(strstr(rig.log_text, "lease"));
-	rig_end(&rig);
 }
 
 /* The last small write waits for the next call: taken at once, the store never hears of it. */
-static void test_held_write_is_forwarded(void **state)
+RIG_CASE(test_held_write_is_forwarded)
 {
-	struct rig rig;
 	struct piece first;
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(rig_stats(&rig).staging_bytes, 4096);
@@ -124,20 +135,16 @@ static void test_held_write_is_forwarded(void **state)
 	released(&rig, &first);
 	assert_int_equal(rig.store->puts, 0);
 	drained(&rig, &first);
-	rig_end(&rig);
 }
 
 /*
  * Until the next call, or the end of some I/O; one that takes long to write only while others are
  * written.
  */
-static void test_held_write_is_written(void **state)
+RIG_CASE(test_held_write_is_written)
 {
-	struct rig rig;
 	struct piece first, second, third;
 
-	(void)state;
-	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	/* too large to wait while the drives are idle, */
 	first = offered(&rig, 3, 4097, SPW_OFFER_SPILL);
@@ -156,17 +163,13 @@ static void test_held_write_is_written(void **state)
 	released(&rig, &third);
 	released(&rig, &second);
 	released(&rig, &first);
-	rig_end(&rig);
 }
 
 /* It fails when it is given to the store: the tensor is kept. */
-static void test_held_write_fails(void **state)
+RIG_CASE(test_held_write_fails)
 {
-	struct rig rig;
 	struct piece piece;
 
-	(void)state;
-	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	rig.store->put_error = -ENOSPC;
@@ -176,17 +179,13 @@ static void test_held_write_fails(void **state)
 	taken_from_owner(&rig, &piece);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-static void test_forward_cancels_a_queued_write(void **state)
+RIG_CASE(test_forward_cancels_a_queued_write)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	taken_from_owner(&rig, &piece);
 	taken_from_owner(&rig, &piece);
@@ -206,17 +205,13 @@ static void test_forward_cancels_a_queued_write(void **state)
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	assert_int_equal(rig.store->gets, 0);
-	rig_end(&rig);
 }
 
-static void test_forward_from_an_issued_write(void **state)
+RIG_CASE(test_forward_from_an_issued_write)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
 	taken_from_owner(&rig, &piece);
@@ -228,16 +223,12 @@ static void test_forward_from_an_issued_write(void **state)
 	assert_int_equal(stats.writes_cancelled, 0);
 	assert_int_equal(stats.bytes_forwarded, 4096);
 	assert_int_equal(stats.bytes_spilled, 4096);
-	rig_end(&rig);
 }
 
-static void test_forward_after_a_failing_write(void **state)
+RIG_CASE(test_forward_after_a_failing_write)
 {
-	struct rig rig;
 	struct piece piece;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
 	taken_from_owner(&rig, &piece);
@@ -247,16 +238,12 @@ static void test_forward_after_a_failing_write(void **state)
 	assert_int_equal(rig_stats(&rig).bytes_kept_error, 0);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-static void test_forward_until_drained(void **state)
+RIG_CASE(test_forward_until_drained)
 {
-	struct rig rig;
 	struct piece piece;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	taken_from_owner(&rig, &piece); /* written, but nobody has given the memory up */
@@ -266,17 +253,13 @@ static void test_forward_until_drained(void **state)
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	assert_int_equal(rig.store->gets, 0);
-	rig_end(&rig);
 }
 
-static void test_failed_write_is_kept(void **state)
+RIG_CASE(test_failed_write_is_kept)
 {
-	struct rig rig;
 	struct piece first, second;
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_default(&rig);
 	first = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	second = offered(&rig, 2, 2048, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, -EIO);
@@ -296,17 +279,13 @@ static void test_failed_write_is_kept(void **state)
 	drained(&rig, &first);
 	released(&rig, &second);
 	drained(&rig, &second);
-	rig_end(&rig);
 }
 
-static void test_failed_read_is_an_error_of_that_take(void **state)
+RIG_CASE(test_failed_read_is_an_error_of_that_take)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken;
 
-	(void)state;
-	rig_default(&rig);
 	piece = stored(&rig, 1, 4096);
 	rig.store->wait_res = -EBADMSG;
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 0, 4096, &taken), -EBADMSG);
@@ -318,16 +297,12 @@ static void test_failed_read_is_an_error_of_that_take(void **state)
 	rig.store->wait_res = 0;
 	taken_and_gone(&rig, &piece);
 	assert_int_equal(rig_stats(&rig).misses, 2);
-	rig_end(&rig);
 }
 
-static void test_release_in_every_state(void **state)
+RIG_CASE(test_release_in_every_state)
 {
-	struct rig rig;
 	struct piece queued, issued, written, on_drive;
 
-	(void)state;
-	rig_default(&rig);
 	on_drive = stored(&rig, 1, 512);
 	written = offered(&rig, 2, 512, SPW_OFFER_SPILL);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
@@ -348,21 +323,17 @@ static void test_release_in_every_state(void **state)
 	drained(&rig, &queued);
 	assert_int_equal(rig_stats(&rig).writes_cancelled, 1);
 	assert_int_equal(rig_stats(&rig).releases, 4);
-	rig_end(&rig);
 }
 
 /* ---- Identity ---- */
 
-static void test_dedup_of_views(void **state)
+RIG_CASE(test_dedup_of_views)
 {
-	struct rig rig;
 	struct piece piece;
 	struct spw_taken taken;
 	struct spw_cache_stats stats;
 	spw_tensor half, part, newer, other;
 
-	(void)state;
-	rig_default(&rig);
 	piece = piece_make(1, 4096);
 	/* At least half: the whole storage is stored, and every part of it is found. */
 	assert_int_equal(offer_range(&rig, &piece, 0, 2048, 2048, 1, &half), SPW_OFFER_SPILL);
@@ -400,18 +371,14 @@ static void test_dedup_of_views(void **state)
 	fake_end_all(rig.store);
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[8]){0}, 8), 3);
 	free(piece.bytes);
-	rig_end(&rig);
 }
 
 /* Whether they share a bucket or not. */
-static void test_versions_are_told_apart(void **state)
+RIG_CASE(test_versions_are_told_apart)
 {
 	struct piece piece = piece_make(1, 64);
 	spw_tensor tensors[64];
-	struct rig rig;
 
-	(void)state;
-	rig_default(&rig);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
 		assert_int_equal(offer_range(&rig, &piece, i, 0, 64, 1 + i, &tensors[i]),
 				 SPW_OFFER_SPILL);
@@ -420,7 +387,6 @@ static void test_versions_are_told_apart(void **state)
 	fake_end_all(rig.store);
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[64]){0}, 64), 64);
 	free(piece.bytes);
-	rig_end(&rig);
 }
 
 /* What changed without a new version: one storage of one value, offered again and again. */
@@ -478,13 +444,12 @@ static void changing_end(struct changing *changing, const spw_tensor tensors[], 
 }
 
 /* Written and held, written and given back, read back: it is compared each time. */
-static void test_changed_is_no_duplicate(void **state)
+CASE(test_changed_is_no_duplicate)
 {
 	struct changing changing;
 	struct spw_cache_stats stats;
 	spw_tensor tensors[4];
 
-	(void)state;
 	changing_begin(&changing);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
 	fake_end_oldest(changing.rig.store, FAKE_WRITE, 0);
@@ -507,14 +472,13 @@ static void test_changed_is_no_duplicate(void **state)
 }
 
 /* The drives have the bytes before, those of the second offer come after: the memory stays. */
-static void test_changed_during_the_write(void **state)
+CASE(test_changed_during_the_write)
 {
 	struct changing changing;
 	struct spw_cache_stats stats;
 	struct spw_taken taken;
 	spw_tensor tensors[2];
 
-	(void)state;
 	changing_begin(&changing);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
 	fake_copy(fake_pending(changing.rig.store, FAKE_WRITE, 0));
@@ -533,13 +497,12 @@ static void test_changed_during_the_write(void **state)
 }
 
 /* Nobody has changed it: the duplicate is compared once, at the end of the write. */
-static void test_offered_again_during_the_write(void **state)
+CASE(test_offered_again_during_the_write)
 {
 	struct changing changing;
 	struct spw_cache_stats stats;
 	spw_tensor tensors[3];
 
-	(void)state;
 	changing_begin(&changing);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[0]), SPW_OFFER_SPILL);
 	assert_int_equal(changing_offer(&changing, 1, &tensors[1]), SPW_OFFER_DEDUP);
@@ -553,12 +516,11 @@ static void test_offered_again_during_the_write(void **state)
 }
 
 /* What has no checksums cannot be compared: only what nobody has been given yet has duplicates. */
-static void test_no_duplicates_without_checksums(void **state)
+CASE(test_no_duplicates_without_checksums)
 {
 	struct changing changing;
 	spw_tensor tensors[3];
 
-	(void)state;
 	changing_begin(&changing);
 	changing.rig.store->no_checksums = true;
 	for (unsigned i = 0; i < 3; i++) {
@@ -570,13 +532,10 @@ static void test_no_duplicates_without_checksums(void **state)
 }
 
 /* Kept in one memory, offered from another, as of a storage that was resized. */
-static void test_kept_elsewhere_is_compared(void **state)
+RIG_CASE(test_kept_elsewhere_is_compared)
 {
 	struct piece pieces[2];
-	struct rig rig;
 
-	(void)state;
-	rig_default(&rig);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	for (unsigned i = 0; i < 2; i++) {
 		pieces[i] = piece_make(1, 100);
@@ -589,17 +548,13 @@ static void test_kept_elsewhere_is_compared(void **state)
 		assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1), 1);
 		free(pieces[i].bytes);
 	}
-	rig_end(&rig);
 }
 
-static void test_dedup_in_every_state(void **state)
+RIG_CASE(test_dedup_in_every_state)
 {
-	struct rig rig;
 	struct piece piece;
 	uint64_t lease;
 
-	(void)state;
-	rig_default(&rig);
 	piece = offered(&rig, 1, 4096, SPW_OFFER_SPILL);
 	assert_int_equal(offer(&rig, &piece), SPW_OFFER_DEDUP);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
@@ -616,18 +571,14 @@ static void test_dedup_in_every_state(void **state)
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	spw_cache_return(rig.cache, lease);
-	rig_end(&rig);
 }
 
-static void test_ids_are_not_reused(void **state)
+OPENED_CASE(test_ids_are_not_reused)
 {
-	struct rig rig;
 	struct piece piece;
 	spw_tensor first;
 	struct spw_taken taken;
 
-	(void)state;
-	rig_begin(&rig);
 	rig.opts.tensors_max = 1;
 	rig_open(&rig);
 	piece = offered(&rig, 1, 8, SPW_OFFER_KEEP);
@@ -643,19 +594,15 @@ static void test_ids_are_not_reused(void **state)
 			 -ENOENT);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-static void test_bad_arguments(void **state)
+RIG_CASE(test_bad_arguments)
 {
-	struct rig rig;
 	struct piece piece = piece_make(1, 64);
 	struct spw_cache *cache;
 	struct spw_cache_opts opts;
 	spw_tensor tensor = {.value = 7};
 
-	(void)state;
-	rig_default(&rig);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 0, 1, &tensor), -EINVAL);
 	assert_int_equal(tensor.value, 0);
 	assert_int_equal(offer_range(&rig, &piece, 0, 0, 64, 0, &tensor), -EINVAL);
@@ -686,17 +633,13 @@ static void test_bad_arguments(void **state)
 	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	spw_cache_close(NULL);
 	free(piece.bytes);
-	rig_end(&rig);
 }
 
 /* Far more identities than places in the table's hash: none is taken for another. */
-static void test_identities_that_collide(void **state)
+RIG_CASE(test_identities_that_collide)
 {
-	struct rig rig;
 	struct piece pieces[64];
 
-	(void)state;
-	rig_default(&rig);
 	for (unsigned i = 0; i < 32; i++) {
 		pieces[i] = piece_make(1000 + i, 8);
 		pieces[32 + i] = piece_make(1, 8);
@@ -715,20 +658,16 @@ static void test_identities_that_collide(void **state)
 		free(pieces[i].bytes);
 	}
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[65]){0}, 65), 64);
-	rig_end(&rig);
 }
 
 /* ---- The keep rule ---- */
 
-static void test_refused_writes_are_kept(void **state)
+RIG_CASE(test_refused_writes_are_kept)
 {
-	struct rig rig;
 	struct piece pieces[3];
 	static const int errors[3] = {-ENOSPC, -ENOBUFS, -EIO};
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_default(&rig);
 	for (unsigned i = 0; i < 3; i++) {
 		rig.store->put_error = errors[i];
 		pieces[i] = offered(&rig, i + 1, 100 * (i + 1), SPW_OFFER_KEEP);
@@ -749,17 +688,13 @@ static void test_refused_writes_are_kept(void **state)
 		released(&rig, &pieces[i]);
 		drained(&rig, &pieces[i]);
 	}
-	rig_end(&rig);
 }
 
-static void test_backpressure(void **state)
+OPENED_CASE(test_backpressure)
 {
-	struct rig rig;
 	struct piece fits, over, large, again;
 	struct spw_cache_stats stats;
 
-	(void)state;
-	rig_begin(&rig);
 	rig.opts.staging_bytes = 1000;
 	rig_open(&rig);
 	fits = offered(&rig, 1, 600, SPW_OFFER_SPILL);
@@ -787,20 +722,16 @@ static void test_backpressure(void **state)
 	released(&rig, &large);
 	drained(&rig, &over);
 	drained(&rig, &large);
-	rig_end(&rig);
 }
 
 /*
  * What was used before is used again: a table for many tensors takes memory for those that there
  * are at once.
  */
-static void test_entries_that_are_not_needed_are_not_touched(void **state)
+RIG_CASE(test_entries_that_are_not_needed_are_not_touched)
 {
 	struct piece first, second;
-	struct rig rig;
 
-	(void)state;
-	rig_default(&rig);
 	assert_int_equal(rig.cache->entries_touched, 0);
 	for (uint64_t key = 1; key <= 3; key++) {
 		first = offered(&rig, 2 * key, 100, SPW_OFFER_SPILL);
@@ -812,19 +743,15 @@ static void test_entries_that_are_not_needed_are_not_touched(void **state)
 		drained(&rig, &second);
 		assert_int_equal(rig.cache->entries_touched, 2);
 	}
-	rig_end(&rig);
 }
 
 /* The table of buckets grows with the entries, and only with them. */
-static void test_each_of_many_is_found(void **state)
+OPENED_CASE(test_each_of_many_is_found)
 {
 	enum { MANY = 5000 };
 	struct piece *pieces = calloc(MANY, sizeof(*pieces));
-	struct rig rig;
 
-	(void)state;
 	assert_non_null(pieces);
-	rig_begin(&rig);
 	rig.opts.tensors_max = MANY;
 	rig_open(&rig);
 	for (uint64_t i = 0; i < MANY; i++) {
@@ -844,17 +771,13 @@ static void test_each_of_many_is_found(void **state)
 		drained(&rig, &pieces[i]);
 	}
 	free(pieces);
-	rig_end(&rig);
 }
 
 /* 0 is no tensor, not the next use of the first slot. */
-static void test_no_id_is_none(void **state)
+RIG_CASE(test_no_id_is_none)
 {
 	struct piece piece;
-	struct rig rig;
 
-	(void)state;
-	rig_default(&rig);
 	for (uint64_t key = 1; key <= 3; key++) {
 		piece = offered(&rig, key, 100, SPW_OFFER_SPILL);
 		assert_int_equal((uint32_t)piece.tensor.value, 0);
@@ -866,18 +789,14 @@ static void test_no_id_is_none(void **state)
 		fake_end_all(rig.store);
 		drained(&rig, &piece);
 	}
-	rig_end(&rig);
 }
 
 /* The backward pass uses the order of the offers: what it offers again has its place already. */
-static void test_duplicates_in_the_backward_stage_keep_the_order(void **state)
+RIG_CASE(test_duplicates_in_the_backward_stage_keep_the_order)
 {
 	struct piece pieces[2];
-	struct rig rig;
 	spw_tensor again;
 
-	(void)state;
-	rig_default(&rig);
 	spw_cache_step(rig.cache);
 	for (unsigned i = 0; i < 2; i++)
 		pieces[i] = offered(&rig, i + 1, 100, SPW_OFFER_SPILL);
@@ -891,16 +810,12 @@ static void test_duplicates_in_the_backward_stage_keep_the_order(void **state)
 	fake_end_all(rig.store);
 	for (unsigned i = 0; i < 2; i++)
 		drained(&rig, &pieces[i]);
-	rig_end(&rig);
 }
 
-static void test_entries_used_up(void **state)
+OPENED_CASE(test_entries_used_up)
 {
-	struct rig rig;
 	struct piece one, two;
 
-	(void)state;
-	rig_begin(&rig);
 	rig.opts.tensors_max = 1;
 	rig_open(&rig);
 	one = offered(&rig, 1, 100, SPW_OFFER_SPILL);
@@ -916,16 +831,12 @@ static void test_entries_used_up(void **state)
 	fake_end_all(rig.store);
 	drained(&rig, &one);
 	released(&rig, &one);
-	rig_end(&rig);
 }
 
-static void test_observe_keeps_all(void **state)
+OPENED_CASE(test_observe_keeps_all)
 {
-	struct rig rig;
 	struct piece piece, small;
 
-	(void)state;
-	rig_begin(&rig);
 	rig.opts.mode = SPW_CACHE_OBSERVE;
 	assert_int_equal(spw_cache_open(NULL, &rig.opts, &rig.cache), 0);
 	spw_cache_step(rig.cache);
@@ -944,16 +855,12 @@ static void test_observe_keeps_all(void **state)
 	assert_int_equal(rig_stats(&rig).activation_bytes_max, 4096);
 	released(&rig, &piece);
 	drained(&rig, &piece);
-	rig_end(&rig);
 }
 
-static void test_backward_offers_are_kept(void **state)
+RIG_CASE(test_backward_offers_are_kept)
 {
-	struct rig rig;
 	struct piece piece, other;
 
-	(void)state;
-	rig_default(&rig);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	piece = offered(&rig, 1, 100, SPW_OFFER_KEEP);
 	assert_int_equal(rig_stats(&rig).bytes_kept_backward, 100);
@@ -966,26 +873,21 @@ static void test_backward_offers_are_kept(void **state)
 	drained(&rig, &piece);
 	fake_end_all(rig.store);
 	drained(&rig, &other);
-	rig_end(&rig);
 }
 
 /* ---- The end ---- */
 
 static void *close_run(void *context)
 {
-	struct rig *rig = context;
-
-	spw_cache_close(rig->cache);
+	spw_cache_close(context);
 	return NULL;
 }
 
-static void test_close_with_everything_under_way(void **state)
+CASE(test_close_with_everything_under_way)
 {
-	struct rig rig;
 	struct piece pieces[7];
 	pthread_t thread;
 
-	(void)state;
 	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 200;
 	rig_open(&rig);
@@ -1002,7 +904,7 @@ static void test_close_with_everything_under_way(void **state)
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0)); /* issued */
 	pieces[5] = offered(&rig, 6, 100, SPW_OFFER_SPILL); /* queued */
 	pieces[6] = offered(&rig, 7, 8, SPW_OFFER_KEEP);
-	assert_int_equal(pthread_create(&thread, NULL, close_run, &rig), 0);
+	assert_int_equal(pthread_create(&thread, NULL, close_run, rig.cache), 0);
 	/* Both unissued ones are cancelled; the issued ones have to be waited for. */
 	simstore_lock(rig.store);
 	while (rig.store->cancels < 2)
@@ -1015,9 +917,8 @@ static void test_close_with_everything_under_way(void **state)
 	simstore_close(rig.store);
 }
 
-static void test_sizes_of_other_versions(void **state)
+OPENED_CASE(test_sizes_of_other_versions)
 {
-	struct rig rig;
 	struct {
 		struct spw_cache_stats stats;
 		uint64_t appended;
@@ -1028,8 +929,6 @@ static void test_sizes_of_other_versions(void **state)
 		uint64_t untouched;
 	} older = {.untouched = 77};
 
-	(void)state;
-	rig_begin(&rig);
 	/* a caller that knows no more */
 	rig.opts.size = offsetof(struct spw_cache_opts, staging_bytes);
 	rig.opts.staging_bytes = 1;
@@ -1043,48 +942,6 @@ static void test_sizes_of_other_versions(void **state)
 	spw_cache_stats(rig.cache, &newer.stats, sizeof(newer));
 	assert_int_equal(newer.stats.steps, 1);
 	assert_int_equal(newer.appended, 0);
-	rig_end(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_small_is_kept),
-		cmocka_unit_test(test_spill_and_read_back),
-		cmocka_unit_test(test_lease_outlives_entry),
-		cmocka_unit_test(test_held_write_is_forwarded),
-		cmocka_unit_test(test_held_write_is_written),
-		cmocka_unit_test(test_held_write_fails),
-		cmocka_unit_test(test_forward_cancels_a_queued_write),
-		cmocka_unit_test(test_forward_from_an_issued_write),
-		cmocka_unit_test(test_forward_after_a_failing_write),
-		cmocka_unit_test(test_forward_until_drained),
-		cmocka_unit_test(test_failed_write_is_kept),
-		cmocka_unit_test(test_failed_read_is_an_error_of_that_take),
-		cmocka_unit_test(test_release_in_every_state),
-		cmocka_unit_test(test_dedup_of_views),
-		cmocka_unit_test(test_versions_are_told_apart),
-		cmocka_unit_test(test_dedup_in_every_state),
-		cmocka_unit_test(test_changed_is_no_duplicate),
-		cmocka_unit_test(test_changed_during_the_write),
-		cmocka_unit_test(test_offered_again_during_the_write),
-		cmocka_unit_test(test_no_duplicates_without_checksums),
-		cmocka_unit_test(test_kept_elsewhere_is_compared),
-		cmocka_unit_test(test_ids_are_not_reused),
-		cmocka_unit_test(test_identities_that_collide),
-		cmocka_unit_test(test_bad_arguments),
-		cmocka_unit_test(test_refused_writes_are_kept),
-		cmocka_unit_test(test_backpressure),
-		cmocka_unit_test(test_entries_that_are_not_needed_are_not_touched),
-		cmocka_unit_test(test_each_of_many_is_found),
-		cmocka_unit_test(test_no_id_is_none),
-		cmocka_unit_test(test_duplicates_in_the_backward_stage_keep_the_order),
-		cmocka_unit_test(test_entries_used_up),
-		cmocka_unit_test(test_observe_keeps_all),
-		cmocka_unit_test(test_backward_offers_are_kept),
-		cmocka_unit_test(test_close_with_everything_under_way),
-		cmocka_unit_test(test_sizes_of_other_versions),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -48,7 +48,7 @@ static void one_step(struct rig *rig)
 	drained(rig, &pieces[1]);
 }
 
-static void test_every_call_is_told(void **state)
+CASE(test_every_call_is_told)
 {
 	static const enum spw_trace_kind kinds[] = {
 		SPW_TRACE_STEP,    SPW_TRACE_STAGE,   SPW_TRACE_SCOPE_ENTER, SPW_TRACE_OFFER,
@@ -62,7 +62,6 @@ static void test_every_call_is_told(void **state)
 	char path[4096];
 	struct rig rig;
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/cache-trace-%d.jsonl", folder ? folder : "/tmp",
 		       (int)getpid());
 	rig_begin(&rig);
@@ -97,11 +96,4 @@ static void test_every_call_is_told(void **state)
 	spw_trace_free(trace);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_call_is_told),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

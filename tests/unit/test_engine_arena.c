@@ -3,18 +3,14 @@
 /* wrap: mmap munmap madvise */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <linux/mman.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include "engine/arena.h"
 
@@ -26,11 +22,7 @@ static uint64_t seed;
 
 static uint64_t draw(void)
 {
-	uint64_t z = (seed += 0x9e3779b97f4a7c15u);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return random_next(&seed);
 }
 
 static int set_up(void **state)
@@ -53,7 +45,9 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void test_first_fit_against_a_model(void **state)
+#define ARENA_TEST(name) CASE_WITH(name, set_up, tear_down)
+
+ARENA_TEST(test_first_fit_against_a_model)
 {
 	bool used[GRANULES] = {false};
 	struct {
@@ -62,7 +56,6 @@ static void test_first_fit_against_a_model(void **state)
 	unsigned held_count = 0, used_count = 0, refusals = 0;
 	struct spw_arena_stats stats;
 
-	(void)state;
 	for (unsigned round = 0; round < 20000; round++) {
 		if (held_count > 0 && draw() % 2) {
 			unsigned pick = (unsigned)(draw() % held_count);
@@ -113,12 +106,11 @@ static void test_first_fit_against_a_model(void **state)
 	assert_true(refusals > 0);
 }
 
-static void test_bounds(void **state)
+ARENA_TEST(test_bounds)
 {
 	void *all, *more;
 	size_t len;
 
-	(void)state;
 	assert_int_equal((uintptr_t)arena->base % SPW_HUGE_PAGE_BYTES, 0);
 	assert_int_equal(spw_arena_alloc(arena, 0, &more), -EINVAL);
 	assert_int_equal(spw_arena_alloc(arena, SIZE_MAX, &more), -ENOBUFS);
@@ -137,12 +129,11 @@ static void test_bounds(void **state)
 	assert_ptr_equal(more, all);
 }
 
-static void test_impossible_sizes(void **state)
+ARENA_TEST(test_impossible_sizes)
 {
 	struct spw_arena_opts opts;
 	struct spw_arena *other;
 
-	(void)state;
 	spw_arena_opts_init(&opts, sizeof(opts));
 	opts.bytes = 0;
 	assert_int_equal(spw_arena_open(&opts, &other), -EINVAL);
@@ -161,14 +152,13 @@ static void collect(void *context, enum spw_log_level level, const char *message
 	warnings += level >= SPW_LOG_WARNING;
 }
 
-static void test_pages_are_told_and_a_missing_node_is_no_error(void **state)
+ARENA_TEST(test_pages_are_told_and_a_missing_node_is_no_error)
 {
 	struct spw_arena_opts opts;
 	struct spw_arena *other;
 	struct spw_arena_stats stats;
 	void *memory;
 
-	(void)state;
 	spw_arena_opts_init(&opts, sizeof(opts));
 	opts.bytes = 1;
 	opts.numa_node = 100000;
@@ -235,12 +225,11 @@ static void open_pretending(int error, struct spw_arena **opened, struct spw_are
 	memset(memory, 0xff, opts.bytes);
 }
 
-static void test_huge_pages_that_cannot_be_had_are_not_used(void **state)
+ARENA_TEST(test_huge_pages_that_cannot_be_had_are_not_used)
 {
 	struct spw_arena_stats stats;
 	struct spw_arena *other;
 
-	(void)state;
 	open_pretending(EFAULT, &other, &stats);
 	assert_int_not_equal(stats.pages, SPW_PAGES_HUGETLB);
 	assert_true(given_back);
@@ -270,13 +259,12 @@ static void *churn(void *context)
 	return NULL;
 }
 
-static void test_any_thread_may_use_it(void **state)
+ARENA_TEST(test_any_thread_may_use_it)
 {
 	pthread_t threads[4];
 	uint64_t failures[4] = {0};
 	struct spw_arena_stats stats;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, churn, &failures[i]), 0);
 	for (unsigned i = 0; i < 4; i++) {
@@ -287,24 +275,8 @@ static void test_any_thread_may_use_it(void **state)
 	assert_int_equal(stats.bytes_used, 0);
 }
 
-#define ARENA_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-
 int main(void)
 {
-	const char *text = getenv("SPW_SEED");
-	const struct CMUnitTest tests[] = {
-		ARENA_TEST(test_first_fit_against_a_model),
-		ARENA_TEST(test_bounds),
-		ARENA_TEST(test_impossible_sizes),
-		ARENA_TEST(test_pages_are_told_and_a_missing_node_is_no_error),
-		ARENA_TEST(test_huge_pages_that_cannot_be_had_are_not_used),
-		ARENA_TEST(test_any_thread_may_use_it),
-	};
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		return 1;
-	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)seed);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	seed = random_seed();
+	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

@@ -7,10 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include "engine/device.h"
 #include "engine/geometry.h"
@@ -96,11 +92,10 @@ static struct spw_device *open_drive(void)
 	return device;
 }
 
-static void test_what_a_drive_says_is_printable(void **state)
+CASE(test_what_a_drive_says_is_printable)
 {
 	struct spw_device *device;
 
-	(void)state;
 	drive_says = "  A\033[2J\233Drive\302\233 \303\274  \n";
 	device = open_drive();
 	drive_says = NULL;
@@ -110,13 +105,12 @@ static void test_what_a_drive_says_is_printable(void **state)
 }
 
 /* What a program prints that has no standard output must not go to the drive. */
-static void test_a_drive_is_no_standard_stream(void **state)
+CASE(test_a_drive_is_no_standard_stream)
 {
 	struct spw_device *device;
 	pid_t child = fork();
 	int status;
 
-	(void)state;
 	assert_true(child >= 0);
 	if (child == 0) {
 		for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -132,12 +126,11 @@ static void test_a_drive_is_no_standard_stream(void **state)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_geometry_of_a_file(void **state)
+CASE(test_geometry_of_a_file)
 {
 	struct spw_device *device = open_drive();
 	const struct spw_geometry *g = spw_device_geometry(device);
 
-	(void)state;
 	assert_string_equal(spw_device_path(device), path);
 	assert_int_equal(g->kind, SPW_DEVICE_FILE);
 	assert_int_equal(g->size_bytes, SIZE);
@@ -151,11 +144,10 @@ static void test_geometry_of_a_file(void **state)
 	spw_device_close(device);
 }
 
-static void test_a_size_is_rounded_down_to_blocks(void **state)
+CASE(test_a_size_is_rounded_down_to_blocks)
 {
 	struct spw_device *device;
 
-	(void)state;
 	make_file("odd", 1048576 + 17);
 	assert_int_equal(spw_device_open(path, NULL, &device), 0);
 	assert_int_equal(spw_device_geometry(device)->size_bytes, 1048576);
@@ -172,9 +164,8 @@ static void assert_open_fails(const char *name, int error, const char *word)
 	assert_non_null(strstr(spw_last_error(), word));
 }
 
-static void test_what_cannot_be_opened(void **state)
+CASE(test_what_cannot_be_opened)
 {
-	(void)state;
 	assert_open_fails("/nonexistent/drive", -ENOENT, "No such file");
 	assert_open_fails(folder, -ENOTBLK, "neither a block device nor a regular file");
 	assert_open_fails("/dev/null", -ENOTBLK, "neither");
@@ -184,13 +175,12 @@ static void test_what_cannot_be_opened(void **state)
 	assert_open_fails("/proc/self/limits", geteuid() ? -EACCES : -EOPNOTSUPP, "");
 }
 
-static void test_transfers_and_their_refusals(void **state)
+CASE(test_transfers_and_their_refusals)
 {
 	struct spw_device *device = open_drive();
 	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
 	char *out = aligned_alloc(65536, 1u << 20), *in = aligned_alloc(65536, 1u << 20);
 
-	(void)state;
 	for (unsigned i = 0; i < 1u << 20; i++)
 		out[i] = (char)(i * 7 + i / 251);
 	assert_int_equal(spw_device_pwrite(device, out, 1u << 20, SIZE - (1u << 20)), 0);
@@ -212,13 +202,12 @@ static void test_transfers_and_their_refusals(void **state)
 	free(in);
 }
 
-static void test_a_file_cut_short_is_not_success(void **state)
+CASE(test_a_file_cut_short_is_not_success)
 {
 	struct spw_device *device = open_drive();
 	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
 	char *in = aligned_alloc(65536, 65536);
 
-	(void)state;
 	assert_int_equal(truncate(path, SIZE / 2), 0);
 	assert_int_equal(spw_device_pread(device, in, block, SIZE - block), -EIO);
 	assert_int_equal(spw_device_pread(device, in, 65536, SIZE / 2 - 32768), -EIO);
@@ -227,13 +216,12 @@ static void test_a_file_cut_short_is_not_success(void **state)
 	assert_int_equal(truncate(path, SIZE), 0);
 }
 
-static void test_read_only(void **state)
+CASE(test_read_only)
 {
 	struct spw_device_opts opts;
 	struct spw_device *device;
 	char *buf = aligned_alloc(65536, 65536);
 
-	(void)state;
 	memset(buf, 1, 65536);
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = true;
@@ -247,11 +235,10 @@ static void test_read_only(void **state)
 	free(buf);
 }
 
-static void test_locks_exclude_other_openers(void **state)
+CASE(test_locks_exclude_other_openers)
 {
 	struct spw_device *one = open_drive(), *other = open_drive();
 
-	(void)state;
 	assert_int_equal(spw_device_lock(one, 0, 4096), 0);
 	assert_int_equal(spw_device_lock(one, 0, 4096), 0);
 	assert_int_equal(spw_device_lock(other, 4095, 1), -EBUSY);
@@ -263,13 +250,12 @@ static void test_locks_exclude_other_openers(void **state)
 	spw_device_close(one);
 }
 
-static void test_a_lock_ends_with_its_process(void **state)
+CASE(test_a_lock_ends_with_its_process)
 {
 	struct spw_device *device;
 	int status;
 	pid_t child = fork();
 
-	(void)state;
 	assert_true(child >= 0);
 	if (child == 0) {
 		device = open_drive();
@@ -283,14 +269,13 @@ static void test_a_lock_ends_with_its_process(void **state)
 }
 
 /* As a data loader does: it has everything its parent has open, and knows nothing of it. */
-static void test_a_lock_ends_with_its_device(void **state)
+CASE(test_a_lock_ends_with_its_device)
 {
 	static struct spw_device *device; /* so that it is not lost in the child either */
 	int told[2], status;
 	char word;
 	pid_t child;
 
-	(void)state;
 	device = open_drive();
 	assert_int_equal(spw_device_lock(device, 0, 4096), 0);
 	assert_int_equal(pipe2(told, O_CLOEXEC), 0);
@@ -310,13 +295,12 @@ static void test_a_lock_ends_with_its_device(void **state)
 	spw_device_close(device);
 }
 
-static void test_discard_punches_a_hole(void **state)
+CASE(test_discard_punches_a_hole)
 {
 	struct spw_device *device = open_drive();
 	char *buf = aligned_alloc(65536, 65536);
 	struct stat before, after;
 
-	(void)state;
 	memset(buf, 0x77, 65536);
 	for (uint64_t at = 0; at < SIZE; at += 65536)
 		assert_int_equal(spw_device_pwrite(device, buf, 65536, at), 0);
@@ -339,13 +323,12 @@ static void test_discard_punches_a_hole(void **state)
  * A hole may begin and end anywhere: what is not whole blocks of the device would take bytes of
  * others with it.
  */
-static void test_only_whole_blocks_are_discarded(void **state)
+CASE(test_only_whole_blocks_are_discarded)
 {
 	struct spw_device *device = open_drive();
 	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
 	char *buf = aligned_alloc(65536, 65536);
 
-	(void)state;
 	memset(buf, 0x55, 65536);
 	assert_int_equal(spw_device_pwrite(device, buf, 65536, 0), 0);
 	assert_int_equal(spw_device_discard(device, block / 2, block), -EINVAL);
@@ -361,9 +344,8 @@ static void test_only_whole_blocks_are_discarded(void **state)
 	free(buf);
 }
 
-static void test_the_longest_passthrough_command(void **state)
+CASE(test_the_longest_passthrough_command)
 {
-	(void)state;
 	assert_int_equal(spw_geometry_choose_passthrough(512, 128), 512u << 10);
 	assert_int_equal(spw_geometry_choose_passthrough(4194303, 1280), 4194303u << 10);
 	/* No limit of the controller's, as over a network: what the block layer asks for. */
@@ -373,24 +355,4 @@ static void test_the_longest_passthrough_command(void **state)
 	assert_int_equal(spw_geometry_choose_passthrough(-1, -1), 8192);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_geometry_of_a_file),
-		cmocka_unit_test(test_what_a_drive_says_is_printable),
-		cmocka_unit_test(test_a_drive_is_no_standard_stream),
-		cmocka_unit_test(test_a_size_is_rounded_down_to_blocks),
-		cmocka_unit_test(test_what_cannot_be_opened),
-		cmocka_unit_test(test_transfers_and_their_refusals),
-		cmocka_unit_test(test_a_file_cut_short_is_not_success),
-		cmocka_unit_test(test_read_only),
-		cmocka_unit_test(test_locks_exclude_other_openers),
-		cmocka_unit_test(test_a_lock_ends_with_its_process),
-		cmocka_unit_test(test_a_lock_ends_with_its_device),
-		cmocka_unit_test(test_discard_punches_a_hole),
-		cmocka_unit_test(test_only_whole_blocks_are_discarded),
-		cmocka_unit_test(test_the_longest_passthrough_command),
-	};
-
-	return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RUN_CASES(set_up, tear_down)

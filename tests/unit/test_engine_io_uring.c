@@ -85,11 +85,12 @@ static int close_queue(void **state)
 	return 0;
 }
 
-static void test_all_features(void **state)
+#define RING_TEST(name) CASE_WITH(name, reset, close_queue)
+
+RING_TEST(test_all_features)
 {
 	struct spw_queue_stats stats;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	pass_over_drive();
 	spw_queue_stats(drive_queue, &stats, sizeof(stats));
@@ -101,9 +102,8 @@ static void test_all_features(void **state)
 	assert_true(stats.system_calls <= stats.parts);
 }
 
-static void test_each_setup_flag_can_be_missing(void **state)
+RING_TEST(test_each_setup_flag_can_be_missing)
 {
-	(void)state;
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(droppable); i++) {
 		char words[64];
 
@@ -121,9 +121,8 @@ static void test_each_setup_flag_can_be_missing(void **state)
 	}
 }
 
-static void test_an_old_kernel_knows_none_of_the_flags(void **state)
+RING_TEST(test_an_old_kernel_knows_none_of_the_flags)
 {
-	(void)state;
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(droppable); i++)
 		refused_flags |= droppable[i].flag;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
@@ -132,9 +131,8 @@ static void test_an_old_kernel_knows_none_of_the_flags(void **state)
 	pass_over_drive();
 }
 
-static void test_io_uring_refused(void **state)
+RING_TEST(test_io_uring_refused)
 {
-	(void)state;
 	setup_error = -EPERM;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), -EPERM);
 	assert_null(drive_queue);
@@ -146,9 +144,8 @@ static void test_io_uring_refused(void **state)
 	pass_over_drive();
 }
 
-static void test_io_uring_missing_or_too_old(void **state)
+RING_TEST(test_io_uring_missing_or_too_old)
 {
-	(void)state;
 	setup_error = -ENOSYS;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_AUTO, SPW_WAIT_POLL), 0);
 	assert_int_equal(spw_queue_backend(drive_queue), SPW_BACKEND_LIBAIO);
@@ -161,9 +158,8 @@ static void test_io_uring_missing_or_too_old(void **state)
 }
 
 /* Without them the drives' locks would end before a dead process' last write does. */
-static void test_files_have_to_be_registered(void **state)
+RING_TEST(test_files_have_to_be_registered)
 {
-	(void)state;
 	files_error = -EMFILE;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), -EMFILE);
 	assert_null(drive_queue);
@@ -174,11 +170,10 @@ static void test_files_have_to_be_registered(void **state)
 	pass_over_drive();
 }
 
-static void test_nothing_else_can_be_registered(void **state)
+RING_TEST(test_nothing_else_can_be_registered)
 {
 	struct spw_queue_stats stats;
 
-	(void)state;
 	buffers_error = -ENOMEM;
 	ring_fd_error = -EINVAL;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
@@ -189,18 +184,16 @@ static void test_nothing_else_can_be_registered(void **state)
 	assert_int_equal(stats.parts_fixed, 0);
 }
 
-static void test_a_kernel_thread_submits(void **state)
+RING_TEST(test_a_kernel_thread_submits)
 {
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_SQPOLL), 0);
 	assert_non_null(strstr(spw_queue_description(drive_queue), "sqpoll"));
 	pass_over_drive();
 	pass_over_drive();
 }
 
-static void test_no_kernel_thread_no_polling(void **state)
+RING_TEST(test_no_kernel_thread_no_polling)
 {
-	(void)state;
 	refused_flags = IORING_SETUP_SQPOLL;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_SQPOLL), 0);
 	assert_logged("using interrupts");
@@ -212,9 +205,8 @@ static void test_no_kernel_thread_no_polling(void **state)
 	pass_over_drive();
 }
 
-static void test_a_busy_kernel_is_asked_again(void **state)
+RING_TEST(test_a_busy_kernel_is_asked_again)
 {
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	for (unsigned round = 0; round < 3; round++) {
 		enter_errors[0] = -EBUSY;
@@ -226,14 +218,13 @@ static void test_a_busy_kernel_is_asked_again(void **state)
 	}
 }
 
-static void test_an_error_of_the_ring_is_reported(void **state)
+RING_TEST(test_an_error_of_the_ring_is_reported)
 {
 	unsigned done = 0;
 	void *memory;
 	struct spw_io io = {
 		.op = SPW_READ, .len_bytes = 65536, .done = count_done, .context = &done};
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
 	io.buf = memory;
@@ -253,12 +244,11 @@ static void *use_from_elsewhere(void *context)
 	return NULL;
 }
 
-static void test_a_second_thread_is_refused(void **state)
+RING_TEST(test_a_second_thread_is_refused)
 {
 	pthread_t thread;
 	int ret = 0;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	assert_int_equal(spw_queue_reap(drive_queue, 0, 0), 0);
 	assert_int_equal(spw_queue_reap(drive_queue, 1, 1000), 0);
@@ -289,13 +279,12 @@ static void *use_two_from_elsewhere(void *context)
 	return NULL;
 }
 
-static void test_a_second_thread_with_a_queue_of_its_own_is_refused(void **state)
+RING_TEST(test_a_second_thread_with_a_queue_of_its_own_is_refused)
 {
 	struct elsewhere e = {0};
 	pthread_t thread;
 	void *memory;
 
-	(void)state;
 	assert_int_equal(spw_arena_alloc(drive_arena, 4096, &memory), 0);
 	e.io = small_io(SPW_READ, memory, 3, &e.done);
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
@@ -317,11 +306,10 @@ static void *wake_often(void *context)
 	return NULL;
 }
 
-static void test_wakes_lose_no_io(void **state)
+RING_TEST(test_wakes_lose_no_io)
 {
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	for (unsigned i = 0; i < 5; i++) {
 		assert_int_equal(pthread_create(&thread, NULL, wake_often, drive_queue), 0);
@@ -343,12 +331,11 @@ static void on_alarm(int number)
 	alarms++;
 }
 
-static void test_a_signal_ends_the_wait(void **state)
+RING_TEST(test_a_signal_ends_the_wait)
 {
 	struct sigaction action = {.sa_handler = on_alarm}, before;
 	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
 
-	(void)state;
 	if (getenv("SPW_TEST_VALGRIND")) {
 		print_message("valgrind holds signals back while io_uring_enter() waits\n");
 		skip();
@@ -377,15 +364,13 @@ static void both_memories(void (*check)(char *memory))
 	free(memory);
 }
 
-static void test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive(void **state)
+RING_TEST(test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive)
 {
-	(void)state;
 	both_memories(check_cancelled_before_submission);
 }
 
-static void test_the_short_way_refuses_what_the_long_way_does(void **state)
+RING_TEST(test_the_short_way_refuses_what_the_long_way_does)
 {
-	(void)state;
 	both_memories(check_refusals);
 }
 
@@ -406,13 +391,12 @@ static void check_parts(char *memory)
 				 drive_queue->arena_len_bytes);
 }
 
-static void test_parts_of_both_memories_are_counted(void **state)
+RING_TEST(test_parts_of_both_memories_are_counted)
 {
-	(void)state;
 	both_memories(check_parts);
 }
 
-static void test_a_file_that_became_shorter(void **state)
+RING_TEST(test_a_file_that_became_shorter)
 {
 	struct spw_queue_stats stats;
 	unsigned done = 0;
@@ -420,7 +404,6 @@ static void test_a_file_that_became_shorter(void **state)
 	void *memory;
 	int ret;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
 	io = small_io(SPW_READ, memory, DRIVE_BYTES / 2 / 4096 - 8, &done);
@@ -441,31 +424,8 @@ static void test_a_file_that_became_shorter(void **state)
 	pass_over_drive();
 }
 
-#define RING_TEST(function) cmocka_unit_test_setup_teardown(function, reset, close_queue)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		RING_TEST(test_all_features),
-		RING_TEST(test_each_setup_flag_can_be_missing),
-		RING_TEST(test_an_old_kernel_knows_none_of_the_flags),
-		RING_TEST(test_io_uring_refused),
-		RING_TEST(test_io_uring_missing_or_too_old),
-		RING_TEST(test_files_have_to_be_registered),
-		RING_TEST(test_nothing_else_can_be_registered),
-		RING_TEST(test_a_kernel_thread_submits),
-		RING_TEST(test_no_kernel_thread_no_polling),
-		RING_TEST(test_a_busy_kernel_is_asked_again),
-		RING_TEST(test_an_error_of_the_ring_is_reported),
-		RING_TEST(test_a_second_thread_is_refused),
-		RING_TEST(test_a_second_thread_with_a_queue_of_its_own_is_refused),
-		RING_TEST(test_wakes_lose_no_io),
-		RING_TEST(test_a_signal_ends_the_wait),
-		RING_TEST(test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive),
-		RING_TEST(test_the_short_way_refuses_what_the_long_way_does),
-		RING_TEST(test_parts_of_both_memories_are_counted),
-		RING_TEST(test_a_file_that_became_shorter),
-	};
 	struct io_uring_params params = {0};
 	struct io_uring ring;
 	int ret = stub_queue_init_params(2, &ring, &params);
@@ -475,5 +435,5 @@ int main(void)
 		return 77;
 	}
 	io_uring_queue_exit(&ring);
-	return cmocka_run_group_tests(tests, make_drive, remove_drive);
+	return cmocka_run_group_tests(test_cases, make_drive, remove_drive);
 }

@@ -72,11 +72,12 @@ static int close_queue(void **state)
 	return 0;
 }
 
-static void test_plain(void **state)
+#define AIO_TEST(name) CASE_WITH(name, reset, close_queue)
+
+AIO_TEST(test_plain)
 {
 	struct spw_queue_stats stats;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	pass_over_drive();
 	spw_queue_stats(drive_queue, &stats, sizeof(stats));
@@ -85,38 +86,34 @@ static void test_plain(void **state)
 	assert_int_equal(stats.in_flight_max, 8);
 }
 
-static void test_partial_submissions(void **state)
+AIO_TEST(test_partial_submissions)
 {
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	for (batch_max = 1; batch_max < 6; batch_max++)
 		pass_over_drive();
 }
 
-static void test_a_full_kernel(void **state)
+AIO_TEST(test_a_full_kernel)
 {
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	batch_max = 3;
 	full_every = 2;
 	pass_over_drive();
 }
 
-static void test_flush_without_an_asynchronous_one(void **state)
+AIO_TEST(test_flush_without_an_asynchronous_one)
 {
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	flush_error = -EINVAL;
 	pass_over_drive();
 }
 
-static void test_a_refused_request_fails_alone(void **state)
+AIO_TEST(test_a_refused_request_fails_alone)
 {
 	unsigned done = 0;
 	void *memory;
 	struct spw_io ios[3];
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
 	flush_error = -EBADF;
@@ -153,7 +150,7 @@ static void try_again(struct spw_io *io)
 }
 
 /* Each try is refused while the others are submitted, and takes the place of one of those. */
-static void test_refused_requests_that_are_prepared_again(void **state)
+AIO_TEST(test_refused_requests_that_are_prepared_again)
 {
 	struct spw_device_opts device_opts;
 	struct spw_queue_opts opts;
@@ -161,7 +158,6 @@ static void test_refused_requests_that_are_prepared_again(void **state)
 	struct spw_device *device;
 	void *memory;
 
-	(void)state;
 	spw_device_opts_init(&device_opts, sizeof(device_opts));
 	device_opts.read_only = true;
 	assert_int_equal(spw_device_open(drive_path, &device_opts, &device), 0);
@@ -188,11 +184,10 @@ static void test_refused_requests_that_are_prepared_again(void **state)
 	spw_arena_free(drive_arena, memory);
 }
 
-static void test_the_short_way_refuses_and_cancels(void **state)
+AIO_TEST(test_the_short_way_refuses_and_cancels)
 {
 	void *memory;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
 	check_refusals(memory);
@@ -200,9 +195,8 @@ static void test_the_short_way_refuses_and_cancels(void **state)
 	spw_arena_free(drive_arena, memory);
 }
 
-static void test_interrupted_wait(void **state)
+AIO_TEST(test_interrupted_wait)
 {
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	wait_error = -EINTR;
 	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
@@ -211,9 +205,8 @@ static void test_interrupted_wait(void **state)
 	pass_over_drive();
 }
 
-static void test_refusals_at_open(void **state)
+AIO_TEST(test_refusals_at_open)
 {
-	(void)state;
 	setup_error = -EAGAIN;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), -EAGAIN);
 	assert_non_null(strstr(spw_last_error(), "fs.aio-max-nr"));
@@ -233,11 +226,10 @@ static void *wake_often(void *context)
 	return NULL;
 }
 
-static void test_wakes_lose_no_io(void **state)
+AIO_TEST(test_wakes_lose_no_io)
 {
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	for (unsigned i = 0; i < 5; i++) {
 		assert_int_equal(pthread_create(&thread, NULL, wake_often, drive_queue), 0);
@@ -250,22 +242,4 @@ static void test_wakes_lose_no_io(void **state)
 	assert_int_equal(spw_queue_reap(drive_queue, 1, 1000000), 0);
 }
 
-#define AIO_TEST(function) cmocka_unit_test_setup_teardown(function, reset, close_queue)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		AIO_TEST(test_plain),
-		AIO_TEST(test_partial_submissions),
-		AIO_TEST(test_a_full_kernel),
-		AIO_TEST(test_flush_without_an_asynchronous_one),
-		AIO_TEST(test_a_refused_request_fails_alone),
-		AIO_TEST(test_refused_requests_that_are_prepared_again),
-		AIO_TEST(test_the_short_way_refuses_and_cancels),
-		AIO_TEST(test_interrupted_wait),
-		AIO_TEST(test_refusals_at_open),
-		AIO_TEST(test_wakes_lose_no_io),
-	};
-
-	return cmocka_run_group_tests(tests, make_drive, remove_drive);
-}
+RUN_CASES(make_drive, remove_drive)

@@ -58,7 +58,9 @@ static void fill(char *memory, size_t len, unsigned salt)
 		memory[i] = (char)((i * 31 + i / 509 + salt) % 251);
 }
 
-static void test_every_size_and_place(void **state)
+#define DRIVE_TEST(name) CASE_WITH(name, reset, end)
+
+DRIVE_TEST(test_every_size_and_place)
 {
 	static const uint32_t lens[] = {4096,   65536,  69632,    126976,
 					131072, 135168, 1u << 20, (5u << 20) - 4096};
@@ -66,7 +68,6 @@ static void test_every_size_and_place(void **state)
 				foreign + 4096};
 	unsigned seen = 0;
 
-	(void)state;
 	open_nvme_queue();
 	for (size_t i = 0; i < SPW_ARRAY_LEN(lens); i++) {
 		for (size_t j = 0; j < SPW_ARRAY_LEN(places); j++) {
@@ -90,13 +91,12 @@ static void test_every_size_and_place(void **state)
 	assert_true(nvme_drive.fixed > 0 && nvme_drive.fixed < nvme_drive.commands);
 }
 
-static void test_vectors_are_passed_whole(void **state)
+DRIVE_TEST(test_vectors_are_passed_whole)
 {
 	struct iovec iov[40];
 	struct spw_io io = {
 		.op = SPW_WRITE, .iov = iov, .iov_count = SPW_ARRAY_LEN(iov), .offset_bytes = 8192};
 
-	(void)state;
 	open_nvme_queue();
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++) {
 		iov[i].iov_base =
@@ -118,12 +118,11 @@ static void test_vectors_are_passed_whole(void **state)
 	assert_true(nvme_drive.commands < 2 * 40);
 }
 
-static void test_refused_registered_memory_is_done_without(void **state)
+DRIVE_TEST(test_refused_registered_memory_is_done_without)
 {
 	struct spw_queue_stats stats;
 	const char *first;
 
-	(void)state;
 	open_nvme_queue();
 	nvme_drive.refuses_fixed = true;
 	fill(arena_memory, 2u << 20, 3);
@@ -144,14 +143,13 @@ static void test_refused_registered_memory_is_done_without(void **state)
 	assert_true(stats.retries > 0);
 }
 
-static void test_flush_and_deallocate(void **state)
+DRIVE_TEST(test_flush_and_deallocate)
 {
 	struct spw_io io = {.op = SPW_DISCARD,
 			    .buf = arena_memory,
 			    .len_bytes = 1u << 20,
 			    .offset_bytes = 3u << 20};
 
-	(void)state;
 	open_nvme_queue();
 	fill(nvme_drive.bytes, DRIVE_BYTES, 9);
 	assert_int_equal(run((struct spw_io){.op = SPW_FLUSH}), 0);
@@ -169,18 +167,16 @@ static void test_flush_and_deallocate(void **state)
 }
 
 /* Linux 6.1 dies of a flush on a polled ring. */
-static void test_a_polled_ring_gets_no_flush(void **state)
+DRIVE_TEST(test_a_polled_ring_gets_no_flush)
 {
-	(void)state;
 	open_nvme_queue();
 	drive_queue->polls = true;
 	assert_int_equal(run((struct spw_io){.op = SPW_FLUSH}), 0);
 	assert_int_equal(nvme_drive.commands, 0);
 }
 
-static void test_a_drive_opened_to_read_is_not_written(void **state)
+DRIVE_TEST(test_a_drive_opened_to_read_is_not_written)
 {
-	(void)state;
 	nvme_drive.read_only = true;
 	open_nvme_queue();
 	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096}),
@@ -201,12 +197,11 @@ static void fail_next(int answer, unsigned times)
 	nvme_drive.commands = 0;
 }
 
-static void test_a_final_status_is_an_error_with_its_name(void **state)
+DRIVE_TEST(test_a_final_status_is_an_error_with_its_name)
 {
 	struct spw_io io = {
 		.op = SPW_READ, .buf = foreign, .len_bytes = 4096, .offset_bytes = 12288};
 
-	(void)state;
 	open_nvme_queue();
 	fail_next(0x4281, 1);
 	assert_int_equal(run(io), -ENODATA);
@@ -227,11 +222,10 @@ static void test_a_final_status_is_an_error_with_its_name(void **state)
 	assert_logged("Invalid Field in Command");
 }
 
-static void test_what_is_not_final_is_tried_again(void **state)
+DRIVE_TEST(test_what_is_not_final_is_tried_again)
 {
 	struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096};
 
-	(void)state;
 	open_nvme_queue();
 	fail_next(0x0280, RETRIES_MAX);
 	assert_int_equal(run(io), 4096);
@@ -253,13 +247,12 @@ static void test_what_is_not_final_is_tried_again(void **state)
  * The kernel refuses commands until the controller is back; what is sent to the block node it keeps
  * until then.
  */
-static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
+DRIVE_TEST(test_while_a_controller_is_reset_the_block_node_serves)
 {
 	static const int answers[] = {-EINTR, -EFAULT, 0x370, 0x371};
 	struct iovec vector[2];
 	char *there;
 
-	(void)state;
 	assert_int_equal(spw_arena_alloc(drive_arena, 1u << 20, (void **)&there), 0);
 	open_nvme_queue();
 	for (size_t i = 0; i < SPW_ARRAY_LEN(answers); i++) {
@@ -306,14 +299,13 @@ static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
 	spw_arena_free(drive_arena, there);
 }
 
-static void test_a_failed_part_fails_its_io_alone(void **state)
+DRIVE_TEST(test_a_failed_part_fails_its_io_alone)
 {
 	struct spw_io ios[2] = {
 		{.op = SPW_WRITE, .buf = foreign, .len_bytes = 1u << 20},
 		{.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096, .offset_bytes = 4u << 20}};
 	unsigned done[2] = {0};
 
-	(void)state;
 	open_nvme_queue();
 	fail_next(0x4280, 1);
 	for (unsigned i = 0; i < 2; i++) {
@@ -328,9 +320,8 @@ static void test_a_failed_part_fails_its_io_alone(void **state)
 	assert_memory_equal(nvme_drive.bytes + (4u << 20), foreign, 4096);
 }
 
-static void test_statuses(void **state)
+CASE(test_statuses)
 {
-	(void)state;
 	for (uint32_t code = 1; code < 0x800; code++) {
 		assert_true(spw_nvme_errno(code) < 0);
 		assert_true(spw_nvme_errno(code) > -200);
@@ -352,13 +343,12 @@ static void test_statuses(void **state)
 
 /* ---- Commands -------------------------------------------------------------------------------- */
 
-static void test_commands_byte_by_byte(void **state)
+CASE(test_commands_byte_by_byte)
 {
 	const struct spw_nvme_namespace ns = {.id = 0x01020304, .block_shift = 12};
 	struct nvme_uring_cmd cmd;
 	struct spw_nvme_range range;
 
-	(void)state;
 	spw_nvme_encode_transfer(&cmd, &ns, true, UINT64_C(0x123456789a) << 12, 65536u << 12, 5);
 	assert_int_equal(cmd.opcode, 2);
 	assert_int_equal(cmd.nsid, 0x01020304);
@@ -386,11 +376,10 @@ static void test_commands_byte_by_byte(void **state)
 			 48 + 48);
 }
 
-static void test_writes_carry_their_placement(void **state)
+DRIVE_TEST(test_writes_carry_their_placement)
 {
 	struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096};
 
-	(void)state;
 	nvme_drive.placement = 0x0102;
 	open_nvme_queue();
 	assert_int_equal(run(io), 4096);
@@ -476,11 +465,12 @@ static int make_table(void **state)
 	return 0;
 }
 
-static void test_what_a_drive_says(void **state)
+#define TABLE_TEST(name) CASE_WITH(name, make_table, NULL)
+
+TABLE_TEST(test_what_a_drive_says)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};
 
-	(void)state;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
 	assert_string_equal(info.serial, "S/N-1");
 	assert_string_equal(info.model, "Model ?[31m");
@@ -500,11 +490,10 @@ static void test_what_a_drive_says(void **state)
 	assert_true(info.media_errors == UINT64_MAX);  /* a counter of 128 bits */
 }
 
-static void test_a_controller_without_a_namespace(void **state)
+TABLE_TEST(test_a_controller_without_a_namespace)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};
 
-	(void)state;
 	table.id = 0;
 	table.controller[77] = 0;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
@@ -513,13 +502,12 @@ static void test_a_controller_without_a_namespace(void **state)
 	assert_int_equal(table.questions, 2);
 }
 
-static void test_a_drive_that_refuses(void **state)
+TABLE_TEST(test_a_drive_that_refuses)
 {
 	struct spw_nvme_namespace ns = {0};
 	struct spw_nvme_info info = {.size = sizeof(info)};
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 
-	(void)state;
 	table.errors[2] = 0x4109;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
 	assert_non_null(strstr(spw_last_error(),
@@ -535,12 +523,11 @@ static void test_a_drive_that_refuses(void **state)
 	assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), -ENOTTY);
 }
 
-static void test_a_drive_that_talks_nonsense(void **state)
+TABLE_TEST(test_a_drive_that_talks_nonsense)
 {
 	struct spw_nvme_namespace ns = {0};
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 
-	(void)state;
 	put(table.placements + 14, 0xffff, 2);
 	assert_int_equal(spw_nvme_ask_placements(ask_table, 42, "/dev/x", 3, ids),
 			 SPW_NVME_PLACEMENTS_MAX);
@@ -562,12 +549,11 @@ static void test_a_drive_that_talks_nonsense(void **state)
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static void test_a_file_is_not_nvme(void **state)
+CASE(test_a_file_is_not_nvme)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};
 	struct spw_queue_opts opts;
 
-	(void)state;
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = SPW_BACKEND_NVME;
 	assert_int_equal(spw_queue_open(&drive, 1, &opts, &drive_queue), -EOPNOTSUPP);
@@ -578,11 +564,10 @@ static void test_a_file_is_not_nvme(void **state)
 	assert_int_equal(spw_nvme_info("/nothing", &info), -ENOENT);
 }
 
-static void test_a_namespace_is_what_its_block_node_says(void **state)
+DRIVE_TEST(test_a_namespace_is_what_its_block_node_says)
 {
 	struct spw_nvme_namespace ns = {.id = 1, .block_shift = nvme_drive.block_shift};
 
-	(void)state;
 	ns.blocks = DRIVE_BYTES >> ns.block_shift;
 	assert_int_equal(check_namespace(drive, &ns), 0);
 	ns.metadata_bytes = 8;
@@ -595,25 +580,23 @@ static void test_a_namespace_is_what_its_block_node_says(void **state)
 	assert_int_equal(check_namespace(drive, &ns), -ESTALE);
 }
 
-static void test_memory_is_registered_in_large_pieces_only(void **state)
+CASE(test_memory_is_registered_in_large_pieces_only)
 {
 	struct spw_nvme_abilities all = {.fixed = true};
 	struct spw_queue q = {
 		.page_bytes = 4096, .piece_shift = SPW_PIECE_SHIFT, .arena_len_bytes = 1};
 
-	(void)state;
 	assert_true(choose_pieces(&q, &all) == INT16_MAX);
 	all.fixed = false;
 	assert_true(choose_pieces(&q, &all) == 0);
 	assert_int_equal(q.piece_shift, SPW_PIECE_SHIFT);
 }
 
-static void test_what_is_tried_is_never_much_memory(void **state)
+CASE(test_what_is_tried_is_never_much_memory)
 {
 	const struct spw_nvme_probed devices[] = {
 		{.segments_max = 127}, {.segments_max = 256}, {.segments_max = 65535}};
 
-	(void)state;
 	assert_int_equal(spw_nvme_probe_pages(devices, 1), 129);
 	assert_int_equal(spw_nvme_probe_pages(devices, 2), 258);
 	/* Not more than a command to the third may have, so it would prove nothing. */
@@ -677,11 +660,21 @@ static bool make_namespace(void)
 	       mknod("dev/nvme0n1", S_IFBLK | 0600, makedev(7, 200)) == 0;
 }
 
-static void test_the_block_node_of_a_character_node(void **state)
+static int remove_namespace(void **state)
+{
+	char command[1024];
+
+	(void)state;
+	assert_int_equal(chdir("/"), 0);
+	(void)snprintf(command, sizeof(command), "rm -rf '%s/sys' '%s/dev' '%s/alias'",
+		       drive_folder, drive_folder, drive_folder);
+	return system(command);
+}
+
+CASE_WITH(test_the_block_node_of_a_character_node, NULL, remove_namespace)
 {
 	char node[PATH_MAX], small[8];
 
-	(void)state;
 	assert_int_equal(chdir(drive_folder), 0);
 	if (!make_namespace()) {
 		printf("making device nodes needs root\n");
@@ -713,20 +706,8 @@ static void test_the_block_node_of_a_character_node(void **state)
 	assert_non_null(strstr(spw_last_error(), "no block device"));
 }
 
-static int remove_namespace(void **state)
+CASE(test_nodes_of_one_namespace)
 {
-	char command[1024];
-
-	(void)state;
-	assert_int_equal(chdir("/"), 0);
-	(void)snprintf(command, sizeof(command), "rm -rf '%s/sys' '%s/dev' '%s/alias'",
-		       drive_folder, drive_folder, drive_folder);
-	return system(command);
-}
-
-static void test_nodes_of_one_namespace(void **state)
-{
-	(void)state;
 	assert_true(are_siblings("/sys/a/nvme0/nvme0n1", "/sys/a/nvme0/ng0n1"));
 	assert_false(are_siblings("/sys/a/nvme0/nvme0n1", "/sys/a/nvme0/ng0n2"));
 	assert_false(are_siblings("/sys/a/nvme0/nvme0n1", "/sys/b/nvme0/ng0n1"));
@@ -753,9 +734,8 @@ static int close_all(void **state)
 	return remove_drive(state);
 }
 
-static void test_the_short_way_refuses_and_cancels(void **state)
+DRIVE_TEST(test_the_short_way_refuses_and_cancels)
 {
-	(void)state;
 	open_nvme_queue();
 	check_refusals(arena_memory);
 	check_refusals(foreign);
@@ -764,14 +744,13 @@ static void test_the_short_way_refuses_and_cancels(void **state)
 }
 
 /* What one io becomes, the short way and the long one. */
-static void test_both_ways_send_the_same_command(void **state)
+DRIVE_TEST(test_both_ways_send_the_same_command)
 {
 	/* In a registered piece, over the boundary of two, and in none. */
 	char *const memories[] = {arena_memory, arena_memory + (1u << NVME_PIECE_SHIFT) - 4096,
 				  foreign};
 	const unsigned count = SPW_ARRAY_LEN(memories);
 
-	(void)state;
 	nvme_drive.placement = 5;
 	for (unsigned i = 0; i < 2 * count; i++) {
 		struct spw_io io = {.op = i < count ? SPW_READ : SPW_WRITE,
@@ -797,39 +776,4 @@ static void test_both_ways_send_the_same_command(void **state)
 	drive_queue = NULL;
 }
 
-#define DRIVE_TEST(function) cmocka_unit_test_setup_teardown(function, reset, end)
-#define TABLE_TEST(function) cmocka_unit_test_setup(function, make_table)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		DRIVE_TEST(test_every_size_and_place),
-		DRIVE_TEST(test_vectors_are_passed_whole),
-		DRIVE_TEST(test_refused_registered_memory_is_done_without),
-		DRIVE_TEST(test_flush_and_deallocate),
-		DRIVE_TEST(test_a_polled_ring_gets_no_flush),
-		DRIVE_TEST(test_a_drive_opened_to_read_is_not_written),
-		DRIVE_TEST(test_a_final_status_is_an_error_with_its_name),
-		DRIVE_TEST(test_what_is_not_final_is_tried_again),
-		DRIVE_TEST(test_while_a_controller_is_reset_the_block_node_serves),
-		DRIVE_TEST(test_a_failed_part_fails_its_io_alone),
-		DRIVE_TEST(test_the_short_way_refuses_and_cancels),
-		DRIVE_TEST(test_both_ways_send_the_same_command),
-		cmocka_unit_test(test_statuses),
-		cmocka_unit_test(test_commands_byte_by_byte),
-		DRIVE_TEST(test_writes_carry_their_placement),
-		TABLE_TEST(test_what_a_drive_says),
-		TABLE_TEST(test_a_controller_without_a_namespace),
-		TABLE_TEST(test_a_drive_that_refuses),
-		TABLE_TEST(test_a_drive_that_talks_nonsense),
-		cmocka_unit_test(test_a_file_is_not_nvme),
-		DRIVE_TEST(test_a_namespace_is_what_its_block_node_says),
-		cmocka_unit_test(test_memory_is_registered_in_large_pieces_only),
-		cmocka_unit_test(test_what_is_tried_is_never_much_memory),
-		cmocka_unit_test_teardown(test_the_block_node_of_a_character_node,
-					  remove_namespace),
-		cmocka_unit_test(test_nodes_of_one_namespace),
-	};
-
-	return cmocka_run_group_tests(tests, open_all, close_all);
-}
+RUN_CASES(open_all, close_all)

@@ -8,16 +8,12 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include "engine/arena.h"
 #include "engine/backend.h"
@@ -59,11 +55,7 @@ static uint64_t seed;
 
 static uint64_t draw(void)
 {
-	uint64_t z = (seed += 0x9e3779b97f4a7c15u);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return random_next(&seed);
 }
 
 /* ---- The backend ----------------------------------------------------------------------------- */
@@ -321,11 +313,12 @@ static unsigned parts_of(char *buf, uint64_t len)
 	return fake.history_count;
 }
 
+#define QUEUE_TEST(name) CASE_WITH(name, set_up, tear_down)
+
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
-static void test_foreign_memory_is_cut_at_256_pages(void **state)
+QUEUE_TEST(test_foreign_memory_is_cut_at_256_pages)
 {
-	(void)state;
 	open_queue(8, NULL);
 	assert_int_equal(parts_of(memory, BLOCK), 1);
 	assert_int_equal(parts_of(memory, 1u << 20), 1);
@@ -336,9 +329,8 @@ static void test_foreign_memory_is_cut_at_256_pages(void **state)
 	assert_int_equal(parts_of(memory, 10u << 20), 10);
 }
 
-static void test_a_large_block_stays_whole(void **state)
+QUEUE_TEST(test_a_large_block_stays_whole)
 {
-	(void)state;
 	devices[0].geometry.logical_block_bytes = 16384;
 	open_queue(2, NULL);
 	assert_int_equal(parts_of(memory + BLOCK, 16384), 1);
@@ -346,9 +338,8 @@ static void test_a_large_block_stays_whole(void **state)
 	assert_int_equal(fake.history[0].len_bytes % 16384, 0);
 }
 
-static void test_polled_transfers_are_never_split_by_the_kernel(void **state)
+QUEUE_TEST(test_polled_transfers_are_never_split_by_the_kernel)
 {
-	(void)state;
 	fake.polls = true;
 	open_queue(8, NULL);
 	assert_int_equal(parts_of(memory, 504u << 10), 1);
@@ -361,13 +352,12 @@ static void test_polled_transfers_are_never_split_by_the_kernel(void **state)
 	assert_int_equal(parts_of(memory, 256u << 10), 2);
 }
 
-static void test_arena_memory_is_cut_at_16_mib_and_at_pieces(void **state)
+QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces)
 {
 	struct spw_arena_opts opts;
 	struct spw_arena *arena;
 	uint64_t piece = UINT64_C(1) << SPW_PIECE_SHIFT;
 
-	(void)state;
 	spw_arena_opts_init(&opts, sizeof(opts));
 	opts.bytes = 2 * piece + (64u << 20);
 	opts.no_hugetlb = true;
@@ -414,9 +404,8 @@ static void test_arena_memory_is_cut_at_16_mib_and_at_pieces(void **state)
 }
 
 /* More than this would be cut into parts of no bytes, without an end. */
-static void test_a_block_is_one_part_whatever_the_limits(void **state)
+QUEUE_TEST(test_a_block_is_one_part_whatever_the_limits)
 {
-	(void)state;
 	devices[0].geometry.logical_block_bytes = 16384;
 	fake.limits = (struct spw_queue_device){.part_bytes_max = 8192, .segments_max = 2};
 	open_queue(2, NULL);
@@ -427,13 +416,12 @@ static void test_a_block_is_one_part_whatever_the_limits(void **state)
  * The kernel splits what goes over a boundary, and a polled transfer that is split never completes
  * on some.
  */
-static void test_no_part_goes_over_a_boundary(void **state)
+QUEUE_TEST(test_no_part_goes_over_a_boundary)
 {
 	struct iovec iov[40];
 	struct counted one = {0};
 	uint64_t bytes = 0;
 
-	(void)state;
 	/* The drive's boundaries; the device begins 3 blocks before one. */
 	fake.limits = (struct spw_queue_device){.boundary_bytes = 64u << 10,
 						.start_bytes = (64u << 10) - 3 * BLOCK};
@@ -467,12 +455,11 @@ static void test_no_part_goes_over_a_boundary(void **state)
 	}
 }
 
-static void test_no_vector_is_longer_than_a_system_call_takes(void **state)
+QUEUE_TEST(test_no_vector_is_longer_than_a_system_call_takes)
 {
 	static struct iovec iov[2500];
 	struct counted one = {0};
 
-	(void)state;
 	fake.limits.segments_max = 65535;
 	open_queue(8, NULL);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++)
@@ -491,12 +478,11 @@ static void test_no_vector_is_longer_than_a_system_call_takes(void **state)
 		assert_true(fake.history[i].iov_count <= IOV_MAX);
 }
 
-static void test_vectors_are_cut_between_elements(void **state)
+QUEUE_TEST(test_vectors_are_cut_between_elements)
 {
 	struct iovec iov[300];
 	struct counted one = {0};
 
-	(void)state;
 	open_queue(16, NULL);
 	for (unsigned i = 0; i < 300; i++)
 		iov[i] = (struct iovec){memory + (size_t)i * 8192, BLOCK};
@@ -515,7 +501,7 @@ static void test_vectors_are_cut_between_elements(void **state)
 	assert_int_equal(fake.history[4].offset_bytes, 299 * BLOCK + (2u << 20));
 }
 
-static void test_polled_vectors_are_cut_at_gaps(void **state)
+QUEUE_TEST(test_polled_vectors_are_cut_at_gaps)
 {
 	/*
 	 * A gap between pages after the second and after the third; the others meet at a page's end
@@ -528,7 +514,6 @@ static void test_polled_vectors_are_cut_at_gaps(void **state)
 			       {memory + 4096, 512}};
 	struct counted one = {0};
 
-	(void)state;
 	fake.polls = true;
 	open_queue(16, NULL);
 	one.io = (struct spw_io){
@@ -578,13 +563,12 @@ static void random_lane(struct counted *lane, unsigned index, struct iovec *iov)
 	assert_int_equal(spw_queue_prepare(queue, &lane->io), 0);
 }
 
-static void test_any_outcome_ends_with_the_right_bytes(void **state)
+QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes)
 {
 	static struct counted lanes[LANES];
 	static struct iovec iovs[LANES][64];
 	struct spw_queue_stats stats;
 
-	(void)state;
 	fake.random = true;
 	for (unsigned i = 0; i < DRIVES; i++) {
 		fake.bytes[i] = malloc(DRIVE_BYTES);
@@ -628,12 +612,11 @@ static int64_t five_blocks(struct spw_part *part)
 	return part->len_bytes > 5 * BLOCK ? 5 * BLOCK : (int64_t)part->len_bytes;
 }
 
-static void test_a_short_transfer_is_continued_where_it_ended(void **state)
+QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended)
 {
 	struct spw_queue_stats stats;
 	struct counted one;
 
-	(void)state;
 	open_queue(4, NULL);
 	fake.outcome = three_blocks_and_a_bit;
 	prepare(&one, SPW_READ, 0, memory, 8 * BLOCK, 5 * BLOCK);
@@ -649,11 +632,10 @@ static void test_a_short_transfer_is_continued_where_it_ended(void **state)
 }
 
 /* Memory that has to be aligned by more than a block is so where a transfer is continued. */
-static void test_a_short_transfer_is_continued_in_aligned_memory(void **state)
+QUEUE_TEST(test_a_short_transfer_is_continued_in_aligned_memory)
 {
 	struct counted one;
 
-	(void)state;
 	devices[0].geometry.memory_align_bytes = 4 * BLOCK;
 	open_queue(4, NULL);
 	fake.outcome = five_blocks;
@@ -679,12 +661,11 @@ static int64_t torn_so_often(struct spw_part *part)
 }
 
 /* -ENODEV would have a store give up the drive, which answers. */
-static void test_less_than_a_block_is_tried_again_and_no_missing_device(void **state)
+QUEUE_TEST(test_less_than_a_block_is_tried_again_and_no_missing_device)
 {
 	struct spw_queue_stats stats;
 	struct counted one, two;
 
-	(void)state;
 	devices[0].geometry.kind = SPW_DEVICE_BLOCK;
 	open_queue(4, NULL);
 	torn_left = 3;
@@ -708,12 +689,11 @@ static int64_t always_again(struct spw_part *part)
 	return -EAGAIN;
 }
 
-static void test_trying_again_has_a_bound(void **state)
+QUEUE_TEST(test_trying_again_has_a_bound)
 {
 	struct spw_queue_stats stats;
 	struct counted one;
 
-	(void)state;
 	open_queue(4, NULL);
 	fake.outcome = always_again;
 	prepare(&one, SPW_WRITE, 1, memory, BLOCK, 0);
@@ -731,11 +711,10 @@ static int64_t nothing(struct spw_part *part)
 	return 0;
 }
 
-static void test_no_progress_is_a_lost_device(void **state)
+QUEUE_TEST(test_no_progress_is_a_lost_device)
 {
 	struct counted one;
 
-	(void)state;
 	devices[1].geometry.kind = SPW_DEVICE_BLOCK;
 	open_queue(4, NULL);
 	fake.outcome = nothing;
@@ -753,11 +732,10 @@ static int64_t too_much(struct spw_part *part)
 	return (int64_t)part->len_bytes + BLOCK;
 }
 
-static void test_more_bytes_than_asked_for_is_an_error(void **state)
+QUEUE_TEST(test_more_bytes_than_asked_for_is_an_error)
 {
 	struct counted one;
 
-	(void)state;
 	open_queue(4, NULL);
 	fake.outcome = too_much;
 	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
@@ -770,11 +748,10 @@ static int64_t fail_second_mib(struct spw_part *part)
 	return part->offset_bytes == 1u << 20 ? -EIO : (int64_t)part->len_bytes;
 }
 
-static void test_after_a_failure_nothing_more_is_issued(void **state)
+QUEUE_TEST(test_after_a_failure_nothing_more_is_issued)
 {
 	struct counted bad, good;
 
-	(void)state;
 	open_queue(1, NULL);
 	fake.outcome = fail_second_mib;
 	prepare(&bad, SPW_READ, 0, memory, 4u << 20, 0);
@@ -789,11 +766,10 @@ static void test_after_a_failure_nothing_more_is_issued(void **state)
 
 /* ---- Order, room, system calls --------------------------------------------------------------- */
 
-static void test_ios_wait_in_order_and_room_tells(void **state)
+QUEUE_TEST(test_ios_wait_in_order_and_room_tells)
 {
 	struct counted ios[6];
 
-	(void)state;
 	open_queue(4, NULL);
 	fake.hold = true;
 	assert_int_equal(spw_queue_room(queue, 2), 4);
@@ -814,11 +790,10 @@ static void test_ios_wait_in_order_and_room_tells(void **state)
 	assert_int_equal(spw_queue_room(queue, 2), 4);
 }
 
-static void test_one_call_submits_and_one_reaps(void **state)
+QUEUE_TEST(test_one_call_submits_and_one_reaps)
 {
 	struct counted ios[12];
 
-	(void)state;
 	open_queue(4, NULL);
 	for (unsigned i = 0; i < 12; i++)
 		prepare(&ios[i], SPW_WRITE, i % DRIVES, memory, BLOCK, i * BLOCK);
@@ -827,11 +802,10 @@ static void test_one_call_submits_and_one_reaps(void **state)
 	assert_int_equal(fake.submits, 0);
 }
 
-static void test_a_full_backend_loses_nothing(void **state)
+QUEUE_TEST(test_a_full_backend_loses_nothing)
 {
 	struct counted ios[30];
 
-	(void)state;
 	fake.capacity = 3;
 	open_queue(8, NULL);
 	for (unsigned i = 0; i < 30; i++)
@@ -842,11 +816,10 @@ static void test_a_full_backend_loses_nothing(void **state)
 		assert_int_equal(ios[i].io.res, BLOCK);
 }
 
-static void test_a_broken_backend_is_reported(void **state)
+QUEUE_TEST(test_a_broken_backend_is_reported)
 {
 	struct counted one;
 
-	(void)state;
 	open_queue(8, NULL);
 	prepare(&one, SPW_WRITE, 0, memory, BLOCK, 0);
 	fake.wait_result = -EBADF;
@@ -858,11 +831,10 @@ static void test_a_broken_backend_is_reported(void **state)
 
 /* ---- Cancelling ------------------------------------------------------------------------------ */
 
-static void test_cancel(void **state)
+QUEUE_TEST(test_cancel)
 {
 	struct counted ios[4], half;
 
-	(void)state;
 	open_queue(2, NULL);
 	fake.hold = true;
 	for (unsigned i = 0; i < 4; i++)
@@ -898,11 +870,10 @@ static int64_t interrupted(struct spw_part *part)
 	return -EINTR;
 }
 
-static void test_a_cancelled_io_is_not_tried_again(void **state)
+QUEUE_TEST(test_a_cancelled_io_is_not_tried_again)
 {
 	struct counted one;
 
-	(void)state;
 	open_queue(2, NULL);
 	fake.hold = true;
 	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
@@ -914,11 +885,10 @@ static void test_a_cancelled_io_is_not_tried_again(void **state)
 	assert_int_equal(one.io.res, -ECANCELED);
 }
 
-static void test_an_io_cancelled_before_it_is_tried_again(void **state)
+QUEUE_TEST(test_an_io_cancelled_before_it_is_tried_again)
 {
 	struct counted one;
 
-	(void)state;
 	open_queue(2, NULL);
 	fake.outcome = interrupted;
 	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
@@ -931,11 +901,10 @@ static void test_an_io_cancelled_before_it_is_tried_again(void **state)
 	assert_int_equal(fake.history_count, 1);
 }
 
-static void test_close_ends_everything(void **state)
+QUEUE_TEST(test_close_ends_everything)
 {
 	struct counted ios[40];
 
-	(void)state;
 	open_queue(2, NULL);
 	for (unsigned i = 0; i < 40; i++)
 		prepare(&ios[i], SPW_READ, i % DRIVES, memory, (i % 5 + 1) * (400u << 10), 0);
@@ -964,12 +933,11 @@ static void prepare_next(struct spw_io *io)
 		assert_int_equal(spw_queue_submit(queue), 0);
 }
 
-static void test_done_may_prepare_and_submit(void **state)
+QUEUE_TEST(test_done_may_prepare_and_submit)
 {
 	struct spw_io io = {
 		.op = SPW_READ, .buf = memory, .len_bytes = BLOCK, .done = prepare_next};
 
-	(void)state;
 	open_queue(1, NULL);
 	chain = 0;
 	assert_int_equal(spw_queue_prepare(queue, &io), 0);
@@ -987,11 +955,10 @@ static void prepare_and_submit(struct spw_io *io)
 }
 
 /* What ends while it is issued must not call done from there: the chain would eat the stack. */
-static void test_ending_at_once_does_not_nest(void **state)
+QUEUE_TEST(test_ending_at_once_does_not_nest)
 {
 	struct spw_io io = {.op = SPW_FLUSH, .done = prepare_and_submit};
 
-	(void)state;
 	fake.ends_at_once = true;
 	open_queue(1, NULL);
 	chain = 0;
@@ -1001,11 +968,10 @@ static void test_ending_at_once_does_not_nest(void **state)
 	assert_int_equal(chain, 1000000);
 }
 
-static void test_discard_without_support(void **state)
+QUEUE_TEST(test_discard_without_support)
 {
 	struct counted one;
 
-	(void)state;
 	open_queue(1, NULL);
 	prepare(&one, SPW_DISCARD, 0, NULL, BLOCK, 0);
 	assert_int_equal(spw_queue_submit(queue), 0);
@@ -1028,7 +994,7 @@ static void collect(void *context, enum spw_log_level level, const char *message
 		(void)snprintf(context, 128, "%s", message);
 }
 
-static void test_fallback_in_order_with_the_reason(void **state)
+QUEUE_TEST(test_fallback_in_order_with_the_reason)
 {
 	struct spw_backend_ops first = fake_ops;
 	const struct spw_backend_ops *const both[] = {&first, &fake_ops};
@@ -1036,7 +1002,6 @@ static void test_fallback_in_order_with_the_reason(void **state)
 	struct spw_queue_opts opts;
 	char warning[128] = "";
 
-	(void)state;
 	first.name = "first";
 	first.open = refuse_to_open;
 	spw_queue_opts_init(&opts, sizeof(opts));
@@ -1062,14 +1027,13 @@ static int settle_for_interrupts_and_refuse(struct spw_queue *q)
 	return spw_error(-EPERM, "first refused: Operation not permitted");
 }
 
-static void test_what_one_backend_made_do_with_binds_no_other(void **state)
+QUEUE_TEST(test_what_one_backend_made_do_with_binds_no_other)
 {
 	struct spw_backend_ops first = fake_ops;
 	const struct spw_backend_ops *const both[] = {&first, &fake_ops};
 	struct spw_device *one_device[] = {&devices[0]};
 	struct spw_queue_opts opts;
 
-	(void)state;
 	first.open = settle_for_interrupts_and_refuse;
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.wait = SPW_WAIT_POLL;
@@ -1077,48 +1041,8 @@ static void test_what_one_backend_made_do_with_binds_no_other(void **state)
 	assert_int_equal(queue->wait_mode, SPW_WAIT_POLL);
 }
 
-#define QUEUE_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-
 int main(void)
 {
-	const char *text = getenv("SPW_SEED");
-	const struct CMUnitTest tests[] = {
-		QUEUE_TEST(test_foreign_memory_is_cut_at_256_pages),
-		QUEUE_TEST(test_a_large_block_stays_whole),
-		QUEUE_TEST(test_polled_transfers_are_never_split_by_the_kernel),
-		QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces),
-		QUEUE_TEST(test_a_block_is_one_part_whatever_the_limits),
-		QUEUE_TEST(test_no_part_goes_over_a_boundary),
-		QUEUE_TEST(test_no_vector_is_longer_than_a_system_call_takes),
-		QUEUE_TEST(test_vectors_are_cut_between_elements),
-		QUEUE_TEST(test_polled_vectors_are_cut_at_gaps),
-		QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes),
-		QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended),
-		QUEUE_TEST(test_a_short_transfer_is_continued_in_aligned_memory),
-		QUEUE_TEST(test_less_than_a_block_is_tried_again_and_no_missing_device),
-		QUEUE_TEST(test_trying_again_has_a_bound),
-		QUEUE_TEST(test_no_progress_is_a_lost_device),
-		QUEUE_TEST(test_more_bytes_than_asked_for_is_an_error),
-		QUEUE_TEST(test_after_a_failure_nothing_more_is_issued),
-		QUEUE_TEST(test_ios_wait_in_order_and_room_tells),
-		QUEUE_TEST(test_one_call_submits_and_one_reaps),
-		QUEUE_TEST(test_a_full_backend_loses_nothing),
-		QUEUE_TEST(test_a_broken_backend_is_reported),
-		QUEUE_TEST(test_cancel),
-		QUEUE_TEST(test_a_cancelled_io_is_not_tried_again),
-		QUEUE_TEST(test_an_io_cancelled_before_it_is_tried_again),
-		QUEUE_TEST(test_close_ends_everything),
-		QUEUE_TEST(test_done_may_prepare_and_submit),
-		QUEUE_TEST(test_ending_at_once_does_not_nest),
-		QUEUE_TEST(test_discard_without_support),
-		QUEUE_TEST(test_fallback_in_order_with_the_reason),
-		QUEUE_TEST(test_what_one_backend_made_do_with_binds_no_other),
-	};
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		return 1;
-	fprintf(stderr, "# SPW_SEED=%llu\n", (unsigned long long)seed);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	seed = random_seed();
+	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

@@ -4,12 +4,8 @@
  * scheduler knows of it
  */
 /* link: util engine */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -53,12 +49,11 @@ static void *shorten(void *result)
 	return NULL;
 }
 
-static void test_the_thread_gets_a_short_slice_and_nothing_else(void **state)
+CASE(test_the_thread_gets_a_short_slice_and_nothing_else)
 {
 	struct spw_sched_attr before = attributes(), after;
 	pthread_t thread;
 
-	(void)state;
 	if (before.policy != SCHED_OTHER) {
 		print_message("the tests run under a policy of their own\n");
 		skip();
@@ -86,23 +81,14 @@ static void *shorten_batch(void *result)
 	return NULL;
 }
 
-static void test_a_policy_of_its_own_stays(void **state)
+CASE(test_a_policy_of_its_own_stays)
 {
 	pthread_t thread;
 	int ret = 0;
 
-	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, shorten_batch, &ret), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(ret, -EOPNOTSUPP);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_the_thread_gets_a_short_slice_and_nothing_else),
-		cmocka_unit_test(test_a_policy_of_its_own_stays),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -65,9 +65,10 @@ static int close_all(void **state)
 	return unsetenv("SPILLWAY_TUNE");
 }
 
-static void test_settings_for_this_drive_are_used(void **state)
+#define TUNE_TEST(name) CASE_WITH(name, NULL, close_all)
+
+TUNE_TEST(test_settings_for_this_drive_are_used)
 {
-	(void)state;
 	write_file("{\"format\": 1, " DRIVES ", " BEST "}", drive_path, DRIVE_BYTES);
 	assert_int_equal(open_tuned(tune_path), 0);
 	assert_int_equal(spw_queue_room(drive_queue, 0), 9);
@@ -76,9 +77,8 @@ static void test_settings_for_this_drive_are_used(void **state)
 	assert_logged("depth 9");
 }
 
-static void test_large_blocks_mean_many_transfers(void **state)
+TUNE_TEST(test_large_blocks_mean_many_transfers)
 {
-	(void)state;
 	write_file("{\"format\": 1, " DRIVES
 		   ", \"best\": {\"read\": {\"block_bytes\": 16777216, \"iodepth\": 3, "
 		   "\"wait\": \"interrupt\", \"backend\": \"libaio\"}, " WRITE "}}",
@@ -95,9 +95,8 @@ static void test_large_blocks_mean_many_transfers(void **state)
 }
 
 /* Measured by root, or on another kernel: what worked then is no reason to fail now. */
-static void test_a_backend_that_is_refused_today_is_done_without(void **state)
+TUNE_TEST(test_a_backend_that_is_refused_today_is_done_without)
 {
-	(void)state;
 	write_file("{\"format\": 1, " DRIVES
 		   ", \"best\": {\"read\": {\"block_bytes\": 4096, \"iodepth\": 7, "
 		   "\"wait\": \"interrupt\", \"backend\": \"nvme\"}}}",
@@ -108,9 +107,8 @@ static void test_a_backend_that_is_refused_today_is_done_without(void **state)
 	assert_logged("is not a whole NVMe namespace");
 }
 
-static void test_the_environment_names_a_file_unless_the_caller_does(void **state)
+TUNE_TEST(test_the_environment_names_a_file_unless_the_caller_does)
 {
-	(void)state;
 	write_file("{\"format\": 1, " DRIVES ", \"best\": {" WRITE "}}", drive_path, DRIVE_BYTES);
 	assert_int_equal(setenv("SPILLWAY_TUNE", tune_path, 1), 0);
 	assert_int_equal(open_tuned(NULL), 0);
@@ -125,9 +123,8 @@ static void test_the_environment_names_a_file_unless_the_caller_does(void **stat
 	assert_int_equal(spw_queue_room(drive_queue, 0), 32);
 }
 
-static void test_settings_for_another_drive_are_left(void **state)
+TUNE_TEST(test_settings_for_another_drive_are_left)
 {
-	(void)state;
 	write_file("{\"format\": 1, " DRIVES ", " BEST "}", drive_path, DRIVE_BYTES + 512);
 	assert_int_equal(open_tuned(tune_path), 0);
 	assert_int_equal(spw_queue_room(drive_queue, 0), 32);
@@ -149,7 +146,7 @@ static void assert_refused(const char *words)
 	assert_null(drive_queue);
 }
 
-static void test_bad_files_are_refused(void **state)
+TUNE_TEST(test_bad_files_are_refused)
 {
 	static const struct {
 		const char *best, *words;
@@ -176,7 +173,6 @@ static void test_bad_files_are_refused(void **state)
 	};
 	char words[400];
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++) {
 		write_file("{\"format\": 1, " DRIVES ", \"best\": %s}", drive_path, DRIVE_BYTES,
 			   bad[i].best);
@@ -194,18 +190,4 @@ static void test_bad_files_are_refused(void **state)
 	assert_int_equal(open_tuned(tune_path), -ENOENT);
 }
 
-#define TUNE_TEST(function) cmocka_unit_test_teardown(function, close_all)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TUNE_TEST(test_settings_for_this_drive_are_used),
-		TUNE_TEST(test_large_blocks_mean_many_transfers),
-		TUNE_TEST(test_a_backend_that_is_refused_today_is_done_without),
-		TUNE_TEST(test_the_environment_names_a_file_unless_the_caller_does),
-		TUNE_TEST(test_settings_for_another_drive_are_left),
-		TUNE_TEST(test_bad_files_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, make_files, remove_files);
-}
+RUN_CASES(make_files, remove_files)

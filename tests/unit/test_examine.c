@@ -99,12 +99,13 @@ static int assemble(void)
 	return rc;
 }
 
-static void test_at_the_same_time(void **state)
+#define DRIVE_CASE(name) CASE_WITH(name, make_all, remove_drives)
+
+DRIVE_CASE(test_at_the_same_time)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_format_opts opts = options(false);
 
-	(void)state;
 	wanted = DRIVES;
 	expect(0, spw_format(drives, DRIVES, &opts, NULL));
 	assert_int_equal(most, DRIVES);
@@ -126,12 +127,11 @@ static void test_at_the_same_time(void **state)
  * The first in the order in which they were named, with its own words, whichever thread came across
  * it.
  */
-static void test_faults_in_order(void **state)
+DRIVE_CASE(test_faults_in_order)
 {
 	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};
 	uint64_t before;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	wanted = DRIVES;
 	most = 0;
@@ -159,9 +159,8 @@ static void test_faults_in_order(void **state)
 }
 
 /* Fewer threads or none: it takes longer, and is logged. */
-static void test_without_threads(void **state)
+DRIVE_CASE(test_without_threads)
 {
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	for (unsigned i = 0; i < 2; i++) {
 		threads_allowed = i;
@@ -178,14 +177,4 @@ static void test_without_threads(void **state)
 	expect_words("drive1: fault 1");
 }
 
-int main(void)
-{
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_all, remove_drives)
-	const struct CMUnitTest tests[] = {
-		CASE(test_at_the_same_time),
-		CASE(test_faults_in_order),
-		CASE(test_without_threads),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+RUN_CASES(make_folder, remove_folder)

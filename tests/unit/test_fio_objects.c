@@ -67,18 +67,19 @@ static __attribute__((noinline)) void close_job(void)
 
 /* ---- Cases ---- */
 
+#define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
+
 /*
  * With fewer puts than there are requests, and with more; from the first poll on, and later: one
  * ends DEPTH at most.
  */
-static void test_laying_out(void **state)
+DRIVE_CASE(test_laying_out)
 {
 	static const struct {
 		uint64_t blocks;
 		unsigned polls;
 	} cases[] = {{DEPTH / 2, 0}, {3 * DEPTH, 0}, {3 * DEPTH, 1}, {3 * DEPTH, 2}};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		open_job(cases[i].blocks);
 		polls_left = cases[i].polls;
@@ -100,9 +101,8 @@ static void note_end(struct spw_fio_request *request)
 }
 
 /* What was queued ends once, when the job is closed at the latest. */
-static void test_requests(void **state)
+DRIVE_CASE(test_requests)
 {
-	(void)state;
 	for (unsigned polls = 0; polls < 6; polls++) {
 		struct spw_fio_request requests[DEPTH] = {0};
 
@@ -133,13 +133,4 @@ static void test_requests(void **state)
 	}
 }
 
-int main(void)
-{
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_drives, remove_drives)
-	const struct CMUnitTest tests[] = {
-		CASE(test_laying_out),
-		CASE(test_requests),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+RUN_CASES(make_folder, remove_folder)

@@ -4,16 +4,17 @@
  */
 #include "tests/unit/format_drives.h"
 
+#define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
+
 /* ---- Format and check ---- */
 
-static void test_format_and_check(void **state)
+DRIVE_CASE(test_format_and_check)
 {
 	const char *shuffled[DRIVES] = {drives[2], drives[0], drives[1]};
 	struct spw_store_info info = {.size = sizeof(info)}, checked = {.size = sizeof(checked)};
 	struct spw_drive_info drive_info[DRIVES] = {{.size = sizeof(drive_info[0])}};
 	uint64_t partition_bytes = 0;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, &info));
 	expect(0, spw_check(shuffled, DRIVES, &checked, drive_info));
 	assert_memory_equal(&info, &checked, sizeof(info));
@@ -35,12 +36,11 @@ static void test_format_and_check(void **state)
 	expect(0, check_drives(shuffled, DRIVES));
 }
 
-static void test_assembled_in_order(void **state)
+DRIVE_CASE(test_assembled_in_order)
 {
 	const char *shuffled[DRIVES] = {drives[1], drives[2], drives[0]};
 	struct spw_assembly assembly;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(shuffled, DRIVES, false, NULL, &assembly));
 	assert_int_equal(assembly.count, DRIVES);
@@ -52,7 +52,7 @@ static void test_assembled_in_order(void **state)
 	spw_assembly_close(&assembly); /* an empty one is fine */
 }
 
-static void test_infos_of_other_versions(void **state)
+DRIVE_CASE(test_infos_of_other_versions)
 {
 	struct spw_store_info info = {.size = offsetof(struct spw_store_info, block_bytes),
 				      .block_bytes = 77};
@@ -62,7 +62,6 @@ static void test_infos_of_other_versions(void **state)
 		char newer[64];
 	} larger[DRIVES] = {{.info.size = sizeof(larger[0])}};
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, &info));
 	assert_int_equal(info.partitions, 2);
 	assert_int_equal(info.block_bytes, 77); /* beyond what the caller knows of */
@@ -76,14 +75,13 @@ static void test_infos_of_other_versions(void **state)
 	expect(-EINVAL, spw_check(drives, 1, NULL, &wild));
 }
 
-static void test_options_are_checked(void **state)
+DRIVE_CASE(test_options_are_checked)
 {
 	uint64_t before = hash_all();
 	struct spw_format_opts opts = options(false);
 	static const uint64_t bad_chunks[] = {1,         4096,      32768,
 					      3 * 65536, 128 * MIB, UINT64_C(1) << 63};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad_chunks); i++) {
 		opts.chunk_bytes = bad_chunks[i];
 		expect(-EINVAL, spw_format(drives, DRIVES, &opts, NULL));
@@ -107,12 +105,11 @@ static void test_options_are_checked(void **state)
 	expect(0, spw_format(drives, DRIVES, &opts, NULL));
 }
 
-static void test_format_again_needs_force(void **state)
+DRIVE_CASE(test_format_again_needs_force)
 {
 	struct spw_store_info first = {.size = sizeof(first)}, second = {.size = sizeof(second)};
 	uint64_t before;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, &first));
 	before = hash_all();
 	expect(-EEXIST, format_drives(DRIVES, false, NULL));
@@ -129,11 +126,10 @@ static void test_format_again_needs_force(void **state)
 	expect(0, check_drives(drives, DRIVES));
 }
 
-static void test_sequence_rises(void **state)
+DRIVE_CASE(test_sequence_rises)
 {
 	struct spw_superblock sb;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	read_copy(drives[2], 1, &sb);
 	sb.sequence = 1000;
@@ -165,11 +161,10 @@ static void refuse_format(int expected, const char *words, const char *path)
 	assert_int_equal(hash_all(), before);
 }
 
-static void test_refuses_bad_drives(void **state)
+DRIVE_CASE(test_refuses_bad_drives)
 {
 	char link[PATH_MAX + 16];
 
-	(void)state;
 	(void)snprintf(link, sizeof(link), "%s/link", folder);
 	assert_int_equal(symlink(drives[0], link), 0);
 	refuse_format(-ENOTUNIQ, "same device", link);
@@ -195,12 +190,11 @@ static void make_swap_area(const char *path)
 	write_at(path, 4096 - 10, "SWAPSPACE2", 10);
 }
 
-static void test_refuses_signatures(void **state)
+DRIVE_CASE(test_refuses_signatures)
 {
 	struct spw_format_opts opts = options(true);
 	uint8_t magic[10];
 
-	(void)state;
 	make_swap_area(drives[3]);
 	refuse_format(-EEXIST, "swap area", drives[3]);
 	expect(0, spw_format(&drives[3], 1, &opts, NULL));
@@ -212,13 +206,12 @@ static void test_refuses_signatures(void **state)
  * In the middle of the data area, where zeroing the ends does not reach: VMFS has its magic at 2
  * MiB.
  */
-static void test_removes_signatures_in_the_data_area(void **state)
+DRIVE_CASE(test_removes_signatures_in_the_data_area)
 {
 	static const uint8_t vmfs[] = {0x5e, 0xf1, 0xab, 0x2f, 0x01};
 	uint8_t around[] = {1, 2, 3, 4, 5}, found[5];
 	struct spw_format_opts opts = options(true);
 
-	(void)state;
 	write_at(drives[3], 2 * MIB - 5, around, sizeof(around));
 	write_at(drives[3], 2 * MIB, vmfs, sizeof(vmfs));
 	refuse_format(-EEXIST, "VMFS", drives[3]);
@@ -261,7 +254,7 @@ static void expect_said(const char *words)
 }
 
 /* One byte at either border of either end, and just beyond. */
-static void test_unknown_data_at_the_ends(void **state)
+DRIVE_CASE(test_unknown_data_at_the_ends)
 {
 	uint64_t size = size_of(drives[3]), before;
 	const struct {
@@ -277,7 +270,6 @@ static void test_unknown_data_at_the_ends(void **state)
 		{size - 1, true, "5a (\"Z\")"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(places); i++) {
 		make_drive(drives[3], size);
 		write_at(drives[3], places[i].offset, "Z", 1);
@@ -297,12 +289,11 @@ static void test_unknown_data_at_the_ends(void **state)
 }
 
 /* Neither of force and erase stands for the other; what is known explains the rest. */
-static void test_erase_is_not_force(void **state)
+DRIVE_CASE(test_erase_is_not_force)
 {
 	struct spw_format_opts opts = options(false);
 	uint64_t before;
 
-	(void)state;
 	write_at(drives[3], MIB / 2, "a dump", 6);
 	make_swap_area(drives[3]);
 	before = hash_all();
@@ -327,12 +318,11 @@ static void test_erase_is_not_force(void **state)
 }
 
 /* A 64th of what lies between the ends cannot be missed, wherever it is. */
-static void test_data_between_the_ends_is_told(void **state)
+DRIVE_CASE(test_data_between_the_ends_is_told)
 {
 	uint64_t size = size_of(drives[3]), run = (size - 2 * MIB) / SPW_RESIDUE_SAMPLES + 2 * 4096;
 	uint8_t *noise = malloc(run);
 
-	(void)state;
 	assert_non_null(noise);
 	memset(noise, 0x42, run);
 	expect(0, format_last(false, false));
@@ -351,13 +341,12 @@ static void test_data_between_the_ends_is_told(void **state)
  * Format leaves nothing of before in the reserved areas, the sector behind the last whole 4 KiB
  * included.
  */
-static void test_reserved_areas_are_zeroed(void **state)
+DRIVE_CASE(test_reserved_areas_are_zeroed)
 {
 	uint8_t noise[4096], found[4096], zeros[4096] = {0};
 	uint64_t size = size_of(drives[0]), copy = copy_offset(drives[0], 1);
 	struct spw_format_opts opts = options(false);
 
-	(void)state;
 	memset(noise, 0x5a, sizeof(noise));
 	for (uint64_t offset = 0; offset + sizeof(noise) <= size; offset += sizeof(noise))
 		write_at(drives[0], offset, noise, sizeof(noise));
@@ -383,13 +372,12 @@ static void test_reserved_areas_are_zeroed(void **state)
 
 /* ---- Faults of drives and of the set ---- */
 
-static void test_set_faults(void **state)
+DRIVE_CASE(test_set_faults)
 {
 	const char *twice[DRIVES] = {drives[0], drives[1], drives[1]};
 	const char *foreign[DRIVES] = {drives[0], drives[3], drives[2]};
 	struct spw_format_opts opts = options(false);
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(-EMEDIUMTYPE, check_drives(foreign, DRIVES));
 	expect_words("is no drive of a spillway store");
@@ -410,12 +398,11 @@ static void test_set_faults(void **state)
 }
 
 /* dd from one drive to another: two devices, one identity. */
-static void test_cloned_drive(void **state)
+DRIVE_CASE(test_cloned_drive)
 {
 	const char *paths[DRIVES] = {drives[0], drives[1], drives[3]};
 	uint8_t block[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	make_drive(drives[3], size_of(drives[1]));
 	expect(0, format_drives(DRIVES, false, NULL));
 	for (unsigned copy = 0; copy < 2; copy++) {
@@ -446,11 +433,10 @@ static void set_incompatible_feature(struct spw_superblock *sb)
 	sb->features_incompatible = 1;
 }
 
-static void test_drive_faults(void **state)
+DRIVE_CASE(test_drive_faults)
 {
 	struct spw_assembly assembly;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	change_copies(drives[1], contradict);
 	expect(-EUCLEAN, check_drives(drives, DRIVES));
@@ -476,12 +462,11 @@ static void test_drive_faults(void **state)
 	expect(0, format_drives(DRIVES, true, NULL));
 }
 
-static void test_resized_drives(void **state)
+DRIVE_CASE(test_resized_drives)
 {
 	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};
 	uint64_t size = size_of(drives[1]);
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	assert_int_equal(truncate(drives[1], (off_t)(size - MIB)), 0);
 	expect(-ENOSPC, check_drives(drives, DRIVES));
@@ -507,11 +492,10 @@ static void test_resized_drives(void **state)
 }
 
 /* mkfs over a drive of a store: whichever copies survive, the drive is not ours any more. */
-static void test_overgrown_drive(void **state)
+DRIVE_CASE(test_overgrown_drive)
 {
 	static const uint32_t md_magic[] = {0xa92b4efc, 1}, md_sector[] = {8, 0};
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	make_swap_area(drives[1]);
 	expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
@@ -536,14 +520,13 @@ static void count_warning(void *context, enum spw_log_level level, const char *m
 		(*warnings)++;
 }
 
-static void test_one_damaged_copy_serves(void **state)
+DRIVE_CASE(test_one_damaged_copy_serves)
 {
 	unsigned warnings = 0;
 	struct spw_log log = {.write = count_warning, .context = &warnings};
 	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};
 	struct spw_assembly assembly;
 
-	(void)state;
 	for (unsigned copy = 0; copy < 2; copy++) {
 		expect(0, format_drives(DRIVES, true, NULL));
 		damage_copy(drives[1], copy);
@@ -560,13 +543,12 @@ static void test_one_damaged_copy_serves(void **state)
 }
 
 /* Exchanged, and each in both places. */
-static void test_misplaced_copies(void **state)
+DRIVE_CASE(test_misplaced_copies)
 {
 	uint8_t first[SPW_SUPERBLOCK_BYTES], last[SPW_SUPERBLOCK_BYTES];
 	struct spw_drive_info info = {.size = sizeof(info)};
 	uint64_t end = copy_offset(drives[0], 1);
 
-	(void)state;
 	expect(0, format_drives(1, false, NULL));
 	read_at(drives[0], 0, first, sizeof(first));
 	read_at(drives[0], end, last, sizeof(last));
@@ -590,13 +572,12 @@ static bool may_differ(unsigned at)
  * A bit of every byte of either copy: somebody else wrote that, unless two copies may differ there;
  * of both copies: damaged.
  */
-static void test_flipped_bits(void **state)
+DRIVE_CASE(test_flipped_bits)
 {
 	uint64_t end = copy_offset(drives[0], 1);
 	uint8_t first[SPW_SUPERBLOCK_BYTES], last[SPW_SUPERBLOCK_BYTES];
 	struct spw_drive_info info = {.size = sizeof(info)};
 
-	(void)state;
 	expect(0, format_drives(1, false, NULL));
 	read_at(drives[0], 0, first, sizeof(first));
 	read_at(drives[0], end, last, sizeof(last));
@@ -625,13 +606,12 @@ static void test_flipped_bits(void **state)
  * database, from its beginning or up to its end, and the other copy survives: it opens nothing and
  * wipes nothing.
  */
-static void test_a_place_that_somebody_else_has_written(void **state)
+DRIVE_CASE(test_a_place_that_somebody_else_has_written)
 {
 	struct spw_probe_info probe = {.size = sizeof(probe)};
 	uint8_t noise[65536];
 	uint64_t before;
 
-	(void)state;
 	for (unsigned copy = 0; copy < 2; copy++) {
 		expect(0, format_drives(DRIVES, true, NULL));
 		for (size_t i = 0; i < sizeof(noise); i++)
@@ -657,12 +637,11 @@ static void test_a_place_that_somebody_else_has_written(void **state)
 }
 
 /* Between assembling and claiming, too. */
-static void test_written_over_just_now(void **state)
+DRIVE_CASE(test_written_over_just_now)
 {
 	struct spw_assembly assembly;
 	uint8_t noise[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	memset(noise, 0x5a, sizeof(noise));
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
@@ -683,12 +662,11 @@ static uint32_t partitions_in_use(void)
 	return info.partitions_in_use;
 }
 
-static void test_partitions_have_one_owner(void **state)
+DRIVE_CASE(test_partitions_have_one_owner)
 {
 	struct spw_assembly a, b;
 	uint64_t before;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
@@ -712,11 +690,10 @@ static void test_partitions_have_one_owner(void **state)
 }
 
 /* A lock on one drive alone, as of another store's process: all locks are given back. */
-static void test_failed_lock_leaves_nothing_locked(void **state)
+DRIVE_CASE(test_failed_lock_leaves_nothing_locked)
 {
 	struct spw_assembly a, b;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
@@ -730,11 +707,10 @@ static void test_failed_lock_leaves_nothing_locked(void **state)
 	spw_assembly_close(&b);
 }
 
-static void test_format_between_assembling_and_locking(void **state)
+DRIVE_CASE(test_format_between_assembling_and_locking)
 {
 	struct spw_assembly assembly;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
 	expect(0, format_drives(DRIVES, true, NULL));
@@ -748,13 +724,12 @@ static void test_format_between_assembling_and_locking(void **state)
 }
 
 /* kill -9 of a process that has the store open: its partition is free at once. */
-static void test_lock_dies_with_its_process(void **state)
+DRIVE_CASE(test_lock_dies_with_its_process)
 {
 	int ready[2], status;
 	char byte;
 	pid_t child;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	assert_int_equal(pipe(ready), 0);
 	child = fork();
@@ -782,13 +757,12 @@ static void test_lock_dies_with_its_process(void **state)
 
 /* ---- Wipe ---- */
 
-static void test_wipe(void **state)
+DRIVE_CASE(test_wipe)
 {
 	uint8_t block[SPW_SUPERBLOCK_BYTES], zeros[SPW_SUPERBLOCK_BYTES] = {0};
 	const char *mixed[2] = {drives[0], drives[3]};
 	uint64_t before;
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	before = hash_all();
 	/* one holds a store, the other does not: neither is touched */
@@ -812,13 +786,12 @@ static void test_wipe(void **state)
 	expect(0, format_drives(2, false, NULL)); /* free again, without force */
 }
 
-static void test_wipe_of_grown_drive(void **state)
+DRIVE_CASE(test_wipe_of_grown_drive)
 {
 	uint64_t size = size_of(drives[0]), copy = copy_offset(drives[0], 1);
 	uint8_t noise[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES],
 		zeros[SPW_SUPERBLOCK_BYTES] = {0};
 
-	(void)state;
 	memset(noise, 0x33, sizeof(noise));
 	expect(0, format_drives(1, false, NULL));
 	assert_int_equal(truncate(drives[0], (off_t)(size + MIB)), 0);
@@ -831,11 +804,10 @@ static void test_wipe_of_grown_drive(void **state)
 	assert_memory_equal(block, noise, sizeof(block));
 }
 
-static void test_wipe_discards(void **state)
+DRIVE_CASE(test_wipe_discards)
 {
 	uint8_t noise[4096], block[4096], zeros[4096] = {0};
 
-	(void)state;
 	memset(noise, 0x44, sizeof(noise));
 	expect(0, format_drives(1, false, NULL));
 	write_at(drives[0], 5 * MIB, noise, sizeof(noise));
@@ -863,11 +835,10 @@ static void expect_probe(const char *path, int error, const char *holds, const c
 	assert_int_equal(info.reason[0] == '\0', error == 0);
 }
 
-static void test_probe(void **state)
+DRIVE_CASE(test_probe)
 {
 	struct spw_assembly assembly;
 
-	(void)state;
 	expect_probe(drives[0], 0, "nothing known", "");
 	expect_probe("/no/such/drive", -ENOENT, "", "/no/such/drive");
 	expect_probe("/dev/null", -ENOTBLK, "", "/dev/null");
@@ -892,12 +863,11 @@ static void test_probe(void **state)
 	expect_probe(drives[1], -EEXIST, "damaged spillway store", "--force");
 }
 
-static void test_probe_list(void **state)
+DRIVE_CASE(test_probe_list)
 {
 	char **paths = NULL;
 	int count = spw_probe_list(&paths);
 
-	(void)state;
 	assert_true(count >= 0);
 	for (int i = 0; i < count; i++) {
 		assert_int_equal(strncmp(paths[i], "/dev/", 5), 0);
@@ -909,43 +879,4 @@ static void test_probe_list(void **state)
 	spw_probe_list_free(NULL);
 }
 
-int main(void)
-{
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_drives, remove_drives)
-	const struct CMUnitTest tests[] = {
-		CASE(test_format_and_check),
-		CASE(test_assembled_in_order),
-		CASE(test_infos_of_other_versions),
-		CASE(test_options_are_checked),
-		CASE(test_format_again_needs_force),
-		CASE(test_sequence_rises),
-		CASE(test_refuses_bad_drives),
-		CASE(test_refuses_signatures),
-		CASE(test_removes_signatures_in_the_data_area),
-		CASE(test_unknown_data_at_the_ends),
-		CASE(test_erase_is_not_force),
-		CASE(test_data_between_the_ends_is_told),
-		CASE(test_reserved_areas_are_zeroed),
-		CASE(test_set_faults),
-		CASE(test_cloned_drive),
-		CASE(test_drive_faults),
-		CASE(test_resized_drives),
-		CASE(test_overgrown_drive),
-		CASE(test_one_damaged_copy_serves),
-		CASE(test_misplaced_copies),
-		CASE(test_a_place_that_somebody_else_has_written),
-		CASE(test_written_over_just_now),
-		CASE(test_flipped_bits),
-		CASE(test_partitions_have_one_owner),
-		CASE(test_failed_lock_leaves_nothing_locked),
-		CASE(test_format_between_assembling_and_locking),
-		CASE(test_lock_dies_with_its_process),
-		CASE(test_wipe),
-		CASE(test_wipe_of_grown_drive),
-		CASE(test_wipe_discards),
-		CASE(test_probe),
-		CASE(test_probe_list),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+RUN_CASES(make_folder, remove_folder)

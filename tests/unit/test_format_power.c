@@ -220,12 +220,13 @@ static void cut_everywhere(const char *old_uuid, unsigned outcomes[OUTCOMES])
 	free(recorder);
 }
 
-static void test_power_cut_over_a_store(void **state)
+#define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
+
+DRIVE_CASE(test_power_cut_over_a_store)
 {
 	struct spw_store_info old = {.size = sizeof(old)};
 	unsigned outcomes[OUTCOMES];
 
-	(void)state;
 	expect(0, format_drives(DRIVES, false, &old));
 	cut_everywhere(old.store_uuid, outcomes);
 	assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 &&
@@ -235,11 +236,10 @@ static void test_power_cut_over_a_store(void **state)
 	assert_int_equal(outcomes[OUTCOME_NOTHING], 0);
 }
 
-static void test_power_cut_over_nothing(void **state)
+DRIVE_CASE(test_power_cut_over_nothing)
 {
 	unsigned outcomes[OUTCOMES];
 
-	(void)state;
 	cut_everywhere(NULL, outcomes);
 	assert_true(outcomes[OUTCOME_NOTHING] > 0 && outcomes[OUTCOME_NEW] > 0 &&
 		    outcomes[OUTCOME_UNFINISHED] > 0);
@@ -251,12 +251,11 @@ static void test_power_cut_over_nothing(void **state)
  * One copy of the old store was damaged already: then the drives are that store, the new one, or
  * refused; nothing else.
  */
-static void test_power_cut_over_a_damaged_store(void **state)
+DRIVE_CASE(test_power_cut_over_a_damaged_store)
 {
 	struct spw_store_info old = {.size = sizeof(old)};
 	unsigned outcomes[OUTCOMES];
 
-	(void)state;
 	for (unsigned copy = 0; copy < 2; copy++) {
 		expect(0, format_drives(DRIVES, true, &old));
 		damage_copy(drives[1], copy);
@@ -271,13 +270,12 @@ static void test_power_cut_over_a_damaged_store(void **state)
  * Every write and every flush fails once: format says which drive, and what is left is one of the
  * same outcomes.
  */
-static void test_every_transfer_fails_once(void **state)
+DRIVE_CASE(test_every_transfer_fails_once)
 {
 	struct recorder *recorder = calloc(1, sizeof(*recorder));
 	struct spw_store_info old = {.size = sizeof(old)}, now = {.size = sizeof(now)};
 	unsigned failures = 0;
 
-	(void)state;
 	assert_non_null(recorder);
 	for (unsigned fail_at = 1;; fail_at++) {
 		int rc;
@@ -302,15 +300,4 @@ static void test_every_transfer_fails_once(void **state)
 	free(recorder);
 }
 
-int main(void)
-{
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_drives, remove_drives)
-	const struct CMUnitTest tests[] = {
-		CASE(test_power_cut_over_a_store),
-		CASE(test_power_cut_over_nothing),
-		CASE(test_power_cut_over_a_damaged_store),
-		CASE(test_every_transfer_fails_once),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+RUN_CASES(make_folder, remove_folder)

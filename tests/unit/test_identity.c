@@ -7,17 +7,13 @@
 #include <errno.h>
 #include <ftw.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include "drives/identity.h"
 #include "util/util.h"
@@ -164,9 +160,11 @@ static void assert_same(const char *a, const char *b, bool same)
 		fail_msg("%s and %s are %sthe same", a, b, same ? "not " : "");
 }
 
+#define FIXTURE_CASE(name) CASE_WITH(name, set_up, tear_down)
+
 /* ---- Drives ---- */
 
-static void test_nvme(void **state)
+FIXTURE_CASE(test_nvme)
 {
 	static const struct {
 		const char *attribute, *other;
@@ -176,7 +174,6 @@ static void test_nvme(void **state)
 		{"device/subsysnqn", "nqn.2014-08.org.nvmexpress:uuid:2\n"},
 	};
 
-	(void)state;
 	assert_same("nvme0n1", "nvme1n1", true);
 	assert_same("nvme0n1", "nvme0n1", false);
 	assert_same("nvme0n1", "sda", false);
@@ -197,7 +194,7 @@ static void test_nvme(void **state)
 	}
 }
 
-static void test_zeroes_identify_nothing(void **state)
+FIXTURE_CASE(test_zeroes_identify_nothing)
 {
 	static const char *const zeroes[] = {"eui.00000000000000000000000000000000\n",
 					     "eui.0000000000000000\n",
@@ -206,7 +203,6 @@ static void test_zeroes_identify_nothing(void **state)
 					     "\n",
 					     ""};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(zeroes); i++) {
 		set("nvme0n1", "wwid", zeroes[i]);
 		set("nvme1n1", "wwid", zeroes[i]);
@@ -221,9 +217,8 @@ static void test_zeroes_identify_nothing(void **state)
 	assert_same("nvme0n1", "nvme1n1", true);
 }
 
-static void test_scsi(void **state)
+FIXTURE_CASE(test_scsi)
 {
-	(void)state;
 	assert_same("sda", "sdb", true);
 	/* Of two drives behind a bridge that gives both one identifier. */
 	put_bytes(path_of("devices/sdb/device/vpd_pg80"), "\0\200\0\004S124", 8);
@@ -246,9 +241,8 @@ static void test_scsi(void **state)
 
 /* ---- Partitions ---- */
 
-static void test_partitions(void **state)
+FIXTURE_CASE(test_partitions)
 {
-	(void)state;
 	put_partition("sda", "sda1", "2048\n", "1024\n");
 	put_partition("sda", "sda2", "3072\n", "1024\n");
 	put_partition("sdb", "sdb1", "2048\n", "1024\n");
@@ -297,11 +291,10 @@ static void assert_paths(const char *name, const char *const wanted[])
 	assert_int_equal(strlen(visited), len);
 }
 
-static void test_each_path(void **state)
+FIXTURE_CASE(test_each_path)
 {
 	char name[] = "sdb";
 
-	(void)state;
 	put_partition("sdb", "sdb1", "2048\n", "1024\n");
 	put_partition("sdb", "sdb2", "3072\n", "1024\n");
 	put_partition("sda", "sda1", "2048\n", "1024\n");
@@ -316,13 +309,12 @@ static void test_each_path(void **state)
 	assert_paths("nvme0n1", (const char *const[]){NULL});
 }
 
-static void test_no_answer_is_an_error(void **state)
+FIXTURE_CASE(test_no_answer_is_an_error)
 {
 	const struct spw_identity_namespace any = {
 		.serial = "", .model = "", .unique = (const uint8_t[24]){0}};
 	char name[32];
 
-	(void)state;
 	for (unsigned i = 1; i <= 2; i++) {
 		visited[0] = '\0';
 		folders_until_failure = i;
@@ -356,9 +348,8 @@ static void assert_found(const char *serial, const char *model, uint32_t id, con
 	assert_string_equal(name, found ? "nvme1n1" : "");
 }
 
-static void test_a_namespace_that_is_driven_here(void **state)
+FIXTURE_CASE(test_a_namespace_that_is_driven_here)
 {
-	(void)state;
 	clear("nvme0n1", "dev");
 	assert_found("S1", "A Drive of Ours", 1, none, true);
 	assert_found("S1", "A Drive of Ours", 1, unique, true);
@@ -380,19 +371,4 @@ static void test_a_namespace_that_is_driven_here(void **state)
 	assert_found("S1", "A Drive of Ours", 1, unique, false);
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(test_nvme),
-		CASE(test_zeroes_identify_nothing),
-		CASE(test_scsi),
-		CASE(test_partitions),
-		CASE(test_each_path),
-		CASE(test_no_answer_is_an_error),
-		CASE(test_a_namespace_that_is_driven_here),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

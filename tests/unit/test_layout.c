@@ -6,15 +6,11 @@
 /* link: util layout */
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 #include <xxhash.h>
 
 #include "layout/layout.h"
@@ -28,183 +24,38 @@
  */
 static const uint8_t golden_head[] = {
 	/* 0x000 */
-	0x53,
-	0x50,
-	0x49,
-	0x4c,
-	0x4c,
-	0x57,
-	0x41,
-	0x59,
-	0x01,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x10,
-	0x00,
+	0x53, 0x50, 0x49, 0x4c, 0x4c, 0x57, 0x41, 0x59, 0x01, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00,
 	0x00,
 	/* 0x010 */
-	0x01,
-	0x00,
-	0x00,
-	0x00,
-	0x01,
-	0x00,
-	0x00,
-	0x00,
-	0x08,
-	0x07,
-	0x06,
-	0x05,
-	0x04,
-	0x03,
-	0x02,
+	0x01, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02,
 	0x01,
 	/* 0x020 */
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
+	0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 	0x00,
 	/* 0x030 */
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x80,
-	0x66,
-	0x1e,
-	0x69,
-	0x00,
-	0x00,
-	0x00,
+	0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x66, 0x1e, 0x69, 0x00, 0x00, 0x00,
 	0x00,
 	/* 0x040 */
-	0x10,
-	0x11,
-	0x12,
-	0x13,
-	0x14,
-	0x15,
-	0x16,
-	0x17,
-	0x18,
-	0x19,
-	0x1a,
-	0x1b,
-	0x1c,
-	0x1d,
-	0x1e,
+	0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e,
 	0x1f,
 	/* 0x050 */
-	0x01,
-	0x00,
-	0x00,
-	0x00,
-	0x02,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x10,
-	0x00,
-	0x00,
-	0x00,
-	0x02,
-	0x00,
+	0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x02, 0x00,
 	0x00,
 	/* 0x060 */
-	0x00,
-	0x00,
-	0x10,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x40,
-	0x00,
-	0x00,
-	0x00,
+	0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00,
 	0x00,
 	/* 0x070 */
-	0x00,
-	0x00,
-	0x10,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0x00,
-	0xf0,
-	0x1f,
-	0x00,
-	0x00,
-	0x00,
+	0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0x1f, 0x00, 0x00, 0x00,
 	0x00,
 	/* 0x080 */
-	0x02,
-	0x00,
-	0x00,
-	0x00,
-};
+	0x02, 0x00, 0x00, 0x00};
 static const uint8_t golden_uuids[] = {
 	/* 0x800 */
-	0x20,
-	0x21,
-	0x22,
-	0x23,
-	0x24,
-	0x25,
-	0x26,
-	0x27,
-	0x28,
-	0x29,
-	0x2a,
-	0x2b,
-	0x2c,
-	0x2d,
-	0x2e,
+	0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e,
 	0x2f,
 	/* 0x810 */
-	0x30,
-	0x31,
-	0x32,
-	0x33,
-	0x34,
-	0x35,
-	0x36,
-	0x37,
-	0x38,
-	0x39,
-	0x3a,
-	0x3b,
-	0x3c,
-	0x3d,
-	0x3e,
-	0x3f,
-};
+	0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0x3a, 0x3b, 0x3c, 0x3d, 0x3e,
+	0x3f};
 /* 0xff8 */
 static const uint8_t golden_checksum[] = {0xf7, 0x5d, 0xe6, 0x7b, 0x02, 0xbc, 0x78, 0x6f};
 
@@ -275,13 +126,12 @@ static void put_le(uint8_t *bytes, size_t len, uint64_t value)
 		bytes[i] = i < 8 ? (uint8_t)(value >> (8 * i)) : 0;
 }
 
-static void test_golden(void **state)
+CASE(test_golden)
 {
 	struct spw_superblock sb = golden_superblock(), decoded;
 	uint8_t golden[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES];
 	const char *why = "unset";
 
-	(void)state;
 	golden_block(golden);
 	spw_layout_encode(&sb, 1, block);
 	assert_memory_equal(block, golden, sizeof(block));
@@ -291,9 +141,8 @@ static void test_golden(void **state)
 }
 
 /* Every drive of stores of 1 to 64 drives, both copies, complete and not. */
-static void test_round_trip(void **state)
+CASE(test_round_trip)
 {
-	(void)state;
 	for (unsigned count = 1; count <= SPW_LAYOUT_DRIVES_MAX; count += 7) {
 		for (unsigned variant = 0; variant < 4; variant++) {
 			struct spw_superblock sb = golden_superblock(), decoded;
@@ -315,12 +164,11 @@ static void test_round_trip(void **state)
 	}
 }
 
-static void test_every_flipped_bit_is_found(void **state)
+CASE(test_every_flipped_bit_is_found)
 {
 	struct spw_superblock zero, decoded;
 	uint8_t block[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	memset(&zero, 0, sizeof(zero));
 	golden_block(block);
 	for (unsigned bit = 0; bit < SPW_SUPERBLOCK_BYTES * CHAR_BIT; bit++) {
@@ -344,12 +192,11 @@ static void test_every_flipped_bit_is_found(void **state)
 /*
  * What a power cut in the middle of a superblock write leaves: some 512-byte sectors new, some old.
  */
-static void test_torn_write_is_found(void **state)
+CASE(test_torn_write_is_found)
 {
 	struct spw_superblock sb = golden_superblock(), decoded;
 	uint8_t old_block[SPW_SUPERBLOCK_BYTES], new_block[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	golden_block(old_block);
 	sb.sequence++;
 	memset(sb.drive_uuids[0], 0x77, 16);
@@ -367,13 +214,12 @@ static void test_torn_write_is_found(void **state)
 	}
 }
 
-static void test_zeros_and_noise_are_no_superblock(void **state)
+CASE(test_zeros_and_noise_are_no_superblock)
 {
 	struct spw_superblock decoded;
 	uint8_t block[SPW_SUPERBLOCK_BYTES] = {0};
 	const char *why = NULL;
 
-	(void)state;
 	assert_int_equal(spw_layout_decode(block, 0, &decoded, &why), -EMEDIUMTYPE);
 	assert_string_equal(why, "it has no magic");
 	memset(block, 0xff, sizeof(block));
@@ -454,9 +300,8 @@ static const struct impossible impossible_fields[] = {
 	{"LAYOUT-13 one partition too many", 0x80, 4, 3, -EUCLEAN},
 };
 
-static void test_every_impossible_field_is_refused(void **state)
+CASE(test_every_impossible_field_is_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(impossible_fields); i++) {
 		const struct impossible *field = &impossible_fields[i];
 		struct spw_superblock decoded;
@@ -475,12 +320,11 @@ static void test_every_impossible_field_is_refused(void **state)
 }
 
 /* What takes more than one field to go wrong. */
-static void test_repeated_uuids_are_refused(void **state)
+CASE(test_repeated_uuids_are_refused)
 {
 	struct spw_superblock decoded;
 	uint8_t block[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	golden_block(block);
 	memcpy(block + 0x810, block + 0x800, 16); /* LAYOUT-9 */
 	seal(block);
@@ -491,12 +335,11 @@ static void test_repeated_uuids_are_refused(void **state)
 	assert_int_equal(spw_layout_decode(block, 1, &decoded, NULL), -EUCLEAN);
 }
 
-static void test_large_logical_blocks(void **state)
+CASE(test_large_logical_blocks)
 {
 	struct spw_superblock sb = golden_superblock(), decoded;
 	uint8_t block[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	sb.block_bytes = 16384;
 	sb.logical_block_bytes = 16384;
 	assert_int_equal(spw_layout_plan(&sb, (1u << 30) + 4096), 0);
@@ -537,7 +380,7 @@ static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
 	assert_equal_superblocks(&decoded, &sb);
 }
 
-static void test_plan(void **state)
+CASE(test_plan)
 {
 	static const uint64_t sizes[] = {
 		SPW_LAYOUT_DEVICE_BYTES_MIN,
@@ -550,7 +393,6 @@ static void test_plan(void **state)
 		SPW_LAYOUT_DEVICE_BYTES_MAX,
 	};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(sizes); i++) {
 		check_plan(sizes[i], 1, 1u << 20, 4096);
 		check_plan(sizes[i], 7, 1u << 20, 4096);
@@ -575,11 +417,10 @@ static void expect_plan(int expected, uint64_t size, uint32_t partitions, uint64
 	assert_int_equal(spw_layout_plan(&sb, size), expected);
 }
 
-static void test_plan_refuses(void **state)
+CASE(test_plan_refuses)
 {
 	uint64_t size = 1u << 30;
 
-	(void)state;
 	expect_plan(-EINVAL, size, 0, 1u << 20, 4096);
 	expect_plan(-EINVAL, size, SPW_LAYOUT_PARTITIONS_MAX + 1, 1u << 20, 4096);
 	expect_plan(-EINVAL, size, 1, 0, 4096);
@@ -605,9 +446,8 @@ static void expect_choice(int expected, int result0, uint64_t sequence0, int res
 	assert_int_equal(spw_layout_choose(copies, results), expected);
 }
 
-static void test_choose(void **state)
+CASE(test_choose)
 {
-	(void)state;
 	expect_choice(0, 0, 5, 0, 5);
 	expect_choice(0, 0, 6, 0, 5);
 	expect_choice(1, 0, 5, 0, 6);
@@ -628,12 +468,11 @@ static void test_choose(void **state)
  * LAYOUT-14: what a write of a copy, or of zeros over it, leaves at any moment is ours, byte by
  * byte; nothing else is.
  */
-static void test_foreign_bytes(void **state)
+CASE(test_foreign_bytes)
 {
 	struct spw_superblock sb = golden_superblock();
 	uint8_t ours[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES];
 
-	(void)state;
 	spw_layout_encode(&sb, 1, ours);
 	for (size_t torn = 0; torn <= sizeof(block); torn += 7) {
 		sb.complete = !sb.complete;
@@ -655,34 +494,14 @@ static void test_foreign_bytes(void **state)
 	}
 }
 
-static void test_uuid_text(void **state)
+CASE(test_uuid_text)
 {
 	static const uint8_t uuid[16] = {0x0f, 0x8f, 0xad, 0x5b, 0xd9, 0xcb, 0x46, 0x9f,
 					 0xa1, 0x65, 0x70, 0x86, 0x77, 0x28, 0x95, 0x0e};
 	char text[SPW_LAYOUT_UUID_TEXT_BYTES];
 
-	(void)state;
 	assert_string_equal(spw_layout_uuid_text(uuid, text),
 			    "0f8fad5b-d9cb-469f-a165-70867728950e");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_golden),
-		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_every_flipped_bit_is_found),
-		cmocka_unit_test(test_torn_write_is_found),
-		cmocka_unit_test(test_zeros_and_noise_are_no_superblock),
-		cmocka_unit_test(test_every_impossible_field_is_refused),
-		cmocka_unit_test(test_repeated_uuids_are_refused),
-		cmocka_unit_test(test_large_logical_blocks),
-		cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_plan_refuses),
-		cmocka_unit_test(test_choose),
-		cmocka_unit_test(test_foreign_bytes),
-		cmocka_unit_test(test_uuid_text),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

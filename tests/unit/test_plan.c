@@ -7,16 +7,12 @@
  * selects tests. Under a sanitizer or valgrind there are fewer cases, and the run says so.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include <spillway/plan.h>
 
@@ -48,15 +44,6 @@ static unsigned cases = 1000;
 #ifndef SLOWER
 #define SLOWER 1u
 #endif
-
-static uint64_t random_next(uint64_t *random)
-{
-	uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
 
 static uint64_t random_between(uint64_t *random, uint64_t low, uint64_t high)
 {
@@ -275,9 +262,8 @@ static void simulate_cases(uint64_t random)
 	assert_true(forwarded > cases / 10);
 }
 
-static void test_simulation(void **state)
+CASE(test_simulation)
 {
-	(void)state;
 	simulate_cases(seed);
 }
 
@@ -285,9 +271,8 @@ static void test_simulation(void **state)
  * Among these is one in which a read and a write have been served at the same time, but for
  * rounding.
  */
-static void test_simulation_at_once(void **state)
+CASE(test_simulation_at_once)
 {
-	(void)state;
 	simulate_cases(UINT64_C(13172861365677311085));
 }
 
@@ -295,11 +280,10 @@ static void test_simulation_at_once(void **state)
  * One tensor whose figures can be worked out by hand: 100 bytes, written at 1 byte/ns, read at 2, 5
  * ns of latency. That it has been written shows when another is packed.
  */
-static void test_one_tensor(void **state)
+CASE(test_one_tensor)
 {
 	struct world *w = &world;
 
-	(void)state;
 	begin_world(w);
 	add_tensor(w, 100, 1000, 2000, 2500);
 	add_tensor(w, 1, 1200, 1300, 1300);
@@ -404,12 +388,11 @@ static void require_nearest(const struct world *w)
 	REQUIRE(same.peak_bytes == w->result.peak_bytes && same.stall_ns == w->result.stall_ns);
 }
 
-static void test_budget_against_all(void **state)
+CASE(test_budget_against_all)
 {
 	uint64_t random = figures_seed;
 	unsigned feasible = 0, near = 0, exact = 0, infeasible = 0;
 
-	(void)state;
 	while (feasible < cases) {
 		uint64_t bytes, peak, memory;
 
@@ -441,12 +424,11 @@ static void test_budget_against_all(void **state)
  * It reads ahead into the memory that it takes anyway: no stall but for a budget that could be met
  * with one.
  */
-static void test_budget_out_of_reach(void **state)
+CASE(test_budget_out_of_reach)
 {
 	static const uint64_t gib_per_second[] = {1, 5, 10};
 	uint64_t random = seed;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(gib_per_second) / sizeof(gib_per_second[0]); i++) {
 		struct spw_plan_result fastest;
 
@@ -463,11 +445,10 @@ static void test_budget_out_of_reach(void **state)
 	}
 }
 
-static void test_budget_of_everything(void **state)
+CASE(test_budget_of_everything)
 {
 	uint64_t random = figures_seed;
 
-	(void)state;
 	make_training(&world, &random, 200, 1, 1, true);
 	set_drives(&world, UINT64_C(64) << 30, UINT64_C(64) << 30, 0);
 	plan(&world, SPW_PLAN_BUDGET, UINT64_MAX);
@@ -505,12 +486,11 @@ static void check_fastest(struct world *w)
 		again.bytes_read == w->result.bytes_read);
 }
 
-static void test_fastest_never_stalls(void **state)
+CASE(test_fastest_never_stalls)
 {
 	uint64_t random = seed;
 	unsigned lower = 0;
 
-	(void)state;
 	for (unsigned k = 0; k < cases / 4; k++) {
 		make_any(&world, &random, (uint32_t)random_between(&random, 1, 100));
 		random_drives(&world, &random);
@@ -548,12 +528,11 @@ static uint64_t lowest_of_all(const struct world *w)
 	return lowest;
 }
 
-static void test_fastest_against_all(void **state)
+CASE(test_fastest_against_all)
 {
 	uint64_t random = figures_seed;
 	unsigned lower = 0, near = 0, exact = 0;
 
-	(void)state;
 	while (lower < cases / 8) {
 		uint64_t lowest;
 
@@ -599,11 +578,10 @@ static void check_monotone(struct world *w, uint64_t slack_bytes)
 
 #define LARGEST_BYTES (UINT64_C(64) << 20) /* of make_training() */
 
-static void test_fastest_is_monotone(void **state)
+CASE(test_fastest_is_monotone)
 {
 	uint64_t random = figures_seed;
 
-	(void)state;
 	make_training(&world, &random, 100, 1, 1, false);
 	check_monotone(&world, 0);
 	for (unsigned k = 0; k < cases / 400; k++) {
@@ -613,11 +591,10 @@ static void test_fastest_is_monotone(void **state)
 	}
 }
 
-static void test_fastest_is_monotone_micro_batches(void **state)
+CASE(test_fastest_is_monotone_micro_batches)
 {
 	uint64_t random = figures_seed;
 
-	(void)state;
 	for (unsigned k = 0; k < cases / 400; k++) {
 		uint32_t batches = (uint32_t)random_between(&random, 2, 8);
 
@@ -627,12 +604,11 @@ static void test_fastest_is_monotone_micro_batches(void **state)
 	}
 }
 
-static void test_fastest_keeps_the_last(void **state)
+CASE(test_fastest_keeps_the_last)
 {
 	uint64_t random = seed;
 	uint64_t early = 0, late = 0;
 
-	(void)state;
 	make_training(&world, &random, 100, 1, 1, false);
 	set_drives(&world, UINT64_C(5) << 30, UINT64_C(20) << 30, 0);
 	check_fastest(&world);
@@ -669,9 +645,8 @@ static unsigned positional_spills(struct world *w, uint64_t bandwidth)
 	return w->result.tensors_spilled;
 }
 
-static void test_positional_rule(void **state)
+CASE(test_positional_rule)
 {
-	(void)state;
 	make_four_scopes(&world);
 	/* V / T for each scope as the first one kept: 200/120, 300/100, 400/80, 500/60 bytes/s. */
 	assert_int_equal(0, positional_spills(&world, 1));
@@ -683,12 +658,11 @@ static void test_positional_rule(void **state)
 	assert_int_equal(4, positional_spills(&world, 9));
 }
 
-static void test_fastest_beats_positional(void **state)
+CASE(test_fastest_beats_positional)
 {
 	uint64_t random = seed;
 	unsigned compared = 0, lower = 0;
 
-	(void)state;
 	for (unsigned k = 0; k < cases / 4; k++) {
 		uint64_t peak;
 
@@ -713,9 +687,8 @@ static void test_fastest_beats_positional(void **state)
 
 /* ---- The edges ---- */
 
-static void test_no_tensors(void **state)
+CASE(test_no_tensors)
 {
-	(void)state;
 	begin_world(&world);
 	set_drives(&world, 1 << 30, 1 << 30, 0);
 	for (unsigned mode = SPW_PLAN_FASTEST; mode <= SPW_PLAN_POSITIONAL; mode++) {
@@ -731,11 +704,10 @@ static void test_no_tensors(void **state)
 	assert_int_equal(11, world.result.wall_ns);
 }
 
-static void test_no_bandwidth(void **state)
+CASE(test_no_bandwidth)
 {
 	uint64_t random = seed;
 
-	(void)state;
 	make_training(&world, &random, 30, 1, 1, true);
 	for (unsigned which = 0; which < 3; which++) {
 		set_drives(&world, which == 1 ? 1 << 30 : 0, which == 2 ? 1 << 30 : 0, 0);
@@ -760,9 +732,8 @@ static void test_no_bandwidth(void **state)
 	}
 }
 
-static void test_equal_times(void **state)
+CASE(test_equal_times)
 {
-	(void)state;
 	begin_world(&world);
 	for (unsigned i = 0; i < 50; i++)
 		add_tensor(&world, 1 << 20, 1000, 1000, 1000);
@@ -779,9 +750,8 @@ static void test_equal_times(void **state)
 	assert_false(world.result.feasible);
 }
 
-static void test_never_used(void **state)
+CASE(test_never_used)
 {
-	(void)state;
 	begin_world(&world);
 	for (unsigned i = 0; i < 20; i++) {
 		add_tensor(&world, 1 << 20, i * MILLISECOND, 0, 1000 * MILLISECOND);
@@ -797,9 +767,8 @@ static void test_never_used(void **state)
 	assert_in_range(world.result.bytes_written, 18 << 20, 20 << 20);
 }
 
-static void test_huge(void **state)
+CASE(test_huge)
 {
-	(void)state;
 	begin_world(&world);
 	for (uint64_t i = 0; i < 4; i++)
 		add_tensor(&world, UINT64_C(1) << 60, i << 46, (10 - i) << 46, (11 - i) << 46);
@@ -812,11 +781,10 @@ static void test_huge(void **state)
 }
 
 /* Longer than 64 bits of nanoseconds: for ever, not a number that is left of it. */
-static void test_centuries(void **state)
+CASE(test_centuries)
 {
 	struct spw_plan_point points[10];
 
-	(void)state;
 	begin_world(&world);
 	add_tensor(&world, UINT64_C(1) << 60, 0, UINT64_C(1) << 46, (UINT64_C(1) << 46) + 1000);
 	add_tensor(&world, 1, UINT64_C(1) << 45, UINT64_C(1) << 45, UINT64_C(1) << 45);
@@ -841,13 +809,12 @@ static void test_centuries(void **state)
  * In a double, one byte beside them is nothing: what is left at the end is less than 0, and must
  * not show.
  */
-static void test_huge_and_tiny(void **state)
+CASE(test_huge_and_tiny)
 {
 	struct spw_plan_point points[10];
 	enum spw_plan_choice keep[2] = {SPW_PLAN_KEEP, SPW_PLAN_KEEP};
 	struct spw_plan_result result = {.size = sizeof(result)};
 
-	(void)state;
 	begin_world(&world);
 	add_tensor(&world, UINT64_C(1) << 60, 0, 1000, 2000);
 	add_tensor(&world, 1, 10, 3000, 4000);
@@ -859,12 +826,11 @@ static void test_huge_and_tiny(void **state)
 		assert_true(points[i].bytes <= result.peak_bytes);
 }
 
-static void test_determinism(void **state)
+CASE(test_determinism)
 {
 	static enum spw_plan_choice first[TENSORS_MAX];
 	uint64_t random = seed;
 
-	(void)state;
 	for (unsigned k = 0; k < (cases + 19) / 20; k++) {
 		struct spw_plan_result result;
 		uint64_t memory;
@@ -900,11 +866,10 @@ static void expect_refused(const char *words)
 	set_drives(&world, 1, 1, 1);
 }
 
-static void test_refused(void **state)
+CASE(test_refused)
 {
 	struct spw_plan_opts opts;
 
-	(void)state;
 	make_four_scopes(&world);
 	set_drives(&world, 1, 1, 1);
 	world.tensors[2].use_ns = world.tensors[2].pack_ns - 1;
@@ -949,14 +914,13 @@ static void test_refused(void **state)
 /*
  * A caller that was compiled against fewer fields gets those, and nothing beyond them is touched.
  */
-static void test_older_caller(void **state)
+CASE(test_older_caller)
 {
 	struct {
 		struct spw_plan_result result;
 		uint64_t after;
 	} older;
 
-	(void)state;
 	make_four_scopes(&world);
 	set_drives(&world, 100, 100, 0);
 	memset(&older, 0xa5, sizeof(older));
@@ -970,38 +934,11 @@ static void test_older_caller(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_one_tensor),
-		cmocka_unit_test(test_simulation),
-		cmocka_unit_test(test_simulation_at_once),
-		cmocka_unit_test(test_budget_against_all),
-		cmocka_unit_test(test_budget_out_of_reach),
-		cmocka_unit_test(test_budget_of_everything),
-		cmocka_unit_test(test_fastest_never_stalls),
-		cmocka_unit_test(test_fastest_against_all),
-		cmocka_unit_test(test_fastest_is_monotone),
-		cmocka_unit_test(test_fastest_is_monotone_micro_batches),
-		cmocka_unit_test(test_fastest_keeps_the_last),
-		cmocka_unit_test(test_positional_rule),
-		cmocka_unit_test(test_fastest_beats_positional),
-		cmocka_unit_test(test_no_tensors),
-		cmocka_unit_test(test_no_bandwidth),
-		cmocka_unit_test(test_equal_times),
-		cmocka_unit_test(test_never_used),
-		cmocka_unit_test(test_huge),
-		cmocka_unit_test(test_centuries),
-		cmocka_unit_test(test_huge_and_tiny),
-		cmocka_unit_test(test_determinism),
-		cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_older_caller),
-	};
-	const char *text = getenv("SPW_SEED"), *count = getenv("SPW_PLAN_CASES"),
-		   *filter = getenv("SPW_PLAN_FILTER");
+	const char *count = getenv("SPW_PLAN_CASES"), *filter = getenv("SPW_PLAN_FILTER");
 
-	if (text)
-		figures_seed = seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
-		return 1;
+	seed = random_seed();
+	if (getenv("SPW_SEED"))
+		figures_seed = seed;
 	cases /= getenv("SPW_TEST_VALGRIND") ? 40 : SLOWER;
 	if (count)
 		cases = (unsigned)strtoul(count, NULL, 0);
@@ -1010,6 +947,5 @@ int main(void)
 			      cases);
 	if (filter)
 		cmocka_set_test_filter(filter);
-	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

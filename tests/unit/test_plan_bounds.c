@@ -4,11 +4,8 @@
  * small tensors there are
  */
 /* wrap: spw_planner_simulate */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <spillway/plan.h>
 
@@ -76,9 +73,8 @@ static void plan(const struct spw_plan_step *step, enum spw_plan_mode mode)
 }
 
 /* Whoever asks for tokens all the time has a step of few tensors and many calls. */
-static void many_calls(void **state)
+CASE(many_calls)
 {
-	(void)state;
 	for (uint32_t count = 4; count <= 512; count *= 2) {
 		struct spw_plan_step step = step_of(count);
 
@@ -92,9 +88,8 @@ static void many_calls(void **state)
 }
 
 /* All choices of a dozen are few, but not if each is one of a step of thousands. */
-static void many_small_tensors(void **state)
+CASE(many_small_tensors)
 {
-	(void)state;
 	for (uint32_t count = 16; count <= TENSORS; count *= 2) {
 		struct spw_plan_step step = step_of(count);
 
@@ -104,12 +99,4 @@ static void many_small_tensors(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_calls),
-		cmocka_unit_test(many_small_tensors),
-	};
-
-	return cmocka_run_group_tests_name("plan bounds", tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

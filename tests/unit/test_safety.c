@@ -98,18 +98,19 @@ static void make_swap_area(const char *path, const char *label)
 
 /* ---- Tests ---- */
 
+#define DRIVE_CASE(name) CASE_WITH(name, make_all, remove_drives)
+
 /*
  * udev puts a link elsewhere between the questions and the opening: what was not asked about is not
  * written to.
  */
-static void test_a_name_that_changes_hands(void **state)
+DRIVE_CASE(test_a_name_that_changes_hands)
 {
 	struct spw_format_opts opts = options(false);
 	char link[PATH_MAX + 16];
 	const char *paths[] = {link};
 	uint64_t before;
 
-	(void)state;
 	(void)snprintf(link, sizeof(link), "%s/link", folder);
 	assert_int_equal(symlink(drives[0], link), 0);
 	make_swap_area(drives[3], "");
@@ -132,11 +133,10 @@ static void test_a_name_that_changes_hands(void **state)
 }
 
 /* Tables of mounts, swap and loop devices that cannot be read are no answer. */
-static void test_no_answer_is_not_free(void **state)
+DRIVE_CASE(test_no_answer_is_not_free)
 {
 	uint64_t before = hash_all();
 
-	(void)state;
 	closed_folder = "/sys/class/block";
 	expect(-EMFILE, format_drives(DRIVES, true, NULL));
 	expect_words("/sys/class/block");
@@ -150,11 +150,10 @@ static void test_no_answer_is_not_free(void **state)
 }
 
 /* A label is anybody's bytes, and a terminal obeys some of them. */
-static void test_labels_do_nothing_to_a_terminal(void **state)
+DRIVE_CASE(test_labels_do_nothing_to_a_terminal)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
 
-	(void)state;
 	make_swap_area(drives[3], "a\033]0;b\007\302\233c\303\274");
 	expect(0, spw_probe(drives[3], &info));
 	assert_non_null(strstr(info.holds, "\"a?]0;b???c\303\274\""));
@@ -162,9 +161,8 @@ static void test_labels_do_nothing_to_a_terminal(void **state)
 }
 
 /* The copy that counts goes last, whichever it is: a wipe that was interrupted can be repeated. */
-static void test_interrupted_wipe(void **state)
+DRIVE_CASE(test_interrupted_wipe)
 {
-	(void)state;
 	for (unsigned copy = 0; copy < 2; copy++) {
 		expect(0, format_drives(1, true, NULL));
 		damage_copy(drives[0], copy);
@@ -179,12 +177,11 @@ static void test_interrupted_wipe(void **state)
  * The device has become smaller, and no longer has the byte that tells that a process has its last
  * partition open.
  */
-static void test_a_lock_behind_the_end(void **state)
+DRIVE_CASE(test_a_lock_behind_the_end)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
 	struct spw_assembly assembly;
 
-	(void)state;
 	make_drive(drives[0], 64 * MIB);
 	expect(0, format_drives(1, false, NULL));
 	expect(0, spw_assemble(drives, 1, false, NULL, &assembly));
@@ -198,14 +195,4 @@ static void test_a_lock_behind_the_end(void **state)
 	expect(0, format_drives(1, true, NULL));
 }
 
-int main(void)
-{
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_all, remove_drives)
-	const struct CMUnitTest tests[] = {
-		CASE(test_a_name_that_changes_hands),       CASE(test_no_answer_is_not_free),
-		CASE(test_labels_do_nothing_to_a_terminal), CASE(test_interrupted_wipe),
-		CASE(test_a_lock_behind_the_end),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+RUN_CASES(make_folder, remove_folder)

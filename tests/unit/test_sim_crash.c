@@ -7,15 +7,11 @@
  * Not only the writes: also a cut while something is read. What the drives' caches lose is drawn,
  * by units of 512 bytes, of 4096, or of whole writes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include "layout/layout.h"
 #include "tests/sim/sim.h"
@@ -198,15 +194,13 @@ static void cut_format(bool old)
 	assert_true(outcomes[NEW] > 0 && outcomes[REFUSED] > 0);
 }
 
-static void test_cut_in_format_over_a_store(void **state)
+CASE(test_cut_in_format_over_a_store)
 {
-	(void)state;
 	cut_format(true);
 }
 
-static void test_cut_in_format_over_nothing(void **state)
+CASE(test_cut_in_format_over_nothing)
 {
-	(void)state;
 	cut_format(false);
 }
 
@@ -218,7 +212,7 @@ static bool reserved_is_true(const struct sim_drive *drive)
 				 SPW_LAYOUT_RESERVED_BYTES);
 }
 
-static void test_cut_in_open(void **state)
+CASE(test_cut_in_open)
 {
 	struct spw_store_info before;
 	struct spw_store *store;
@@ -226,7 +220,6 @@ static void test_cut_in_open(void **state)
 	bool cut;
 	int rc;
 
-	(void)state;
 	make_drives(512);
 	assert_int_equal(format(&before), 0);
 	sim_cuts_reads = true;
@@ -253,12 +246,11 @@ static void test_cut_in_open(void **state)
  * One read fails, of any drive: the other copy serves, or the open is refused; and the next one is
  * as if nothing had been.
  */
-static void test_error_in_open(void **state)
+CASE(test_error_in_open)
 {
 	struct spw_store_info before;
 	unsigned opened = 0, refused = 0;
 
-	(void)state;
 	make_drives(512);
 	assert_int_equal(format(&before), 0);
 	for (unsigned drive = 0; drive < DRIVES; drive++)
@@ -284,14 +276,13 @@ static void test_error_in_open(void **state)
 	(void)printf("opened %u, refused %u\n", opened, refused);
 }
 
-static void test_cut_in_wipe(void **state)
+CASE(test_cut_in_wipe)
 {
 	unsigned outcomes[OUTCOMES] = {0};
 	struct spw_store_info before;
 	uint64_t point = 1;
 	int rc = -1;
 
-	(void)state;
 	for (unsigned unit = 0; unit < 3; unit++)
 		for (point = 1, rc = -1; rc && point < 1000; point++) {
 			make_drives(units[unit]);
@@ -310,16 +301,9 @@ static void test_cut_in_wipe(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_cut_in_format_over_a_store),
-		cmocka_unit_test(test_cut_in_format_over_nothing),
-		cmocka_unit_test(test_cut_in_open),
-		cmocka_unit_test(test_error_in_open),
-		cmocka_unit_test(test_cut_in_wipe),
-	};
 	const char *text = getenv("SPW_SEED");
 
 	seed = text ? strtoull(text, NULL, 10) : 1;
 	(void)printf("SPW_SEED=%llu\n", (unsigned long long)seed);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

@@ -4,15 +4,11 @@
  * minutes, in one order that is known
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include "tests/sim/sim.h"
 
@@ -75,13 +71,12 @@ static struct spw_store_stats stats(void)
  * Flushes take the queue's slots, and writes wait in it that no drive has seen yet; then nobody
  * polls for longer than the deadline. As when a process is stopped and goes on.
  */
-static void test_absence_is_not_the_drives_fault(void **state)
+CASE_WITH(test_absence_is_not_the_drives_fault, open_store, close_store)
 {
 	static uint8_t bytes[16 * SPW_CHUNK_BYTES_MIN];
 	struct spw_request *flush, *put;
 	spw_object object;
 
-	(void)state;
 	assert_int_equal(spw_store_flush(store, NULL, &flush), 0);
 	assert_int_equal(spw_store_put(store, bytes, sizeof(bytes), NULL, &object, &put), 0);
 	assert_true(spw_store_poll(store, false) >= 0);
@@ -99,10 +94,9 @@ static void test_absence_is_not_the_drives_fault(void **state)
  * A drive that hangs is noticed all the same: in time by whoever waits, and later by whoever looks
  * seldom.
  */
-static void test_hang_is_noticed(void **state)
+static void hang(bool seldom)
 {
 	static uint8_t bytes[SPW_CHUNK_BYTES_MIN];
-	bool seldom = *state != NULL;
 	struct spw_request *put;
 	spw_object object;
 	uint64_t began_ns = sim_now_ns, looks = 0;
@@ -135,16 +129,14 @@ static void test_hang_is_noticed(void **state)
 	(void)spw_request_wait(put);
 }
 
-int main(void)
+CASE_WITH(test_hang_is_noticed, open_store, close_store)
 {
-	static bool seldom = true;
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_absence_is_not_the_drives_fault, open_store,
-						close_store),
-		cmocka_unit_test_setup_teardown(test_hang_is_noticed, open_store, close_store),
-		{"test_hang_is_noticed_by_who_looks_seldom", test_hang_is_noticed, open_store,
-		 close_store, &seldom},
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	hang(false);
 }
+
+CASE_WITH(test_hang_is_noticed_by_who_looks_seldom, open_store, close_store)
+{
+	hang(true);
+}
+
+RUN_CASES(NULL, NULL)

@@ -5,14 +5,12 @@
  */
 /* link: util */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include "malloc/spans.c"
 
@@ -65,13 +63,12 @@ static void check(const struct spw_spans *spans)
 	assert_true(spans->used_bytes + spans->resident_free_bytes <= spans->used_max_bytes);
 }
 
-static void test_a_block_is_reused(void **state)
+CASE(test_a_block_is_reused)
 {
 	struct spw_spans spans;
 	bool zeroed;
 	char *first, *second;
 
-	(void)state;
 	start(&spans, NO_LIMIT);
 	first = spw_spans_take(&spans, MIB + 1, &zeroed);
 	assert_true(zeroed);
@@ -87,13 +84,12 @@ static void test_a_block_is_reused(void **state)
 	spw_spans_destroy(&spans);
 }
 
-static void test_only_what_is_in_use_is_used(void **state)
+CASE(test_only_what_is_in_use_is_used)
 {
 	struct spw_spans spans;
 	bool zeroed;
 	char *blocks[3];
 
-	(void)state;
 	start(&spans, NO_LIMIT);
 	for (unsigned i = 0; i < 3; i++)
 		blocks[i] = spw_spans_take(&spans, (i + 1) * SPW_SPAN_BYTES, &zeroed);
@@ -115,13 +111,12 @@ static void test_only_what_is_in_use_is_used(void **state)
 	spw_spans_destroy(&spans);
 }
 
-static void test_beyond_the_limit_memory_goes_back(void **state)
+CASE(test_beyond_the_limit_memory_goes_back)
 {
 	struct spw_spans spans;
 	bool zeroed;
 	char *blocks[3];
 
-	(void)state;
 	start(&spans, 2 * MIB);
 	for (unsigned i = 0; i < 3; i++) {
 		blocks[i] = spw_spans_take(&spans, MIB, &zeroed);
@@ -141,13 +136,12 @@ static void test_beyond_the_limit_memory_goes_back(void **state)
  * Free blocks that are too short for the next one go back instead of staying beside it, but no more
  * of them than it takes.
  */
-static void test_resident_is_what_was_used_at_once(void **state)
+CASE(test_resident_is_what_was_used_at_once)
 {
 	struct spw_spans spans;
 	bool zeroed;
 	char *blocks[3], *longer;
 
-	(void)state;
 	start(&spans, NO_LIMIT);
 	for (unsigned i = 0; i < 3; i++) {
 		blocks[i] = spw_spans_take(&spans, 3 * MIB, &zeroed);
@@ -172,13 +166,12 @@ static void test_resident_is_what_was_used_at_once(void **state)
 	spw_spans_destroy(&spans);
 }
 
-static void test_what_does_not_fit_is_refused(void **state)
+CASE(test_what_does_not_fit_is_refused)
 {
 	struct spw_spans spans;
 	bool zeroed;
 	void *blocks[4];
 
-	(void)state;
 	start(&spans, NO_LIMIT);
 	assert_null(spw_spans_take(&spans, UNITS * SPW_SPAN_BYTES + 1, &zeroed));
 	assert_null(spw_spans_take(&spans, SIZE_MAX, &zeroed));
@@ -195,13 +188,12 @@ static void test_what_does_not_fit_is_refused(void **state)
 }
 
 /* Dirty and clean blocks in turns leave no room until all are clean. */
-static void test_room_is_joined_when_it_is_needed(void **state)
+CASE(test_room_is_joined_when_it_is_needed)
 {
 	struct spw_spans spans;
 	bool zeroed;
 	void *blocks[UNITS];
 
-	(void)state;
 	start(&spans, UNITS / 2 * SPW_SPAN_BYTES);
 	for (unsigned i = 0; i < UNITS; i++)
 		blocks[i] = spw_spans_take(&spans, SPW_SPAN_BYTES, &zeroed);
@@ -217,20 +209,16 @@ static void test_room_is_joined_when_it_is_needed(void **state)
 	spw_spans_destroy(&spans);
 }
 
-static void test_random(void **state)
+CASE(test_random)
 {
-	const char *given = getenv("SPW_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
+	uint64_t random = random_seed();
 	struct spw_spans spans;
 	unsigned char *blocks[BLOCKS] = {NULL};
 	size_t lens[BLOCKS];
 
-	(void)state;
-	print_message("SPW_SEED=%u\n", seed);
-	srand(seed);
 	start(&spans, 40 * SPW_SPAN_BYTES);
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		unsigned i = (unsigned)rand() % BLOCKS;
+		unsigned i = (unsigned)random_below(&random, BLOCKS);
 		bool zeroed;
 
 		if (blocks[i]) { /* its first and last byte are still its own */
@@ -239,7 +227,7 @@ static void test_random(void **state)
 			spw_spans_give(&spans, blocks[i]);
 			blocks[i] = NULL;
 		} else {
-			lens[i] = 2 + (size_t)rand() % (24 * SPW_SPAN_BYTES);
+			lens[i] = 2 + random_below(&random, 24 * SPW_SPAN_BYTES);
 			blocks[i] = spw_spans_take(&spans, lens[i], &zeroed);
 			if (blocks[i]) {
 				assert_true(spw_spans_own(&spans, blocks[i]));
@@ -255,11 +243,10 @@ static void test_random(void **state)
 	spw_spans_destroy(&spans);
 }
 
-static void test_no_range(void **state)
+CASE(test_no_range)
 {
 	struct spw_spans spans;
 
-	(void)state;
 	assert_int_equal(spw_spans_init(&spans, 1, NO_LIMIT), -EINVAL);
 	assert_int_equal(spw_spans_init(&spans, (uint64_t)UINT32_MAX * SPW_SPAN_BYTES, NO_LIMIT),
 			 -EINVAL);
@@ -267,18 +254,4 @@ static void test_no_range(void **state)
 	assert_false(spw_spans_own(&spans, &spans));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_a_block_is_reused),
-		cmocka_unit_test(test_only_what_is_in_use_is_used),
-		cmocka_unit_test(test_beyond_the_limit_memory_goes_back),
-		cmocka_unit_test(test_resident_is_what_was_used_at_once),
-		cmocka_unit_test(test_what_does_not_fit_is_refused),
-		cmocka_unit_test(test_room_is_joined_when_it_is_needed),
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_no_range),
-	};
-
-	return cmocka_run_group_tests_name("spans", tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

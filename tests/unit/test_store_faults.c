@@ -8,11 +8,8 @@
 /* link: drives/opener drives/sysfs store/copy store/inbox store/level store/service */
 /* link: store/put store/get store/flush store/wait store/stats store/slots alloc layout util */
 /* wrap: spw_clock_ns */
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdarg.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <spillway/store.h>
 
@@ -23,7 +20,11 @@
 #define DRIVE_BYTES (32u << 20)
 #define CHUNK_BYTES (64u << 10)
 
+#define OWNED_MAX 8
+
 static struct spw_store *store;
+static void *owned[OWNED_MAX]; /* freed when the case has ended */
+static unsigned owned_count;
 
 static int make_drives(void **state)
 {
@@ -44,6 +45,31 @@ static int free_drives(void **state)
 	return 0;
 }
 
+static void close_store(void)
+{
+	spw_store_close(store);
+	store = NULL;
+}
+
+static int tear_down(void **state)
+{
+	close_store();
+	while (owned_count > 0)
+		free(owned[--owned_count]);
+	return free_drives(state);
+}
+
+#define DRIVES_CASE(name) CASE_WITH(name, make_drives, tear_down)
+
+static uint8_t *memory(size_t len)
+{
+	void *bytes = aligned_alloc(4096, spw_round_up(len, 4096));
+
+	assert_non_null(bytes);
+	assert_true(owned_count < OWNED_MAX);
+	return owned[owned_count++] = bytes;
+}
+
 static void open_store(uint32_t depth)
 {
 	const char *paths[DRIVES] = {"fake2", "fake0", "fake1"};
@@ -61,9 +87,8 @@ static void open_store(uint32_t depth)
 /* Bytes that differ from object to object and from place to place. */
 static uint8_t *pattern(size_t len, uint64_t seed)
 {
-	uint8_t *bytes = aligned_alloc(4096, spw_round_up(len, 4096));
+	uint8_t *bytes = memory(len);
 
-	assert_non_null(bytes);
 	for (size_t i = 0; i < len; i++) {
 		seed = seed * 6364136223846793005u + 1442695040888963407u;
 		bytes[i] = (uint8_t)(seed >> 56);
@@ -127,12 +152,11 @@ static void expect_empty(void)
  * The Nth write of one drive fails once: the chunk moves, the drive is retired, the object is
  * whole.
  */
-static void test_nth_write_fails(void **state)
+DRIVES_CASE(test_nth_write_fails)
 {
 	size_t len = 100 * CHUNK_BYTES + 4321;
 	uint8_t *bytes = pattern(len, 1);
 
-	(void)state;
 	for (unsigned nth = 1; nth <= 100; nth++) {
 		spw_object object;
 		bool reached;
@@ -147,21 +171,19 @@ static void test_nth_write_fails(void **state)
 		expect_identical(object, bytes, len);
 		assert_int_equal(spw_store_free(store, object), 0);
 		expect_empty();
-		spw_store_close(store);
+		close_store();
 		assert_int_equal(free_drives(NULL), 0);
 		assert_int_equal(make_drives(NULL), 0);
 	}
-	free(bytes);
 }
 
 /* One drive fails every write: the others take everything, and its space is no longer promised. */
-static void test_sticky_write_error(void **state)
+DRIVES_CASE(test_sticky_write_error)
 {
 	uint8_t *bytes = pattern(1 << 20, 2);
 	spw_object objects[32];
 	uint64_t capacity;
 
-	(void)state;
 	open_store(8);
 	capacity = stats().capacity_bytes;
 	fake_drives[0].fail_write_in = 1;
@@ -178,16 +200,13 @@ static void test_sticky_write_error(void **state)
 	expect_empty();
 	/* What is left are the two others' blocks, all of them. */
 	assert_int_equal(stats().used_bytes, capacity / 3);
-	spw_store_close(store);
-	free(bytes);
 }
 
-static void test_every_drive_fails(void **state)
+DRIVES_CASE(test_every_drive_fails)
 {
 	uint8_t *bytes = pattern(1 << 20, 3);
 	spw_object object;
 
-	(void)state;
 	open_store(2);
 	for (unsigned i = 0; i < DRIVES; i++) {
 		fake_drives[i].fail_write_in = 1;
@@ -201,21 +220,18 @@ static void test_every_drive_fails(void **state)
 	assert_int_equal(spw_store_free(store, object), 0);
 	expect_empty();
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /*
  * Memory that cannot be read, or a kernel without any: no drive is to blame, and none is lost to
  * those who come after.
  */
-static void test_writes_that_fail_by_their_memory(void **state)
+DRIVES_CASE(test_writes_that_fail_by_their_memory)
 {
 	static const int errors[] = {-EFAULT, -ENOMEM};
 	uint8_t *bytes = pattern(1 << 20, 4);
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(errors); i++) {
 		for (unsigned drive = 0; drive < DRIVES; drive++) {
@@ -236,18 +252,15 @@ static void test_writes_that_fail_by_their_memory(void **state)
 	}
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* ---- Reads ---- */
 
-static void test_read_error_is_retried_once(void **state)
+DRIVES_CASE(test_read_error_is_retried_once)
 {
-	uint8_t *bytes = pattern(1 << 20, 4), *back = malloc(1 << 20);
+	uint8_t *bytes = pattern(1 << 20, 4), *back = memory(1 << 20);
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
 	fake_drives[2].fail_read_in = 2;
@@ -263,20 +276,16 @@ static void test_read_error_is_retried_once(void **state)
 	assert_int_equal(stats().drives_retired, 0);
 	fake_drives[2].fail_read_in = 0;
 	expect_identical(object, bytes, 1 << 20);
-	spw_store_close(store);
-	free(bytes);
-	free(back);
 }
 
 /*
  * A sparse file may promise more than the file system below it has. To free objects would not help.
  */
-static void test_a_full_file_system_is_named(void **state)
+DRIVES_CASE(test_a_full_file_system_is_named)
 {
 	uint8_t *bytes = pattern(1 << 20, 4);
 	spw_object object;
 
-	(void)state;
 	for (unsigned i = 0; i < DRIVES; i++)
 		fake_drives[i].geometry.kind = SPW_DEVICE_FILE;
 	open_store(4);
@@ -304,18 +313,15 @@ static void test_a_full_file_system_is_named(void **state)
 	fake_drives[1].fail_error = -EIO;
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
 	assert_non_null(strstr(spw_last_error(), "check what failed, have it tried again"));
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* All full: refused by name. A second later each is tried again, in silence, until one has room. */
-static void test_a_full_drive_comes_back(void **state)
+DRIVES_CASE(test_a_full_drive_comes_back)
 {
 	uint8_t *bytes = pattern(1 << 20, 4);
 	struct spw_drive_stats drive;
 	spw_object object;
 
-	(void)state;
 	fake_drives[0].geometry.kind = SPW_DEVICE_FILE;
 	open_store(4);
 	for (unsigned i = 0; i < DRIVES; i++) {
@@ -358,16 +364,13 @@ static void test_a_full_drive_comes_back(void **state)
 	assert_int_equal(spw_store_free(store, object), 0);
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
-	spw_store_close(store);
-	free(bytes);
 }
 
-static void test_a_drive_found_gone_by_a_read_is_retired(void **state)
+DRIVES_CASE(test_a_drive_found_gone_by_a_read_is_retired)
 {
-	uint8_t *bytes = pattern(1 << 20, 4), *back = malloc(1 << 20);
+	uint8_t *bytes = pattern(1 << 20, 4), *back = memory(1 << 20);
 	spw_object object, other;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
 	fake_drives[1].fail_read_in = 1;
@@ -379,17 +382,13 @@ static void test_a_drive_found_gone_by_a_read_is_retired(void **state)
 	/* What is put from now on is not lost with it. */
 	assert_int_equal(put_wait(bytes, 1 << 20, &other), 0);
 	expect_identical(other, bytes, 1 << 20);
-	spw_store_close(store);
-	free(bytes);
-	free(back);
 }
 
-static void test_flipped_bit(void **state)
+DRIVES_CASE(test_flipped_bit)
 {
-	uint8_t *bytes = pattern(CHUNK_BYTES * 3 + 100, 5), *back = malloc(CHUNK_BYTES * 3 + 100);
+	uint8_t *bytes = pattern(CHUNK_BYTES * 3 + 100, 5), *back = memory(CHUNK_BYTES * 3 + 100);
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(put_wait(bytes, CHUNK_BYTES * 3 + 100, &object), 0);
 	/* On the way, once: the second try is right. */
@@ -402,19 +401,15 @@ static void test_flipped_bit(void **state)
 	assert_int_equal(get_wait(object, 0, back, CHUNK_BYTES * 3 + 100), -EBADMSG);
 	assert_non_null(strstr(spw_last_error(), "fake0"));
 	assert_non_null(strstr(spw_last_error(), "expected"));
-	spw_store_close(store);
-	free(bytes);
-	free(back);
 }
 
 /* While a read waits for its checksum, its slot goes to the next: the second try waits for one. */
-static void test_second_try_waits_for_a_slot(void **state)
+DRIVES_CASE(test_second_try_waits_for_a_slot)
 {
 	size_t len = 30 * CHUNK_BYTES;
 	uint8_t *bytes = pattern(len, 23);
 	spw_object object;
 
-	(void)state;
 	open_store(1);
 	assert_int_equal(put_wait(bytes, len, &object), 0);
 	for (unsigned i = 1; i <= 10; i++) {
@@ -428,18 +423,15 @@ static void test_second_try_waits_for_a_slot(void **state)
 		assert_int_equal(spw_store_drive_stats(store, i, &now, sizeof(now)), 0);
 		assert_int_equal(now.in_flight_max, 1);
 	}
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* ---- Cancel, free and close between any two completions ---- */
 
-static void test_cancel_at_every_point(void **state)
+DRIVES_CASE(test_cancel_at_every_point)
 {
 	size_t len = 20 * CHUNK_BYTES;
 	uint8_t *bytes = pattern(len, 6);
 
-	(void)state;
 	open_store(2);
 	for (unsigned turns = 0; turns < 40; turns++) {
 		struct spw_request *request;
@@ -469,20 +461,17 @@ static void test_cancel_at_every_point(void **state)
 	}
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /*
  * Freed while it is written or read: the space comes back only after the last transfer, and the get
  * still gets its bytes.
  */
-static void test_free_at_every_point(void **state)
+DRIVES_CASE(test_free_at_every_point)
 {
 	size_t len = 20 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 7), *back = aligned_alloc(4096, len);
+	uint8_t *bytes = pattern(len, 7), *back = memory(len);
 
-	(void)state;
 	open_store(2);
 	for (unsigned turns = 0; turns < 40; turns++) {
 		struct spw_request *put, *get;
@@ -505,9 +494,6 @@ static void test_free_at_every_point(void **state)
 		expect_empty();
 		assert_int_equal(stats().used_bytes, 0);
 	}
-	spw_store_close(store);
-	free(bytes);
-	free(back);
 }
 
 static void count_end(void *context, int res)
@@ -517,12 +503,10 @@ static void count_end(void *context, int res)
 	ends[res == -ECANCELED]++;
 }
 
-static void test_close_at_every_point(void **state)
+DRIVES_CASE(test_close_at_every_point)
 {
-	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 8),
-		*back = aligned_alloc(4096, 10 * CHUNK_BYTES);
+	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 8), *back = memory(10 * CHUNK_BYTES);
 
-	(void)state;
 	for (unsigned turns = 0; turns < 40; turns++) {
 		unsigned ends[2] = {0};
 		struct spw_notify notify = {.done = count_end, .context = ends};
@@ -539,22 +523,19 @@ static void test_close_at_every_point(void **state)
 				 0);
 		for (unsigned i = 0; i < turns; i++)
 			assert_true(spw_store_poll(store, false) >= 0);
-		spw_store_close(store);
+		close_store();
 		assert_int_equal(ends[0] + ends[1], 4);
 	}
-	free(bytes);
-	free(back);
 }
 
 /*
  * Writes that fail while the store closes go back to the list, to be ended there: none is
  * forgotten.
  */
-static void test_close_while_writes_fail(void **state)
+DRIVES_CASE(test_close_while_writes_fail)
 {
 	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 17);
 
-	(void)state;
 	for (unsigned chunks = 1; chunks <= 10; chunks++) {
 		unsigned ends[2] = {0};
 		struct spw_notify notify = {.done = count_end, .context = ends};
@@ -576,10 +557,9 @@ static void test_close_while_writes_fail(void **state)
 			0);
 		assert_int_equal(spw_store_poll(store, false), 0);
 		fake_hold = 0;
-		spw_store_close(store);
+		close_store();
 		assert_int_equal(ends[0] + ends[1], 1);
 	}
-	free(bytes);
 }
 
 /* ---- Order ---- */
@@ -597,18 +577,17 @@ static void note_end(void *context, int res)
  * An urgent read overtakes prefetches and writes; none of them is overtaken more than a bounded
  * number of times.
  */
-static void test_urgent_first_but_nobody_starves(void **state)
+DRIVES_CASE(test_urgent_first_but_nobody_starves)
 {
 	static uint8_t urgent = 'u', prefetch = 'p', write = 'w';
 	struct spw_notify notify_urgent = {note_end, &urgent},
 			  notify_prefetch = {note_end, &prefetch},
 			  notify_write = {note_end, &write};
 	uint8_t *bytes = pattern(DRIVES * CHUNK_BYTES, 9);
-	uint8_t *back = aligned_alloc(4096, DRIVES * CHUNK_BYTES);
+	uint8_t *back = memory(DRIVES * CHUNK_BYTES);
 	spw_object object, written;
 	unsigned first_write = 0, first_prefetch = 0;
 
-	(void)state;
 	open_store(1);
 	order_count = 0;
 	assert_int_equal(put_wait(bytes, DRIVES * CHUNK_BYTES, &object), 0);
@@ -633,21 +612,17 @@ static void test_urgent_first_but_nobody_starves(void **state)
 	assert_in_range(first_prefetch, 2, 20);
 	assert_in_range(first_write, 2, 20);
 	assert_true(stats().bypasses > 0);
-	spw_store_close(store);
-	free(bytes);
-	free(back);
 }
 
 /* A prefetch that becomes urgent overtakes the other prefetches. */
-static void test_raise(void **state)
+DRIVES_CASE(test_raise)
 {
 	static uint8_t names[] = {'0', '1', '2', '3', '4', '5', '6', '7'};
 	uint8_t *bytes = pattern(DRIVES * CHUNK_BYTES, 10);
-	uint8_t *back = aligned_alloc(4096, DRIVES * CHUNK_BYTES);
+	uint8_t *back = memory(DRIVES * CHUNK_BYTES);
 	struct spw_request *last = NULL;
 	spw_object object;
 
-	(void)state;
 	open_store(1);
 	order_count = 0;
 	assert_int_equal(put_wait(bytes, DRIVES * CHUNK_BYTES, &object), 0);
@@ -667,9 +642,6 @@ static void test_raise(void **state)
 	while (order_count < 8)
 		assert_true(spw_store_poll(store, true) >= 0);
 	assert_true(order[0] == '7' || order[1] == '7');
-	spw_store_close(store);
-	free(bytes);
-	free(back);
 }
 
 /* ---- Space ---- */
@@ -679,13 +651,12 @@ static void test_raise(void **state)
  * Equal drives, equal speed: whatever the objects' sizes, no drive takes more than a chunk's share
  * beyond another.
  */
-static void test_equal_drives_share_evenly(void **state)
+DRIVES_CASE(test_equal_drives_share_evenly)
 {
 	static const size_t lens[] = {CHUNK_BYTES / 2 + 1, CHUNK_BYTES, 4 * CHUNK_BYTES + 4096,
 				      30 * CHUNK_BYTES};
 	uint8_t *bytes = pattern(30 * CHUNK_BYTES, 23);
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		struct spw_request *requests[60];
 		spw_object objects[60];
@@ -710,19 +681,17 @@ static void test_equal_drives_share_evenly(void **state)
 		for (unsigned k = 0; k < count; k++)
 			assert_int_equal(spw_store_free(store, objects[k]), 0);
 		expect_empty();
-		spw_store_close(store);
+		close_store();
 	}
-	free(bytes);
 }
 
-static void test_split_over_fragments(void **state)
+DRIVES_CASE(test_split_over_fragments)
 {
 	uint64_t capacity;
 	spw_object small[64] = {{0}}, large;
 	uint8_t *bytes = pattern(3 << 20, 11);
 	unsigned count;
 
-	(void)state;
 	open_store(4);
 	capacity = stats().capacity_bytes;
 	/*
@@ -740,18 +709,15 @@ static void test_split_over_fragments(void **state)
 		assert_int_equal(spw_store_free(store, small[i]), 0);
 	assert_int_equal(put_wait(bytes, 3 << 20, &large), 0);
 	expect_identical(large, bytes, 3 << 20);
-	spw_store_close(store);
-	free(bytes);
 }
 
-static void test_full_changes_nothing(void **state)
+DRIVES_CASE(test_full_changes_nothing)
 {
 	uint8_t *bytes = pattern(4 << 20, 12);
 	spw_object objects[32], one_more;
 	uint64_t used;
 	unsigned count = 0;
 
-	(void)state;
 	open_store(4);
 	while (put_wait(bytes, 4 << 20, &objects[count]) == 0)
 		count++;
@@ -765,13 +731,11 @@ static void test_full_changes_nothing(void **state)
 	assert_int_equal(spw_store_free(store, objects[3]), 0);
 	assert_int_equal(put_wait(bytes, 4 << 20, &objects[3]), 0);
 	expect_identical(objects[3], bytes, 4 << 20);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* ---- Drives that hang, come back, flush, trim ---- */
 
-static void test_hung_write_moves(void **state)
+DRIVES_CASE(test_hung_write_moves)
 {
 	uint8_t *bytes = pattern(1 << 20, 13);
 	const char *paths[DRIVES] = {"fake0", "fake1", "fake2"};
@@ -779,7 +743,6 @@ static void test_hung_write_moves(void **state)
 	spw_object object;
 	uint64_t used;
 
-	(void)state;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.inline_mode = true;
 	opts.write_deadline_ms = 20;
@@ -807,15 +770,13 @@ static void test_hung_write_moves(void **state)
 	assert_int_equal(spw_store_free(store, object), 0);
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /*
  * Copy memory that a hung drive does not give back must not be all there is: the other drives need
  * some.
  */
-static void test_hung_drive_leaves_copy_memory(void **state)
+DRIVES_CASE(test_hung_drive_leaves_copy_memory)
 {
 	enum { CHUNKS = 48 };
 	const size_t len = CHUNKS * CHUNK_BYTES;
@@ -826,7 +787,6 @@ static void test_hung_drive_leaves_copy_memory(void **state)
 	struct spw_store_opts opts;
 	spw_object object, other;
 
-	(void)state;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.inline_mode = true;
 	opts.write_deadline_ms = 20;
@@ -853,12 +813,10 @@ static void test_hung_drive_leaves_copy_memory(void **state)
 		assert_int_equal(spw_request_wait(requests[i]), 0);
 		assert_memory_equal(parts[i], bytes + i * CHUNK_BYTES + 512, sizeof(part));
 	}
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* More chunks than there can be descriptors for: such a store can be used all the same. */
-static void test_small_chunks_on_large_drives(void **state)
+DRIVES_CASE(test_small_chunks_on_large_drives)
 {
 	const char *paths[] = {"fake0"};
 	uint8_t *bytes = pattern(1 << 20, 19);
@@ -866,7 +824,6 @@ static void test_small_chunks_on_large_drives(void **state)
 	spw_object object;
 	int rc;
 
-	(void)state;
 	fake_drive_free(0);
 	fake_drive_make(0, 1, DRIVE_BYTES, CHUNK_BYTES);
 	/* Never written so far out. */
@@ -882,15 +839,12 @@ static void test_small_chunks_on_large_drives(void **state)
 	assert_int_equal(rc, 0);
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
 	expect_identical(object, bytes, 1 << 20);
-	spw_store_close(store);
-	free(bytes);
 }
 
-static void test_flush(void **state)
+DRIVES_CASE(test_flush)
 {
 	struct spw_request *request, *second;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(spw_store_flush(store, NULL, &request), 0);
 	assert_int_equal(spw_store_flush(store, NULL, &second), 0);
@@ -901,18 +855,16 @@ static void test_flush(void **state)
 	assert_int_equal(spw_request_wait(request), -EIO);
 	assert_non_null(strstr(spw_last_error(), "fake1"));
 	expect_empty();
-	spw_store_close(store);
 }
 
 /* Trim discards what is free and nothing else. */
-static void test_trim(void **state)
+DRIVES_CASE(test_trim)
 {
 	uint8_t *bytes = pattern(1 << 20, 14);
 	spw_object objects[8];
 	struct spw_request *request;
 	uint64_t before;
 
-	(void)state;
 	for (unsigned i = 0; i < DRIVES; i++)
 		fake_drives[i].geometry.discards = i != 1;
 	open_store(4);
@@ -929,13 +881,11 @@ static void test_trim(void **state)
 		expect_identical(objects[i], bytes, 1 << 20);
 	assert_int_equal(put_wait(bytes, 1 << 20, &objects[0]), 0);
 	expect_identical(objects[0], bytes, 1 << 20);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* ---- Vectors, waiting for any ---- */
 
-static void test_putv(void **state)
+DRIVES_CASE(test_putv)
 {
 	size_t len = 5 * CHUNK_BYTES + 777;
 	uint8_t *bytes = pattern(len, 15);
@@ -949,7 +899,6 @@ static void test_putv(void **state)
 	struct spw_request *request;
 	spw_object object;
 
-	(void)state;
 	open_store(4);
 	assert_int_equal(spw_store_putv(store, vector, 5, NULL, &object, &request), 0);
 	assert_int_equal(spw_request_wait(request), 0);
@@ -957,15 +906,13 @@ static void test_putv(void **state)
 	assert_in_range(stats().bytes_copied, 1, 3 * CHUNK_BYTES);
 	expect_identical(object, bytes, len);
 	assert_int_equal(spw_store_putv(store, vector, 0, NULL, &object, &request), -EINVAL);
-	spw_store_close(store);
-	free(bytes);
 }
 
 /* The object is asked for while its bytes still lie in the pieces of the caller's vector. */
-static void test_get_from_a_vector_still_in_memory(void **state)
+DRIVES_CASE(test_get_from_a_vector_still_in_memory)
 {
 	size_t len = 2 * CHUNK_BYTES + 55;
-	uint8_t *bytes = pattern(len, 21), *back = malloc(len);
+	uint8_t *bytes = pattern(len, 21), *back = memory(len);
 	struct iovec vector[3] = {
 		{.iov_base = bytes, .iov_len = 1000},
 		{.iov_base = NULL, .iov_len = 0},
@@ -974,7 +921,6 @@ static void test_get_from_a_vector_still_in_memory(void **state)
 	struct spw_request *put, *get;
 	spw_object object;
 
-	(void)state;
 	assert_non_null(back);
 	open_store(4);
 	fake_hold = UINT32_MAX; /* no write ends */
@@ -992,18 +938,14 @@ static void test_get_from_a_vector_still_in_memory(void **state)
 	fake_hold = 0;
 	assert_int_equal(spw_request_wait(put), 0);
 	expect_identical(object, bytes, len);
-	spw_store_close(store);
-	free(back);
-	free(bytes);
 }
 
-static void test_wait_any(void **state)
+DRIVES_CASE(test_wait_any)
 {
 	uint8_t *bytes = pattern(1 << 20, 16);
 	struct spw_request *requests[4];
 	spw_object objects[4];
 
-	(void)state;
 	open_store(4);
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(spw_store_put(store, bytes, (4 - i) * CHUNK_BYTES, NULL,
@@ -1025,57 +967,6 @@ static void test_wait_any(void **state)
 	fake_hung_drive = -1;
 	assert_int_equal(spw_request_wait_any(requests, 1, -1), 0);
 	assert_int_equal(spw_request_wait(requests[0]), 0);
-	spw_store_close(store);
-	free(bytes);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_nth_write_fails, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_sticky_write_error, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_every_drive_fails, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_a_full_file_system_is_named, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_a_full_drive_comes_back, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired,
-						make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_cancel_at_every_point, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_free_at_every_point, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_close_at_every_point, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_close_while_writes_fail, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_urgent_first_but_nobody_starves, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_raise, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_equal_drives_share_evenly, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_split_over_fragments, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_full_changes_nothing, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_hung_write_moves, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_hung_drive_leaves_copy_memory, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_small_chunks_on_large_drives, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_flush, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_trim, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_putv, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_get_from_a_vector_still_in_memory, make_drives,
-						free_drives),
-		cmocka_unit_test_setup_teardown(test_wait_any, make_drives, free_drives),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -3,11 +3,8 @@
  * tests/unit/test_tool_bench.c - the parts of the bench: offsets, verified blocks, histograms,
  * names
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -25,11 +22,10 @@
 
 /* ---- Offsets --------------------------------------------------------------------------------- */
 
-static void a_shuffle_visits_every_slot_once(void **state)
+CASE(a_shuffle_visits_every_slot_once)
 {
 	static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 65537};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(sizes); i++) {
 		unsigned char *seen = calloc(1, sizes[i]);
 		struct bench_shuffle shuffle;
@@ -64,12 +60,11 @@ static struct bench_region region_of(const char *rw, const char *range, uint64_t
 	return region;
 }
 
-static void a_random_pass_covers_every_block_once(void **state)
+CASE(a_random_pass_covers_every_block_once)
 {
 	struct bench_region region = region_of("randwrite", "4k", 1000 * 4096 + 512);
 	unsigned char seen[1000];
 
-	(void)state;
 	for (uint64_t pass = 0; pass < 3; pass++) {
 		uint64_t offset;
 		uint32_t len;
@@ -87,12 +82,11 @@ static void a_random_pass_covers_every_block_once(void **state)
 	}
 }
 
-static void a_pass_can_be_gone_over_again(void **state)
+CASE(a_pass_can_be_gone_over_again)
 {
 	static const char *const kinds[][2] = {
 		{"randwrite", "4k-64k"}, {"write", "4k-64k"}, {"write", "64k"}, {"randread", "8k"}};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(kinds); i++) {
 		struct bench_region first = region_of(kinds[i][0], kinds[i][1], 4 << 20),
 				    second = first;
@@ -112,14 +106,13 @@ static void a_pass_can_be_gone_over_again(void **state)
 	}
 }
 
-static void sequential_transfers_follow_one_another(void **state)
+CASE(sequential_transfers_follow_one_another)
 {
 	struct bench_region region = region_of("rw", "64k", 1 << 20);
 	uint64_t offset, next[2] = {0, 0};
 	unsigned count = 0;
 	uint32_t len;
 
-	(void)state;
 	while (bench_region_next(&region, count % 3 == 0, &offset, &len)) {
 		assert_int_equal(offset, next[count % 3 == 0]);
 		next[count % 3 == 0] += len;
@@ -128,14 +121,13 @@ static void sequential_transfers_follow_one_another(void **state)
 	assert_int_equal(count, 16);
 }
 
-static void a_negative_skip_goes_backwards(void **state)
+CASE(a_negative_skip_goes_backwards)
 {
 	struct bench_region region = region_of("read:-2m", "1m", 8 << 20);
 	static const unsigned expected[] = {0, 7, 6, 5, 4, 3, 2, 1};
 	uint64_t offset;
 	uint32_t len;
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(expected); i++) {
 		assert_true(bench_region_next(&region, 0, &offset, &len));
 		assert_int_equal(offset, (uint64_t)expected[i] << 20);
@@ -143,13 +135,12 @@ static void a_negative_skip_goes_backwards(void **state)
 	assert_false(bench_region_next(&region, 0, &offset, &len));
 }
 
-static void what_does_not_fit_is_refused(void **state)
+CASE(what_does_not_fit_is_refused)
 {
 	struct spw_geometry geometry = {.size_bytes = 1 << 20, .logical_block_bytes = 4096};
 	struct bench_region region;
 	struct bench_job job;
 
-	(void)state;
 	bench_job_init(&job);
 	job.block_bytes_min = job.block_bytes_max = 512;
 	assert_int_equal(bench_region_place(&region, &job, "f", &geometry, 1, 0), -EINVAL);
@@ -179,11 +170,10 @@ static struct bench_units units_of(enum bench_verify checksum)
 	return (struct bench_units){.checksum = checksum, .unit_bytes = UNIT, .seed = 7};
 }
 
-static void every_flipped_bit_is_found(void **state)
+CASE(every_flipped_bit_is_found)
 {
 	static char buf[2 * UNIT];
 
-	(void)state;
 	for (size_t kind = 0; kind < SPW_ARRAY_LEN(kinds); kind++) {
 		struct bench_units units = units_of(kinds[kind]);
 
@@ -200,11 +190,10 @@ static void every_flipped_bit_is_found(void **state)
 	}
 }
 
-static void misplaced_and_older_blocks_are_found(void **state)
+CASE(misplaced_and_older_blocks_are_found)
 {
 	static char buf[UNIT];
 
-	(void)state;
 	for (size_t kind = 0; kind < SPW_ARRAY_LEN(kinds); kind++) {
 		struct bench_units units = units_of(kinds[kind]), other = units;
 
@@ -237,11 +226,10 @@ static void misplaced_and_older_blocks_are_found(void **state)
 	}
 }
 
-static void crc32c_is_castagnolis(void **state)
+CASE(crc32c_is_castagnolis)
 {
 	unsigned char bytes[100];
 
-	(void)state;
 	/* The check value of the catalogue, and two of RFC 3720. */
 	assert_int_equal(bench_crc32c(0, "123456789", 9), 0xe3069283);
 	memset(bytes, 0, 32);
@@ -264,13 +252,12 @@ static void crc32c_is_castagnolis(void **state)
  * Writes end in any order; what is due is read back in the order of writing, each once, and never
  * before it has ended.
  */
-static void a_backlog_gives_back_what_was_written(void **state)
+CASE(a_backlog_gives_back_what_was_written)
 {
 	struct bench_job job = {.verify_backlog = 4, .iodepth = 3};
 	struct bench_backlog backlog = {0};
 	struct spw_io io = {.len_bytes = 4096};
 
-	(void)state;
 	assert_int_equal(bench_backlog_init(&backlog, &job), 0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_false(bench_backlog_is_due(&backlog));
@@ -298,14 +285,13 @@ static void a_backlog_gives_back_what_was_written(void **state)
 	bench_backlog_free(&backlog);
 }
 
-static void a_small_batch_leaves_the_rest_for_the_end(void **state)
+CASE(a_small_batch_leaves_the_rest_for_the_end)
 {
 	struct bench_job job = {.verify_backlog = 4, .verify_backlog_batch = 1, .iodepth = 2};
 	struct bench_backlog backlog = {0};
 	struct spw_io io = {.len_bytes = 4096};
 	unsigned reads = 0;
 
-	(void)state;
 	assert_int_equal(bench_backlog_init(&backlog, &job), 0);
 	for (unsigned i = 0; i < 8; i++) {
 		assert_true(bench_backlog_takes(&backlog));
@@ -334,11 +320,10 @@ static void a_small_batch_leaves_the_rest_for_the_end(void **state)
 
 /* ---- Histograms ------------------------------------------------------------------------------ */
 
-static void buckets_are_ordered_and_narrow(void **state)
+CASE(buckets_are_ordered_and_narrow)
 {
 	unsigned last = 0;
 
-	(void)state;
 	for (uint64_t value = 0; value < 1 << 20; value++) {
 		unsigned bucket = spw_histogram_bucket(value);
 		uint64_t middle = spw_histogram_bucket_value(bucket);
@@ -361,7 +346,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Against sorting all values: within one bucket. */
-static void percentiles_agree_with_sorting(void **state)
+CASE(percentiles_agree_with_sorting)
 {
 	static const double percents[] = {1, 50, 90, 99, 99.9, 100};
 	static struct spw_histogram parts[3], all;
@@ -389,12 +374,11 @@ static void percentiles_agree_with_sorting(void **state)
 	assert_int_equal(all.summary.max, values[SPW_ARRAY_LEN(values) - 1]);
 }
 
-static void summaries_of_nothing_and_of_one(void **state)
+CASE(summaries_of_nothing_and_of_one)
 {
 	struct spw_summary none = {0}, some = {0};
 	static struct spw_histogram empty;
 
-	(void)state;
 	assert_true(spw_summary_mean(&none) == 0 && spw_summary_deviation(&none) == 0);
 	assert_int_equal(spw_histogram_percentile(&empty, 50), 0);
 	spw_summary_add(&some, 5);
@@ -409,12 +393,11 @@ static void summaries_of_nothing_and_of_one(void **state)
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
-static void typing_mistakes_find_the_name(void **state)
+CASE(typing_mistakes_find_the_name)
 {
 	static const char *const names[] = {"probe", "format", "info", "check",
 					    "wipe",  "bench",  NULL};
 
-	(void)state;
 	assert_string_equal(tool_nearest("formta", names), "format");
 	assert_string_equal(tool_nearest("prob", names), "probe");
 	assert_string_equal(tool_nearest("chek", names), "check");
@@ -427,9 +410,8 @@ static void typing_mistakes_find_the_name(void **state)
 	assert_null(tool_nearest("zz", (const char *const[]){NULL}));
 }
 
-static void one_slip_is_a_misspelling(void **state)
+CASE(one_slip_is_a_misspelling)
 {
-	(void)state;
 	assert_true(tool_is_misspelt("wpie", "wipe"));
 	assert_true(tool_is_misspelt("wip", "wipe"));
 	assert_true(tool_is_misspelt("wipee", "wipe"));
@@ -445,7 +427,7 @@ static void one_slip_is_a_misspelling(void **state)
 
 /* ---- File names ------------------------------------------------------------------------------ */
 
-static void a_name_by_pci_address_keeps_its_colons(void **state)
+CASE(a_name_by_pci_address_keeps_its_colons)
 {
 	static const struct {
 		const char *filename, *paths[4];
@@ -460,7 +442,6 @@ static void a_name_by_pci_address_keeps_its_colons(void **state)
 		{"xpci:3d:00.0/1", {"xpci", "3d", "00.0/1"}},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		char *paths[BENCH_FILES_MAX];
 		int count = bench_split_filename(cases[i].filename, paths), wanted = 0;
@@ -475,27 +456,4 @@ static void a_name_by_pci_address_keeps_its_colons(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_name_by_pci_address_keeps_its_colons),
-		cmocka_unit_test(a_shuffle_visits_every_slot_once),
-		cmocka_unit_test(a_random_pass_covers_every_block_once),
-		cmocka_unit_test(a_pass_can_be_gone_over_again),
-		cmocka_unit_test(sequential_transfers_follow_one_another),
-		cmocka_unit_test(a_negative_skip_goes_backwards),
-		cmocka_unit_test(what_does_not_fit_is_refused),
-		cmocka_unit_test(every_flipped_bit_is_found),
-		cmocka_unit_test(misplaced_and_older_blocks_are_found),
-		cmocka_unit_test(crc32c_is_castagnolis),
-		cmocka_unit_test(a_backlog_gives_back_what_was_written),
-		cmocka_unit_test(a_small_batch_leaves_the_rest_for_the_end),
-		cmocka_unit_test(buckets_are_ordered_and_narrow),
-		cmocka_unit_test(percentiles_agree_with_sorting),
-		cmocka_unit_test(summaries_of_nothing_and_of_one),
-		cmocka_unit_test(typing_mistakes_find_the_name),
-		cmocka_unit_test(one_slip_is_a_misspelling),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -5,11 +5,8 @@
  */
 /* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values */
 /* link: tools/ui/nearest */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include "tools/bench/store.c"
 
@@ -179,32 +176,22 @@ static int run_job(unsigned depth, unsigned fails, struct bench_worker *worker)
 	return result;
 }
 
-static void what_is_in_flight_keeps_its_memory(void **state)
+CASE(what_is_in_flight_keeps_its_memory)
 {
 	static struct bench_worker worker;
 
-	(void)state;
 	assert_int_equal(run_job(3, 1, &worker), -ENOSPC);
 	assert_true(fake.closed);
 	assert_false(fake.torn);
 	assert_string_equal(worker.stats.error_text, "put 3 has failed");
 }
 
-static void the_words_are_those_of_the_first_error(void **state)
+CASE(the_words_are_those_of_the_first_error)
 {
 	static struct bench_worker worker;
 
-	(void)state;
 	assert_int_equal(run_job(3, 2, &worker), -ENOSPC);
 	assert_string_equal(worker.stats.error_text, "put 3 has failed");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_in_flight_keeps_its_memory),
-		cmocka_unit_test(the_words_are_those_of_the_first_error),
-	};
-
-	return cmocka_run_group_tests_name("bench_store", tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

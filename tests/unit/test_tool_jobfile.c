@@ -2,11 +2,9 @@
 /*
  * tests/unit/test_tool_jobfile.c - job files: what is understood, and every bad input with its line
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -46,11 +44,10 @@ static int read_text(const char *text, struct bench_plan *plan)
 	return result;
 }
 
-static void sections_inherit(void **state)
+CASE(sections_inherit)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	assert_int_equal(read_text("; a comment\n"
 				   "[global]\n"
 				   "filename=/dev/a:/dev/b   # two drives\n"
@@ -86,12 +83,11 @@ static void sections_inherit(void **state)
 	bench_plan_free(&plan);
 }
 
-static void every_option_is_understood(void **state)
+CASE(every_option_is_understood)
 {
 	struct bench_plan plan;
 	const struct bench_job *job;
 
-	(void)state;
 	assert_int_equal(setenv("SPW_TEST_DRIVE", "/dev/c", 1), 0);
 	assert_int_equal(read_text("[all]\nfilename=${SPW_TEST_DRIVE}\nreadwrite=randrw\nrwmixread="
 				   "70\nbsrange=4k-64k\nsize=2g\n"
@@ -184,11 +180,10 @@ static const struct bad {
 	{"# only a comment\n", 0, "no job in it"},
 };
 
-static void bad_input_is_refused_with_its_line(void **state)
+CASE(bad_input_is_refused_with_its_line)
 {
 	char place[sizeof(path) + 16];
 
-	(void)state;
 	(void)unsetenv("SPW_NOT_SET");
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++) {
 		struct bench_plan plan;
@@ -209,7 +204,7 @@ static void bad_input_is_refused_with_its_line(void **state)
 }
 
 /* In their order; and none that is only a consequence of another. */
-static void all_faults_are_told_at_once(void **state)
+CASE(all_faults_are_told_at_once)
 {
 	static const char text[] = "[global]\n"
 				   "buffered=0\n"
@@ -234,7 +229,6 @@ static void all_faults_are_told_at_once(void **state)
 	struct bench_plan plan;
 	char place[sizeof(path) + 16];
 
-	(void)state;
 	(void)unsetenv("SPW_NOT_SET");
 	assert_int_equal(read_text(text, &plan), -EINVAL);
 	assert_int_equal(told_count + 1, SPW_ARRAY_LEN(faults));
@@ -256,12 +250,11 @@ static void all_faults_are_told_at_once(void **state)
 	bench_plan_free(&plan);
 }
 
-static void a_file_of_faults_ends_the_reading(void **state)
+CASE(a_file_of_faults_ends_the_reading)
 {
 	static char text[FAULTS_MAX * 16];
 	struct bench_plan plan;
 
-	(void)state;
 	for (unsigned i = 0; i < FAULTS_MAX * 2; i++)
 		(void)strcat(text, "flow\n");
 	assert_int_equal(read_text(text, &plan), -EINVAL);
@@ -271,11 +264,10 @@ static void a_file_of_faults_ends_the_reading(void **state)
 }
 
 /* As fio: --section knows a job by its section. */
-static void a_name_is_for_reports(void **state)
+CASE(a_name_is_for_reports)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	assert_int_equal(read_text("[global]\nname=all\nfilename=x\n[a]\n[b]\nname=mine\n", &plan),
 			 0);
 	assert_int_equal(plan.count, 2);
@@ -286,14 +278,13 @@ static void a_name_is_for_reports(void **state)
 	bench_plan_free(&plan);
 }
 
-static void long_lines_names_and_zero_bytes_are_refused(void **state)
+CASE(long_lines_names_and_zero_bytes_are_refused)
 {
 	static char text[3 * LINE_BYTES_MAX];
 	struct bench_plan plan;
 	struct bench_job global;
 	FILE *file;
 
-	(void)state;
 	memset(text, 'x', sizeof(text) - 1);
 	memcpy(text, "[a]\nfilename=", 13);
 	assert_int_equal(read_text(text, &plan), -EINVAL);
@@ -320,7 +311,7 @@ static void long_lines_names_and_zero_bytes_are_refused(void **state)
 }
 
 /* Whatever bytes a file holds, it is understood or refused with a message. */
-static void random_files_never_crash(void **state)
+CASE(random_files_never_crash)
 {
 	static const char pieces[][16] = {"[a]\n",
 					  "[global]\n",
@@ -342,17 +333,14 @@ static void random_files_never_crash(void **state)
 					  "]",
 					  " ",
 					  "numjobs="};
-	const char *given = getenv("SPW_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
+	uint64_t random = random_seed();
 
-	(void)state;
-	print_message("SPW_SEED=%u\n", seed);
 	for (unsigned round = 0; round < 300; round++) {
 		struct bench_plan plan;
 		char text[512] = "";
 
-		for (unsigned i = (unsigned)rand_r(&seed) % 24; i > 0; i--)
-			(void)strcat(text, pieces[(unsigned)rand_r(&seed) % SPW_ARRAY_LEN(pieces)]);
+		for (unsigned i = (unsigned)random_below(&random, 24); i > 0; i--)
+			(void)strcat(text, pieces[random_below(&random, SPW_ARRAY_LEN(pieces))]);
 		if (read_text(text, &plan) != 0)
 			assert_true(spw_last_error()[0] != '\0');
 		for (unsigned i = 0; i < plan.count; i++)
@@ -361,11 +349,10 @@ static void random_files_never_crash(void **state)
 	}
 }
 
-static void names_are_the_same_with_dashes(void **state)
+CASE(names_are_the_same_with_dashes)
 {
 	struct bench_job job;
 
-	(void)state;
 	bench_job_init(&job);
 	assert_int_equal(bench_option_set(&job, "iodepth-batch-submit", "2"), 0);
 	assert_int_equal(job.submit_batch, 2);
@@ -379,19 +366,4 @@ static void names_are_the_same_with_dashes(void **state)
 	assert_int_equal(job.size_percent, 50);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sections_inherit),
-		cmocka_unit_test(every_option_is_understood),
-		cmocka_unit_test(bad_input_is_refused_with_its_line),
-		cmocka_unit_test(all_faults_are_told_at_once),
-		cmocka_unit_test(a_file_of_faults_ends_the_reading),
-		cmocka_unit_test(a_name_is_for_reports),
-		cmocka_unit_test(long_lines_names_and_zero_bytes_are_refused),
-		cmocka_unit_test(random_files_never_crash),
-		cmocka_unit_test(names_are_the_same_with_dashes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -3,11 +3,8 @@
  * tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures and against
  * each other
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <errno.h>
 #include <string.h>
@@ -38,13 +35,12 @@ static void near(double expected, double found, double share)
 		fail_msg("%g expected, %g found", expected, found);
 }
 
-static void activations_of_a_layer(void **state)
+CASE(activations_of_a_layer)
 {
 	struct model model = gpt3;
 	double s = model.sequence, b = 3, h = model.hidden, a = model.heads,
 	       t = model.tensor_parallel;
 
-	(void)state;
 	model.micro_batch = 3;
 	near(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)),
 	     model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
@@ -64,11 +60,10 @@ static void activations_of_a_layer(void **state)
  * Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80: selective recomputation saves 70
  * %.
  */
-static void selective_recomputation_saves_70_percent(void **state)
+CASE(selective_recomputation_saves_70_percent)
 {
 	struct model model = gpt3;
 
-	(void)state;
 	model.tensor_parallel = 1;
 	near(0.70,
 	     1 - model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE) /
@@ -76,14 +71,13 @@ static void selective_recomputation_saves_70_percent(void **state)
 	     0.01);
 }
 
-static void operations_of_a_step(void **state)
+CASE(operations_of_a_step)
 {
 	struct model model = gpt3;
 	struct model_step step, full, selective;
 	double s = model.sequence, h = model.hidden, layers = model.layers, v = model.vocabulary,
 	       m = 64;
 
-	(void)state;
 	model_step_of(&model, &step);
 	/* 72 B L s h^2 (1 + s / 6h + v / 12hL), by 64 GPUs */
 	near(72 * m * layers * s * h * h * (1 + s / (6 * h) + v / (12 * h * layers)) / 64,
@@ -99,13 +93,12 @@ static void operations_of_a_step(void **state)
 	near(step.model_flops, full.model_flops, 1e-12);
 }
 
-static void peak_of_the_first_stage(void **state)
+CASE(peak_of_the_first_stage)
 {
 	struct spw_plan_result result;
 	struct model model = gpt3;
 	struct model_step step;
 
-	(void)state;
 	model_step_of(&model, &step);
 	assert_int_equal(0, model_plan(&model, NULL, &result));
 	/* Eight micro-batches of a stage's layers at once: as much as one of all layers. */
@@ -117,14 +110,13 @@ static void peak_of_the_first_stage(void **state)
 	near(step.layer_bytes * step.layers * 3, (double)result.peak_keep_all_bytes, 1e-6);
 }
 
-static void more_bandwidth_lowers_the_peak(void **state)
+CASE(more_bandwidth_lowers_the_peak)
 {
 	struct spw_plan_result result = {0};
 	struct model model = gpt3;
 	struct model_step step;
 	uint64_t last = UINT64_MAX;
 
-	(void)state;
 	model.pipeline_parallel = 1;
 	model.micro_batches = 1;
 	model.layers = 12;
@@ -147,11 +139,10 @@ static void more_bandwidth_lowers_the_peak(void **state)
 }
 
 /* Four drives of 600 TBW, 12.1 GB/s for half of each step. */
-static void life_of_four_consumer_drives(void **state)
+CASE(life_of_four_consumer_drives)
 {
 	struct model_life life = model_life_of(4 * 600e12, 12.1e9 / 2, 1);
 
-	(void)state;
 	near(4.6 * DAY, life.rated_seconds, 0.01);
 	near(11.5 * DAY, life.sequential_seconds, 0.01);
 	near(2.7 * YEAR, life.retention_seconds, 0.01);
@@ -160,18 +151,16 @@ static void life_of_four_consumer_drives(void **state)
 }
 
 /* Four drives of 1.6 TB, 100 drive writes per day for 5 years, at the same rate. */
-static void life_of_four_durable_drives(void **state)
+CASE(life_of_four_durable_drives)
 {
-	(void)state;
 	near(6 * YEAR, model_life_of(4 * 1.6e12 * 100 * 365 * 5, 12.1e9 / 2, 1).rated_seconds,
 	     0.03);
 }
 
-static void bandwidth_is_all_in_half_of_the_step(void **state)
+CASE(bandwidth_is_all_in_half_of_the_step)
 {
 	struct model_step step = {.step_bytes = 1e12, .seconds = 100};
 
-	(void)state;
 	near(20e9, model_bandwidth_needed(&step), 1e-12);
 }
 
@@ -181,12 +170,11 @@ static void refuse(const struct model *model, const char *words)
 	assert_non_null(strstr(spw_last_error(), words));
 }
 
-static void nonsense_is_refused(void **state)
+CASE(nonsense_is_refused)
 {
 	struct spw_plan_result result;
 	struct model model = gpt3;
 
-	(void)state;
 	assert_int_equal(0, model_check(&model));
 	model.layers = 97;
 	refuse(&model, "pipeline stages");
@@ -212,19 +200,4 @@ static void nonsense_is_refused(void **state)
 	assert_int_equal(-EINVAL, model_plan(&model, NULL, &result));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(activations_of_a_layer),
-		cmocka_unit_test(selective_recomputation_saves_70_percent),
-		cmocka_unit_test(operations_of_a_step),
-		cmocka_unit_test(peak_of_the_first_stage),
-		cmocka_unit_test(more_bandwidth_lowers_the_peak),
-		cmocka_unit_test(life_of_four_consumer_drives),
-		cmocka_unit_test(life_of_four_durable_drives),
-		cmocka_unit_test(bandwidth_is_all_in_half_of_the_step),
-		cmocka_unit_test(nonsense_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

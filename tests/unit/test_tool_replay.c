@@ -3,11 +3,8 @@
  * tests/unit/test_tool_replay.c - spillway replay: steps out of traces, and the pattern that finds
  * wrong bytes
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <errno.h>
 
@@ -78,12 +75,11 @@ static const struct spw_trace trace = {.model = "",
 				       .tensors = 3,
 				       .storages = 2};
 
-static void a_step_of_a_trace(void **state)
+CASE(a_step_of_a_trace)
 {
 	struct replay_step_opts opts = plain;
 	struct replay_step step;
 
-	(void)state;
 	opts.number = 2;
 	assert_int_equal(replay_step_make(&trace, &opts, &step), 0);
 	assert_int_equal(step.tensors_count, 2);
@@ -111,12 +107,11 @@ static void a_step_of_a_trace(void **state)
 	replay_step_free(&step);
 }
 
-static void speed_and_scale(void **state)
+CASE(speed_and_scale)
 {
 	struct replay_step_opts opts = {.number = 2, .speed = 2, .scale = 0.1, .min_bytes = 50};
 	struct replay_step step;
 
-	(void)state;
 	assert_int_equal(replay_step_make(&trace, &opts, &step), 0);
 	assert_int_equal(step.compute_ns, 13 * MS);
 	assert_int_equal(step.contents[0].len_bytes, 101);
@@ -143,7 +138,7 @@ static void speed_and_scale(void **state)
  * Two threads wait at the same time, longer together than passes: time stands still, and never goes
  * back.
  */
-static void waits_at_the_same_time(void **state)
+CASE(waits_at_the_same_time)
 {
 	static const struct spw_trace_event made[] = {
 		{.ns = 5 * MS, .kind = SPW_TRACE_STEP},
@@ -182,7 +177,6 @@ static void waits_at_the_same_time(void **state)
 	struct spw_plan_step plan;
 	struct replay_step step;
 
-	(void)state;
 	assert_int_equal(replay_step_make(&two, &plain, &step), 0);
 	for (uint32_t i = 1; i < step.ops_count; i++)
 		assert_true(step.ops[i].ns >= step.ops[i - 1].ns);
@@ -195,7 +189,7 @@ static void waits_at_the_same_time(void **state)
 }
 
 /* There is nothing that its replays could be compared with. */
-static void a_step_of_no_time(void **state)
+CASE(a_step_of_no_time)
 {
 	struct spw_trace_event made[3] = {events[0], events[1], events[0]};
 	const struct spw_trace none = {
@@ -203,7 +197,6 @@ static void a_step_of_no_time(void **state)
 	struct replay_step_opts opts = {.number = 1, .speed = 1, .scale = 1};
 	struct replay_step step;
 
-	(void)state;
 	made[2].ns = made[1].ns + 1;
 	assert_int_equal(replay_step_make(&none, &opts, &step), 0);
 	replay_step_free(&step);
@@ -215,14 +208,13 @@ static void a_step_of_no_time(void **state)
 	assert_int_equal(replay_step_make(&none, &opts, &step), -EINVAL);
 }
 
-static void steps_that_are_not_there(void **state)
+CASE(steps_that_are_not_there)
 {
 	static const struct spw_trace none = {
 		.model = "", .events = events + 1, .count = 1, .tensors = 1, .storages = 1};
 	struct replay_step_opts opts = plain;
 	struct replay_step step;
 
-	(void)state;
 	assert_int_equal(replay_step_make(&none, &opts, &step), -EINVAL);
 	opts.number = 4;
 	assert_int_equal(replay_step_make(&trace, &opts, &step), -EINVAL);
@@ -233,7 +225,7 @@ static void steps_that_are_not_there(void **state)
 }
 
 /* A trace may claim anything: what would overflow is refused. */
-static void enormous_figures(void **state)
+CASE(enormous_figures)
 {
 	struct spw_trace_event made[4] = {events[0], events[1], events[1], events[0]};
 	const struct spw_trace enormous = {
@@ -241,7 +233,6 @@ static void enormous_figures(void **state)
 	struct replay_step_opts opts = {.number = 1, .speed = 1, .scale = 1};
 	struct replay_step step;
 
-	(void)state;
 	made[2].tensor = made[2].storage_key = 2;
 	made[1].storage_len_bytes = made[1].len_bytes = INT64_MAX;
 	made[2].storage_len_bytes = made[2].len_bytes = INT64_MAX;
@@ -259,7 +250,7 @@ static void enormous_figures(void **state)
 	replay_step_free(&step);
 }
 
-static void the_step_for_the_planner(void **state)
+CASE(the_step_for_the_planner)
 {
 	struct replay_step_opts opts = plain;
 	struct spw_plan_result result = {.size = sizeof(result)};
@@ -270,7 +261,6 @@ static void the_step_for_the_planner(void **state)
 	struct spw_plan_step plan;
 	struct replay_step step;
 
-	(void)state;
 	opts.number = 2;
 	assert_int_equal(replay_step_make(&trace, &opts, &step), 0);
 	replay_step_plan(&step, 50, tensors, &plan);
@@ -284,14 +274,13 @@ static void the_step_for_the_planner(void **state)
 	replay_step_free(&step);
 }
 
-static void the_pattern_finds_every_byte(void **state)
+CASE(the_pattern_finds_every_byte)
 {
 	enum { LEN = 103 };
 	uint64_t words[(LEN + 7) / 8];
 	uint8_t *bytes = (uint8_t *)words;
 	uint64_t seed = replay_pattern_seed(5);
 
-	(void)state;
 	replay_pattern_fill(bytes, LEN, seed);
 	for (uint64_t begin = 0; begin < LEN; begin++)
 		for (uint64_t end = begin + 1; end <= LEN; end++)
@@ -307,18 +296,4 @@ static void the_pattern_finds_every_byte(void **state)
 	assert_false(replay_pattern_matches(bytes, 0, LEN, replay_pattern_seed(6)));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_step_of_a_trace),
-		cmocka_unit_test(speed_and_scale),
-		cmocka_unit_test(waits_at_the_same_time),
-		cmocka_unit_test(a_step_of_no_time),
-		cmocka_unit_test(steps_that_are_not_there),
-		cmocka_unit_test(enormous_figures),
-		cmocka_unit_test(the_step_for_the_planner),
-		cmocka_unit_test(the_pattern_finds_every_byte),
-	};
-
-	return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

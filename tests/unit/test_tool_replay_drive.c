@@ -4,11 +4,8 @@
  * it
  */
 /* link: tools/replay/simstore tools/ui/stop libspillway */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include "tools/replay/drive.c"
 
@@ -25,12 +22,11 @@ static void ended(void *context)
 	calls++;
 }
 
-static void nobody_is_in_the_callback_afterwards(void **state)
+CASE(nobody_is_in_the_callback_afterwards)
 {
 	const struct replay_transfer transfer = {.begin_ns = 1, .end_ns = 2, .bytes = 3};
 	size_t count;
 
-	(void)state;
 	record_transfer(&transfer);
 	replay_drive_watch(true, ended, &calls);
 	record_transfer(&transfer);
@@ -48,11 +44,4 @@ static void nobody_is_in_the_callback_afterwards(void **state)
 	replay_drive_forget();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nobody_is_in_the_callback_afterwards),
-	};
-
-	return cmocka_run_group_tests_name("replay_drive", tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -4,11 +4,8 @@
  * that was opened again
  */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <signal.h>
 
@@ -36,11 +33,10 @@ int spw_status_read(const char *uuid, uint32_t partition, struct spw_status *sta
 
 /* ---- Cases ---- */
 
-static void an_interrupt_while_it_looks_is_not_lost(void **state)
+CASE(an_interrupt_while_it_looks_is_not_lost)
 {
 	char *arguments[] = {"top", "--interval", "3600", NULL};
 
-	(void)state;
 	lists = 0;
 	interrupt_at = 1;
 	/* Ends this program when it would sleep for an hour. */
@@ -50,12 +46,11 @@ static void an_interrupt_while_it_looks_is_not_lost(void **state)
 	assert_int_equal(lists, 1);
 }
 
-static void a_store_opened_again_begins_anew(void **state)
+CASE(a_store_opened_again_begins_anew)
 {
 	static struct spw_status before, now;
 	struct snapshot snapshot = {.count = 1, .partitions = &before};
 
-	(void)state;
 	before = (struct spw_status){.pid = 7, .store_uuid = "u", .drives = 2};
 	before.drive[1].bytes_written = 1000;
 	now = before;
@@ -70,12 +65,4 @@ static void a_store_opened_again_begins_anew(void **state)
 	assert_null(find(&snapshot, &now));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_interrupt_while_it_looks_is_not_lost),
-		cmocka_unit_test(a_store_opened_again_begins_anew),
-	};
-
-	return cmocka_run_group_tests_name("top", tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -11,11 +11,8 @@
 /* link: tools/bench/crc32c tools/bench/backlog */
 /* link: tools/bench/live */
 /* wrap: bench_run bench_run_free spw_device_open */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "tests/case.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -107,9 +104,8 @@ static int tune(void)
 	return command_tune.run(&command_tune, 5, arguments);
 }
 
-static void an_interrupt_between_two_measurements(void **state)
+CASE(an_interrupt_between_two_measurements)
 {
-	(void)state;
 	interrupt_before = 2;
 	assert_int_equal(tune(), TOOL_INTERRUPTED);
 	assert_int_equal(measurements, 2);
@@ -121,12 +117,11 @@ static void an_interrupt_between_two_measurements(void **state)
 }
 
 /* The bench's own handler is not there yet: it shall not measure for a minute first. */
-static void an_interrupt_as_a_measurement_begins(void **state)
+CASE(an_interrupt_as_a_measurement_begins)
 {
 	char *arguments[] = {"tune",   drive,       "--output", settings,
 			     "--json", "--runtime", "60",       NULL};
 
-	(void)state;
 	(void)unlink(settings);
 	interrupt_open = 1;
 	(void)alarm(50);
@@ -136,12 +131,4 @@ static void an_interrupt_as_a_measurement_begins(void **state)
 	assert_int_not_equal(access(settings, F_OK), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_interrupt_between_two_measurements),
-		cmocka_unit_test(an_interrupt_as_a_measurement_begins),
-	};
-
-	return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);
-}
+RUN_CASES(set_up, tear_down)

@@ -5,18 +5,14 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 #include <zlib.h>
 
 #include <spillway/trace.h>
@@ -144,14 +140,13 @@ static void record_samples(const char *name, const char *model)
 	assert_int_equal(spw_trace_finish(writer), 0);
 }
 
-static void test_round_trip(void **state)
+CASE(test_round_trip)
 {
 	const char *model = "two \"layers\"\n\\ and a \xc3\xa4";
 	struct spw_trace *trace;
 	unsigned char magic[2];
 	FILE *file;
 
-	(void)state;
 	record_samples(path, model);
 	assert_int_equal(spw_trace_read(path, &trace), 0);
 	assert_string_equal(trace->model, model);
@@ -193,13 +188,12 @@ static void *write_pairs(void *context)
 }
 
 /* Larger than the writer's blocks; the reader itself refuses anything out of order or twice. */
-static void test_threads(void **state)
+CASE(test_threads)
 {
 	struct spw_trace_writer *writers[THREADS];
 	pthread_t threads[THREADS];
 	struct spw_trace *trace;
 
-	(void)state;
 	assert_int_equal(spw_trace_create(path_gz, "", &writers[0]), 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		writers[i] = writers[0];
@@ -216,12 +210,11 @@ static void test_threads(void **state)
 
 /* ---- Failures of writing ---- */
 
-static void test_create_refuses(void **state)
+CASE(test_create_refuses)
 {
 	char model[SPW_TRACE_MODEL_MAX + 2];
 	struct spw_trace_writer *writer;
 
-	(void)state;
 	assert_int_equal(spw_trace_create(NULL, NULL, &writer), -EINVAL);
 	assert_int_equal(spw_trace_create(path, NULL, NULL), -EINVAL);
 	assert_int_equal(spw_trace_create("/nonexistent/trace", NULL, &writer), -ENOENT);
@@ -237,11 +230,10 @@ static void test_create_refuses(void **state)
 	assert_int_equal(spw_trace_finish(NULL), 0);
 }
 
-static void test_full_disk(void **state)
+CASE(test_full_disk)
 {
 	struct spw_trace_writer *writer;
 
-	(void)state;
 	if (access("/dev/full", W_OK) != 0) {
 		print_message("no /dev/full here\n");
 		skip();
@@ -254,7 +246,7 @@ static void test_full_disk(void **state)
 }
 
 /* What cannot be read again is not written: the recording ends with what was before. */
-static void test_event_out_of_range(void **state)
+CASE(test_event_out_of_range)
 {
 	const struct spw_trace_event wrong[] = {
 		{.kind = SPW_TRACE_RELEASE + 1},
@@ -263,7 +255,6 @@ static void test_event_out_of_range(void **state)
 		{.kind = SPW_TRACE_TAKE, .tensor = 1, .wait_ns = UINT64_MAX},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		struct spw_trace_writer *writer;
 		struct spw_trace *trace;
@@ -281,11 +272,10 @@ static void test_event_out_of_range(void **state)
 
 /* ---- What is refused ---- */
 
-static void test_no_trace(void **state)
+CASE(test_no_trace)
 {
 	struct spw_trace *trace;
 
-	(void)state;
 	assert_int_equal(spw_trace_read("/nonexistent", &trace), -ENOENT);
 	assert_int_equal(spw_trace_read(NULL, &trace), -EINVAL);
 	refused("", -EBADMSG, "this is no trace");
@@ -301,7 +291,7 @@ static void test_no_trace(void **state)
 		-EBADMSG, "line 1");
 }
 
-static void test_bad_lines(void **state)
+CASE(test_bad_lines)
 {
 	static const struct {
 		const char *text, *words;
@@ -360,19 +350,17 @@ static void test_bad_lines(void **state)
 		{HEADER OFFERED AGAIN("1", "1"), "line 3: tensor 1 is of storage 1, version 0"},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		refused(cases[i].text, -EBADMSG, cases[i].words);
 }
 
 /* A lease may be returned after the release, and offers of one tensor need as many releases. */
-static void test_good_lines(void **state)
+CASE(test_good_lines)
 {
 	const char *text = HEADER STEP OFFERED OFFERED RELEASE RELEASE
 		"{\"event\":\"return\",\"ns\":9,\"tensor\":1,\"unknown\":[{}]}\n";
 	struct spw_trace *trace;
 
-	(void)state;
 	put_file(path, text, strlen(text));
 	assert_int_equal(spw_trace_read(path, &trace), 0);
 	assert_int_equal(trace->count, 6);
@@ -380,12 +368,11 @@ static void test_good_lines(void **state)
 	spw_trace_free(trace);
 }
 
-static void test_long_and_binary_lines(void **state)
+CASE(test_long_and_binary_lines)
 {
 	size_t len = 200000, header_len = strlen(HEADER);
 	char *text = malloc(len);
 
-	(void)state;
 	assert_non_null(text);
 	memset(text, '[', len);
 	memcpy(text, HEADER, header_len);
@@ -405,18 +392,14 @@ static void test_long_and_binary_lines(void **state)
  * Cut and damaged at every place: refused, or, where only unread bytes changed, read; never a
  * crash.
  */
-static void test_damaged(void **state)
+CASE(test_damaged)
 {
 	unsigned char whole[8192], copy[sizeof(whole)];
-	uint64_t random = getenv("SPW_SEED") ? strtoull(getenv("SPW_SEED"), NULL, 0) : 0;
+	uint64_t random = random_seed();
 	struct spw_trace *trace;
 	size_t len;
 	FILE *file;
 
-	(void)state;
-	if (random == 0)
-		assert_int_equal(getrandom(&random, sizeof(random), 0), sizeof(random));
-	print_message("SPW_SEED=%llu\n", (unsigned long long)random);
 	record_samples(path_gz, "m");
 	file = fopen(path_gz, "r");
 	assert_non_null(file);
@@ -430,8 +413,7 @@ static void test_damaged(void **state)
 	}
 	for (unsigned i = 0; i < 300; i++) {
 		memcpy(copy, whole, len);
-		random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
-		copy[(random >> 32) % len] ^= (unsigned char)(1u << (random >> 61));
+		copy[random_below(&random, len)] ^= (unsigned char)(1u << random_below(&random, 8));
 		put_file(path_gz, copy, len);
 		if (spw_trace_read(path_gz, &trace) == 0)
 			spw_trace_free(trace);
@@ -441,7 +423,7 @@ static void test_damaged(void **state)
 }
 
 /* Cut at every place: read as far as it goes if that is the end of a line, and else refused. */
-static void test_cut_text(void **state)
+CASE(test_cut_text)
 {
 	char whole[8192];
 	struct spw_trace *trace;
@@ -449,7 +431,6 @@ static void test_cut_text(void **state)
 	size_t len;
 	FILE *file;
 
-	(void)state;
 	record_samples(path, "m");
 	file = fopen(path, "r");
 	assert_non_null(file);
@@ -471,19 +452,15 @@ static void test_cut_text(void **state)
 }
 
 /* The same for plain text, where the damage gets past the decompression. */
-static void test_damaged_text(void **state)
+CASE(test_damaged_text)
 {
 	static const char noise[] = "{}[]\",:0123456789-eE.\n\\u tfn";
-	uint64_t random = getenv("SPW_SEED") ? strtoull(getenv("SPW_SEED"), NULL, 0) : 0;
+	uint64_t random = random_seed();
 	char whole[8192], copy[sizeof(whole)];
 	struct spw_trace *trace;
 	size_t len;
 	FILE *file;
 
-	(void)state;
-	if (random == 0)
-		assert_int_equal(getrandom(&random, sizeof(random), 0), sizeof(random));
-	print_message("SPW_SEED=%llu\n", (unsigned long long)random);
 	record_samples(path, "m");
 	file = fopen(path, "r");
 	assert_non_null(file);
@@ -492,8 +469,8 @@ static void test_damaged_text(void **state)
 	for (unsigned i = 0; i < 1000; i++) {
 		memcpy(copy, whole, len);
 		for (unsigned k = 0; k <= i % 3; k++) {
-			random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
-			copy[(random >> 32) % len] = noise[(random >> 20) % (sizeof(noise) - 1)];
+			copy[random_below(&random, len)] =
+				noise[random_below(&random, sizeof(noise) - 1)];
 		}
 		put_file(path, copy, len);
 		if (spw_trace_read(path, &trace) == 0)
@@ -503,22 +480,4 @@ static void test_damaged_text(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_create_refuses),
-		cmocka_unit_test(test_full_disk),
-		cmocka_unit_test(test_event_out_of_range),
-		cmocka_unit_test(test_no_trace),
-		cmocka_unit_test(test_bad_lines),
-		cmocka_unit_test(test_good_lines),
-		cmocka_unit_test(test_long_and_binary_lines),
-		cmocka_unit_test(test_damaged),
-		cmocka_unit_test(test_cut_text),
-		cmocka_unit_test(test_damaged_text),
-	};
-
-	return cmocka_run_group_tests_name("trace", tests, set_up, tear_down);
-}
+RUN_CASES(set_up, tear_down)

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #define KIB 1024ull
 #define MIB (KIB * 1024)
@@ -25,7 +24,7 @@
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
-static void test_size_parse(void **state)
+CASE(test_size_parse)
 {
 	static const struct {
 		const char *text;
@@ -63,7 +62,6 @@ static void test_size_parse(void **state)
 	};
 	uint64_t bytes;
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(good); i++) {
 		bytes = 99;
 		print_message("size \"%s\"\n", good[i].text);
@@ -72,7 +70,7 @@ static void test_size_parse(void **state)
 	}
 }
 
-static void test_size_parse_refuses(void **state)
+CASE(test_size_parse_refuses)
 {
 	static const struct {
 		const char *text;
@@ -95,7 +93,6 @@ static void test_size_parse_refuses(void **state)
 	};
 	uint64_t bytes;
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++) {
 		bytes = 99;
 		print_message("size \"%s\"\n", bad[i].text);
@@ -104,12 +101,11 @@ static void test_size_parse_refuses(void **state)
 	}
 }
 
-static void test_size_parse_long_number(void **state)
+CASE(test_size_parse_long_number)
 {
 	char text[6000];
 	uint64_t bytes;
 
-	(void)state;
 	memset(text, '9', sizeof(text) - 1);
 	text[sizeof(text) - 1] = '\0';
 	assert_int_equal(spw_size_parse(text, &bytes), -ERANGE);
@@ -123,9 +119,8 @@ static void assert_format(uint64_t bytes, const char *text)
 	assert_string_equal(buf, text);
 }
 
-static void test_size_format(void **state)
+CASE(test_size_format)
 {
-	(void)state;
 	assert_format(0, "0 B");
 	assert_format(1, "1 B");
 	assert_format(1023, "1023 B");
@@ -147,12 +142,11 @@ static void test_size_format(void **state)
  * What is printed can be typed in again: exactly for whole units, and within what three digits tell
  * for the rest.
  */
-static void test_size_round_trip(void **state)
+CASE(test_size_round_trip)
 {
 	uint64_t bytes, again, unit;
 	char buf[32];
 
-	(void)state;
 	for (unsigned bit = 0; bit < 60; bit++) {
 		bytes = 1ull << bit;
 		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again),
@@ -167,20 +161,18 @@ static void test_size_round_trip(void **state)
 	}
 }
 
-static void test_size_format_short_buffer(void **state)
+CASE(test_size_format_short_buffer)
 {
 	char buf[8];
 
-	(void)state;
 	memset(buf, 'x', sizeof(buf));
 	(void)spw_size_format(GIB + GIB / 2, buf, 4);
 	assert_string_equal(buf, "1.5");
 	assert_int_equal(buf[4], 'x');
 }
 
-static void test_rounding(void **state)
+CASE(test_rounding)
 {
-	(void)state;
 	assert_int_equal(spw_round_up(0, 4096), 0);
 	assert_int_equal(spw_round_up(1, 4096), 4096);
 	assert_int_equal(spw_round_up(4096, 4096), 4096);
@@ -195,9 +187,8 @@ static void test_rounding(void **state)
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-static void test_error_text(void **state)
+CASE(test_error_text)
 {
-	(void)state;
 	assert_int_equal(spw_error(-ENXIO, "drive %d of %s", 3, "seven"), -ENXIO);
 	assert_string_equal(spw_last_error(), "drive 3 of seven");
 	assert_int_equal(spw_error_errno(-ENOENT, "/dev/none"), -ENOENT);
@@ -205,19 +196,17 @@ static void test_error_text(void **state)
 }
 
 /* A layer may put words before what the layer below has said. */
-static void test_error_text_of_error_text(void **state)
+CASE(test_error_text_of_error_text)
 {
-	(void)state;
 	(void)spw_error(-EIO, "the inner one");
 	(void)spw_error(-EIO, "the outer one: %s", spw_last_error());
 	assert_string_equal(spw_last_error(), "the outer one: the inner one");
 }
 
-static void test_error_text_is_cut(void **state)
+CASE(test_error_text_is_cut)
 {
 	char text[2000];
 
-	(void)state;
 	memset(text, 'e', sizeof(text) - 1);
 	text[sizeof(text) - 1] = '\0';
 	assert_int_equal(spw_error(-EIO, "%s", text), -EIO);
@@ -242,12 +231,11 @@ static void *other_thread(void *context)
 	return NULL;
 }
 
-static void test_error_text_per_thread(void **state)
+CASE(test_error_text_per_thread)
 {
 	pthread_t thread;
 	bool ok = false;
 
-	(void)state;
 	(void)spw_error(-EIO, "of this thread");
 	assert_int_equal(pthread_create(&thread, NULL, other_thread, &ok), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
@@ -255,13 +243,12 @@ static void test_error_text_per_thread(void **state)
 	assert_string_equal(spw_last_error(), "of this thread");
 }
 
-static void test_strerror(void **state)
+CASE(test_strerror)
 {
 	static const int own[] = {ENXIO,           ENOTUNIQ, EMEDIUMTYPE, EUCLEAN,
 				  EPROTONOSUPPORT, EBADMSG,  ENOBUFS,     EEXIST};
 	char text[128];
 
-	(void)state;
 	assert_string_equal(spw_strerror(-ENOENT), "No such file or directory");
 	assert_string_equal(spw_strerror(ENOENT), spw_strerror(-ENOENT));
 	assert_string_equal(spw_strerror(0), "Success");
@@ -272,12 +259,11 @@ static void test_strerror(void **state)
 	assert_non_null(strstr(spw_strerror(-123456), "123456"));
 }
 
-static void test_version(void **state)
+CASE(test_version)
 {
 	unsigned major, minor, patch;
 	char rest;
 
-	(void)state;
 	assert_string_equal(spw_version(), SPW_VERSION);
 	assert_int_equal(sscanf(spw_version(), "%u.%u.%u%c", &major, &minor, &patch, &rest), 3);
 }
@@ -299,12 +285,11 @@ static void hear(void *context, enum spw_log_level level, const char *message)
 	(void)snprintf(heard->text, sizeof(heard->text), "%s", message);
 }
 
-static void test_log(void **state)
+CASE(test_log)
 {
 	struct heard heard = {0};
 	struct spw_log log = {.write = hear, .context = &heard}, silent = {0};
 
-	(void)state;
 	spw_log(NULL, SPW_LOG_ERROR, "nobody hears %d", 1);
 	spw_log(&silent, SPW_LOG_ERROR, "nobody hears %d", 2);
 	spw_log(&log, SPW_LOG_WARNING, "drive %s is %d %% full", "a", 97);
@@ -313,13 +298,12 @@ static void test_log(void **state)
 	assert_string_equal(heard.text, "drive a is 97 % full");
 }
 
-static void test_log_is_cut(void **state)
+CASE(test_log_is_cut)
 {
 	struct heard heard = {0};
 	struct spw_log log = {.write = hear, .context = &heard};
 	char text[800];
 
-	(void)state;
 	memset(text, 'l', sizeof(text) - 1);
 	text[sizeof(text) - 1] = '\0';
 	spw_log(&log, SPW_LOG_INFO, "%s", text);
@@ -339,18 +323,17 @@ struct opts_now {
 static const struct opts_now defaults = {
 	.size = sizeof(struct opts_now), .depth = 32, .parts = 4, .bytes = 100};
 
-static void test_opts_of_same_version(void **state)
+CASE(test_opts_of_same_version)
 {
 	struct opts_now to = defaults,
 			from = {.size = sizeof(from), .depth = 8, .parts = 2, .bytes = 7};
 
-	(void)state;
 	spw_opts_merge(&to, sizeof(to), &from, from.size);
 	assert_memory_equal(&to, &from, sizeof(to));
 }
 
 /* A program compiled against an older header: what it does not know keeps its default. */
-static void test_opts_of_older_version(void **state)
+CASE(test_opts_of_older_version)
 {
 	struct {
 		size_t size;
@@ -358,7 +341,6 @@ static void test_opts_of_older_version(void **state)
 	} old = {.depth = 8};
 	struct opts_now to = defaults;
 
-	(void)state;
 	old.size = offsetof(struct opts_now, parts);
 	spw_opts_merge(&to, sizeof(to), &old, old.size);
 	assert_int_equal(to.size, sizeof(to));
@@ -371,7 +353,7 @@ static void test_opts_of_older_version(void **state)
  * A program compiled against a newer header: what we do not know is left, and nothing is written
  * beyond our struct.
  */
-static void test_opts_of_newer_version(void **state)
+CASE(test_opts_of_newer_version)
 {
 	struct {
 		struct opts_now known;
@@ -382,7 +364,6 @@ static void test_opts_of_newer_version(void **state)
 		uint64_t behind;
 	} to = {.opts = defaults, .behind = 0x5a5a};
 
-	(void)state;
 	newer.known.size = sizeof(newer);
 	spw_opts_merge(&to.opts, sizeof(to.opts), &newer, newer.known.size);
 	assert_int_equal(to.opts.size, sizeof(to.opts));
@@ -393,12 +374,11 @@ static void test_opts_of_newer_version(void **state)
 
 /* ---- The rest -------------------------------------------------------------------------------- */
 
-static void test_clock(void **state)
+CASE(test_clock)
 {
 	struct timespec before, after;
 	uint64_t now;
 
-	(void)state;
 	assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &before), 0);
 	now = spw_clock_ns();
 	assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &after), 0);
@@ -407,14 +387,13 @@ static void test_clock(void **state)
 }
 
 /* A broken invariant ends the process by SIGABRT and says which and where. */
-static void test_assert(void **state)
+CASE(test_assert)
 {
 	char text[256] = "";
 	int ends[2], status;
 	ssize_t got;
 	pid_t child;
 
-	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	child = fork();
 	assert_true(child >= 0);
@@ -434,14 +413,13 @@ static void test_assert(void **state)
 	assert_non_null(strstr(text, "1 + 1 == 3"));
 }
 
-static void test_printable(void **state)
+CASE(test_printable)
 {
 	/* A terminal's commands begin with ESC, or with 9b as Latin-1 or UTF-8 has it. */
 	char text[] = "a\033[2J\tb\177\302\233c \303\274 \342\202\254 \360\237\220\247 \302";
 	/* Alone; too long for what it says; half of a pair; beyond the last one; cut off. */
 	char broken[] = "a\233b \300\257 \340\201\201 \355\240\200 \364\220\200\200 \377 \342\202";
 
-	(void)state;
 	spw_make_printable(text);
 	assert_string_equal(text, "a?[2J?b???c \303\274 \342\202\254 \360\237\220\247 ?");
 	spw_make_printable(broken);
@@ -457,11 +435,10 @@ static void keep_line(void *context, enum spw_log_level level, const char *messa
 	(void)snprintf(logged, sizeof(logged), "%s", message);
 }
 
-static void test_messages_are_printable(void **state)
+CASE(test_messages_are_printable)
 {
 	const struct spw_log log = {.write = keep_line};
 
-	(void)state;
 	(void)spw_error(-EBUSY, "it is mounted on /mnt/%s", "\033]0;\302\233x\007");
 	assert_string_equal(spw_last_error(), "it is mounted on /mnt/?]0;??x?");
 	(void)spw_error_errno(-ENOENT, "%s", "\033c");
@@ -472,7 +449,7 @@ static void test_messages_are_printable(void **state)
 
 /* ---- Small files ----------------------------------------------------------------------------- */
 
-static void test_first_lines(void **state)
+CASE(test_first_lines)
 {
 	static const struct {
 		const char *content, *line;
@@ -485,7 +462,6 @@ static void test_first_lines(void **state)
 	const char *base = getenv("TMPDIR");
 	char path[256], line[8];
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/spillway-util.XXXXXX", base ? base : "/var/tmp");
 	assert_int_equal(close(mkstemp(path)), 0);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
@@ -504,33 +480,4 @@ static void test_first_lines(void **state)
 	assert_string_equal(line, "");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_size_parse),
-		cmocka_unit_test(test_size_parse_refuses),
-		cmocka_unit_test(test_size_parse_long_number),
-		cmocka_unit_test(test_size_format),
-		cmocka_unit_test(test_size_round_trip),
-		cmocka_unit_test(test_size_format_short_buffer),
-		cmocka_unit_test(test_rounding),
-		cmocka_unit_test(test_error_text),
-		cmocka_unit_test(test_error_text_of_error_text),
-		cmocka_unit_test(test_error_text_is_cut),
-		cmocka_unit_test(test_error_text_per_thread),
-		cmocka_unit_test(test_strerror),
-		cmocka_unit_test(test_version),
-		cmocka_unit_test(test_log),
-		cmocka_unit_test(test_log_is_cut),
-		cmocka_unit_test(test_opts_of_same_version),
-		cmocka_unit_test(test_opts_of_older_version),
-		cmocka_unit_test(test_opts_of_newer_version),
-		cmocka_unit_test(test_clock),
-		cmocka_unit_test(test_assert),
-		cmocka_unit_test(test_printable),
-		cmocka_unit_test(test_messages_are_printable),
-		cmocka_unit_test(test_first_lines),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

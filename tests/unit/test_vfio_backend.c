@@ -10,11 +10,10 @@
 
 /* ---- A device without a queue ---------------------------------------------------------------- */
 
-static void test_geometry(void **state)
+TEST_BLOCKS(test_geometry)
 {
 	const struct spw_geometry *g = spw_device_geometry(device);
 
-	(void)state;
 	assert_int_equal(g->kind, SPW_DEVICE_VFIO);
 	assert_int_equal(g->size_bytes, FAKE_DRIVE_BYTES);
 	assert_int_equal(g->logical_block_bytes, 1u << fake.block_shift);
@@ -27,12 +26,11 @@ static void test_geometry(void **state)
 	assert_int_equal(device->fd, -1);
 }
 
-static void test_waiting_transfers(void **state)
+TEST_BLOCKS(test_waiting_transfers)
 {
 	uint32_t block = 1u << fake.block_shift;
 	size_t len = 3 * COMMAND_MAX + block;
 
-	(void)state;
 	assert_int_equal(spw_device_pread(device, foreign + 4, len, 2 * block), 0);
 	assert_memory_equal(foreign + 4, fake.drives[0] + 2 * block, len);
 	assert_int_equal(fake.reads, 4);
@@ -57,9 +55,8 @@ static void test_waiting_transfers(void **state)
 			 -EINVAL);
 }
 
-static void test_waiting_transfers_that_fail(void **state)
+TEST(test_waiting_transfers_that_fail)
 {
-	(void)state;
 	fake.fail_next = 1;
 	fake.fail_status = 0x4281;
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODATA);
@@ -74,11 +71,10 @@ static void test_waiting_transfers_that_fail(void **state)
 	fake.fail_next = 0;
 }
 
-static void test_info(void **state)
+TEST(test_info)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};
 
-	(void)state;
 	assert_int_equal(spw_nvme_info(PATH, &info), 0);
 	assert_string_equal(info.model, "a controller in memory");
 	assert_int_equal(info.namespace_id, 1);
@@ -91,13 +87,12 @@ static void test_info(void **state)
 	assert_int_equal(fake.opens, 1);
 }
 
-static void test_read_only(void **state)
+TEST(test_read_only)
 {
 	struct spw_device *reader;
 	struct spw_device_opts opts;
 	struct spw_queue_opts queue_opts;
 
-	(void)state;
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = true;
 	assert_int_equal(spw_device_open(PATH, &opts, &reader), 0);
@@ -118,12 +113,11 @@ static void test_read_only(void **state)
 	spw_device_close(reader);
 }
 
-static void test_locks_and_claims(void **state)
+TEST(test_locks_and_claims)
 {
 	struct spw_device *other, *third;
 	struct spw_device_opts opts;
 
-	(void)state;
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.exclusive = true;
 	assert_int_equal(spw_device_open(PATH, &opts, &other), 0);
@@ -148,11 +142,10 @@ static void test_locks_and_claims(void **state)
 	spw_device_close(third);
 }
 
-static void test_what_cannot_be_opened(void **state)
+TEST(test_what_cannot_be_opened)
 {
 	struct spw_device *other;
 
-	(void)state;
 	assert_int_equal(spw_device_open("pci:0000:3d:00.0/3", NULL, &other), -ENODEV);
 	expect_error("no namespace 3");
 	assert_int_equal(spw_device_open("pci:0000:3e:00.0", NULL, &other), -ENODEV);
@@ -163,11 +156,10 @@ static void test_what_cannot_be_opened(void **state)
 	assert_null(other);
 }
 
-static void test_controllers_that_do_not_start(void **state)
+TEST(test_controllers_that_do_not_start)
 {
 	struct spw_device *other;
 
-	(void)state;
 	spw_device_close(device);
 	device = NULL;
 	assert_int_equal(fake.shutdowns, 1);
@@ -194,14 +186,13 @@ static void test_controllers_that_do_not_start(void **state)
 
 /* ---- Transfers ------------------------------------------------------------------------------- */
 
-static void test_every_size_and_place(void **state)
+TEST_EACH(test_every_size_and_place)
 {
 	uint32_t block = 1u << fake.block_shift;
 	static const int32_t around[] = {-1, 0, 1};
 	static const uint32_t limits[] = {4096,    8192, 12288, 65536, COMMAND_MAX, 2 * COMMAND_MAX,
 					  1u << 20};
 
-	(void)state;
 	open_queue_of(8, true, 0);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(limits); i++)
 		for (size_t j = 0; j < SPW_ARRAY_LEN(around); j++)
@@ -241,12 +232,11 @@ static int32_t run_vector(enum spw_op op, const struct iovec *iov, unsigned coun
 	return results[0];
 }
 
-static void test_copies_are_counted_with_their_reason(void **state)
+TEST(test_copies_are_counted_with_their_reason)
 {
 	struct spw_queue_stats stats;
 	struct iovec gaps[3] = {{memory, 512}, {memory + 8192, 512}, {memory + 4096, 512}};
 
-	(void)state;
 	open_queue_of(8, true, 0);
 	assert_int_equal(run(SPW_WRITE, memory, 65536, 0), 65536);
 	spw_queue_stats(queue, &stats, sizeof(stats));
@@ -264,14 +254,13 @@ static void test_copies_are_counted_with_their_reason(void **state)
 }
 
 /* Lists of runs where they are shorter than what pages take, and for what pages cannot name. */
-static void test_lists_of_runs(void **state)
+TEST_SGL(test_lists_of_runs)
 {
 	struct iovec gaps[3] = {{memory, 512}, {memory + 8192, 1024}, {memory + 4096, 512}};
 	struct iovec next[2] = {{memory, 65536}, {memory + 65536, 4096}};
 	struct spw_queue_stats stats;
 	struct iovec scattered[8];
 
-	(void)state;
 	open_queue_of(8, true, 0);
 	assert_non_null(strstr(spw_queue_description(queue), "scatter gather"));
 	/* Two pages need no list. */
@@ -305,9 +294,8 @@ static void test_lists_of_runs(void **state)
 	assert_int_equal(stats.parts_copied_foreign, 1);
 }
 
-static void test_no_lists_of_runs_for_a_controller_that_takes_none(void **state)
+TEST(test_no_lists_of_runs_for_a_controller_that_takes_none)
 {
-	(void)state;
 	open_queue_of(8, true, 0);
 	assert_null(strstr(spw_queue_description(queue), "scatter gather"));
 	assert_int_equal(run(SPW_READ, memory, 65536, 0), 65536);
@@ -316,12 +304,11 @@ static void test_no_lists_of_runs_for_a_controller_that_takes_none(void **state)
 }
 
 /* A mixture of arena and other memory, with gaps and without, of any length. */
-static void test_random_vectors(void **state)
+TEST_EACH(test_random_vectors)
 {
 	uint32_t block = 1u << fake.block_shift;
 	static struct iovec iov[64];
 
-	(void)state;
 	open_queue_of(4, true, 0);
 	for (unsigned round = 0; round < 200; round++) {
 		char *at = memory, *away = foreign;
@@ -390,35 +377,30 @@ static void many(unsigned depth, uint32_t delay, enum fake_order order)
 	assert_int_equal(failed, 0);
 }
 
-static void test_many_in_order(void **state)
+TEST(test_many_in_order)
 {
-	(void)state;
 	many(32, 0, FAKE_IN_ORDER);
 }
 
-static void test_many_out_of_order(void **state)
+TEST(test_many_out_of_order)
 {
-	(void)state;
 	many(64, 3, FAKE_SHUFFLED);
 }
 
-static void test_many_backwards_at_depth_1024(void **state)
+TEST(test_many_backwards_at_depth_1024)
 {
-	(void)state;
 	many(1024, 1, FAKE_BACKWARDS);
 }
 
-static void test_many_at_depth_1(void **state)
+TEST(test_many_at_depth_1)
 {
-	(void)state;
 	many(1, 2, FAKE_SHUFFLED);
 }
 
-static void test_doorbells_are_rung_once_per_batch(void **state)
+TEST(test_doorbells_are_rung_once_per_batch)
 {
 	unsigned before;
 
-	(void)state;
 	open_queue_of(32, true, 0);
 	fake_pump();
 	before = fake.doorbells;
@@ -435,12 +417,11 @@ static void test_doorbells_are_rung_once_per_batch(void **state)
 }
 
 /* A drive that answers one command at a time is told of many completions at once. */
-static void test_heads_are_told_once_per_many(void **state)
+TEST(test_heads_are_told_once_per_many)
 {
 	enum { COUNT = 310 };
 	unsigned before;
 
-	(void)state;
 	open_queue_of(31, true, 0);
 	before = fake.head_doorbells;
 	for (unsigned i = 0; i < COUNT; i++)
@@ -450,9 +431,8 @@ static void test_heads_are_told_once_per_many(void **state)
 	assert_int_equal(fake.head_doorbells - before, COUNT / (64 - 31));
 }
 
-static void test_flush_and_discard(void **state)
+TEST(test_flush_and_discard)
 {
-	(void)state;
 	open_queue_of(4, true, 0);
 	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
 	assert_int_equal(fake.flushes, 1);
@@ -466,11 +446,10 @@ static void test_flush_and_discard(void **state)
 	assert_memory_equal(memory, fake.drives[0], COMMAND_MAX);
 }
 
-static void test_failures_of_the_drive(void **state)
+TEST(test_failures_of_the_drive)
 {
 	struct spw_queue_stats stats;
 
-	(void)state;
 	open_queue_of(8, true, 0);
 	fake.fail_next = 1;
 	fake.fail_status = 0x4281;
@@ -489,9 +468,8 @@ static void test_failures_of_the_drive(void **state)
 		assert_int_equal(run(SPW_WRITE, foreign, 4096, 0), 4096);
 }
 
-static void test_cancelled_in_flight(void **state)
+TEST(test_cancelled_in_flight)
 {
-	(void)state;
 	open_queue_of(8, true, 0);
 	fake.delay = 5;
 	for (unsigned i = 0; i < 40; i++)
@@ -511,13 +489,12 @@ static void test_cancelled_in_flight(void **state)
 
 /* ---- Several queues, namespaces, backends ---------------------------------------------------- */
 
-static void test_queues_share_a_controller(void **state)
+TEST(test_queues_share_a_controller)
 {
 	struct spw_queue *queues[16];
 	struct spw_queue_opts opts;
 	unsigned count = 0;
 
-	(void)state;
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
 	opts.tune_path = "";
@@ -546,12 +523,11 @@ static void test_queues_share_a_controller(void **state)
 	queue = NULL;
 }
 
-static void test_two_namespaces_in_one_queue(void **state)
+TEST(test_two_namespaces_in_one_queue)
 {
 	struct spw_device *both[2] = {device};
 	struct spw_queue_opts opts;
 
-	(void)state;
 	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &both[1]), 0);
 	assert_int_equal(fake.opens, 1);
 	spw_queue_opts_init(&opts, sizeof(opts));
@@ -573,13 +549,12 @@ static void test_two_namespaces_in_one_queue(void **state)
 	spw_device_close(both[1]);
 }
 
-static void test_several_opened_at_once(void **state)
+TEST(test_several_opened_at_once)
 {
 	static const char *const paths[] = {PATH, "/dev/null", "pci:" FAKE_ADDRESS "/2",
 					    "pci:0000:3e:00.0"};
 	struct spw_vfio_hold *hold;
 
-	(void)state;
 	spw_device_close(device);
 	device = NULL;
 	assert_true(fake.closed);
@@ -611,12 +586,11 @@ static void *open_and_close(void *context)
 }
 
 /* Whoever comes while the controller is opened or closed waits until that is done. */
-static void test_opened_and_closed_by_many(void **state)
+TEST(test_opened_and_closed_by_many)
 {
 	char *paths[] = {PATH, "pci:" FAKE_ADDRESS "/2", PATH};
 	pthread_t threads[SPW_ARRAY_LEN(paths)];
 
-	(void)state;
 	spw_device_close(device);
 	device = NULL;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(paths); i++)
@@ -627,7 +601,7 @@ static void test_opened_and_closed_by_many(void **state)
 	open_device();
 }
 
-static void test_mixed_with_a_file(void **state)
+TEST(test_mixed_with_a_file)
 {
 	const char *base = getenv("TMPDIR");
 	struct spw_device *both[2] = {device};
@@ -635,7 +609,6 @@ static void test_mixed_with_a_file(void **state)
 	char path[256];
 	int fd;
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/spillway-vfio.XXXXXX", base ? base : "/var/tmp");
 	fd = mkstemp(path);
 	assert_true(fd >= 0);
@@ -691,11 +664,10 @@ static void test_mixed_with_a_file(void **state)
 	spw_device_close(both[1]);
 }
 
-static void test_refused_backends(void **state)
+TEST(test_refused_backends)
 {
 	struct spw_queue_opts opts;
 
-	(void)state;
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.tune_path = "";
 	for (int backend = SPW_BACKEND_IO_URING; backend <= SPW_BACKEND_NVME; backend++) {
@@ -722,12 +694,11 @@ static void *wake(void *context)
 	return NULL;
 }
 
-static void test_wakes_and_timeouts(void **state)
+TEST(test_wakes_and_timeouts)
 {
 	uint64_t start_ns;
 	pthread_t thread;
 
-	(void)state;
 	open_queue_of(4, true, 20000);
 	/* Asleep, with nothing to poll. */
 	assert_int_equal(pthread_create(&thread, NULL, wake, queue), 0);
@@ -749,47 +720,4 @@ static void test_wakes_and_timeouts(void **state)
 	assert_true(spw_clock_ns() - start_ns >= 10000000);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(test_geometry),
-		TEST_4K(test_geometry),
-		TEST(test_waiting_transfers),
-		TEST_4K(test_waiting_transfers),
-		TEST(test_waiting_transfers_that_fail),
-		TEST(test_info),
-		TEST(test_read_only),
-		TEST(test_locks_and_claims),
-		TEST(test_what_cannot_be_opened),
-		TEST(test_controllers_that_do_not_start),
-		TEST(test_every_size_and_place),
-		TEST_4K(test_every_size_and_place),
-		TEST_SGL(test_every_size_and_place),
-		TEST_SGL_4K(test_every_size_and_place),
-		TEST(test_copies_are_counted_with_their_reason),
-		TEST_SGL(test_lists_of_runs),
-		TEST(test_no_lists_of_runs_for_a_controller_that_takes_none),
-		TEST(test_random_vectors),
-		TEST_4K(test_random_vectors),
-		TEST_SGL(test_random_vectors),
-		TEST_SGL_4K(test_random_vectors),
-		TEST(test_many_in_order),
-		TEST(test_many_out_of_order),
-		TEST(test_many_backwards_at_depth_1024),
-		TEST(test_many_at_depth_1),
-		TEST(test_doorbells_are_rung_once_per_batch),
-		TEST(test_heads_are_told_once_per_many),
-		TEST(test_flush_and_discard),
-		TEST(test_failures_of_the_drive),
-		TEST(test_cancelled_in_flight),
-		TEST(test_queues_share_a_controller),
-		TEST(test_two_namespaces_in_one_queue),
-		TEST(test_several_opened_at_once),
-		TEST(test_opened_and_closed_by_many),
-		TEST(test_mixed_with_a_file),
-		TEST(test_refused_backends),
-		TEST(test_wakes_and_timeouts),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

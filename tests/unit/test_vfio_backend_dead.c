@@ -66,11 +66,10 @@ static void expect_dead_then_alive(void)
 	open_device();
 }
 
-static void test_a_command_past_its_deadline(void **state)
+TEST(test_a_command_past_its_deadline)
 {
 	uint64_t start_ns;
 
-	(void)state;
 	open_queue_of(32, true, 60);
 	fake.never_after = 5;
 	start_ns = spw_clock_ns();
@@ -87,11 +86,10 @@ static void test_a_command_past_its_deadline(void **state)
  * Others come and go meanwhile: the one that does not is found all the same, and no other one has
  * its deadline.
  */
-static void test_one_stuck_among_many(void **state)
+TEST(test_one_stuck_among_many)
 {
 	unsigned rounds = 0;
 
-	(void)state;
 	open_queue_of(4, true, 50);
 	start_many(1);
 	fake.never_after = 0;
@@ -117,11 +115,10 @@ static void test_one_stuck_among_many(void **state)
  * A slot that is hardly ever free for longer than the deadline: each of its commands has a deadline
  * of its own.
  */
-static void test_one_slot_for_many_in_turn(void **state)
+TEST(test_one_slot_for_many_in_turn)
 {
 	uint64_t until_ns = spw_clock_ns() + 800000000;
 
-	(void)state;
 	open_queue_of(1, true, 400);
 	fake.delay = 100;
 	while (spw_clock_ns() < until_ns)
@@ -129,9 +126,8 @@ static void test_one_slot_for_many_in_turn(void **state)
 	assert_false(fake.cut);
 }
 
-static void test_a_controller_that_does_not_even_stop(void **state)
+TEST(test_a_controller_that_does_not_even_stop)
 {
-	(void)state;
 	open_queue_of(32, true, 40);
 	fake.never_after = 0;
 	fake.never_stops = true;
@@ -142,11 +138,10 @@ static void test_a_controller_that_does_not_even_stop(void **state)
 }
 
 /* Not as long as it says that a start takes: all that it had waits for it. */
-static void test_a_controller_that_takes_long_to_stop(void **state)
+TEST(test_a_controller_that_takes_long_to_stop)
 {
 	uint64_t start_ns;
 
-	(void)state;
 	spw_vfio_of(device)->controller->ready_ms = 600000;
 	spw_vfio_of(device)->controller->stop_ms = 30;
 	open_queue_of(32, true, 40);
@@ -160,9 +155,8 @@ static void test_a_controller_that_takes_long_to_stop(void **state)
 	expect_dead_then_alive();
 }
 
-static void test_a_fatal_status(void **state)
+TEST(test_a_fatal_status)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	fake.never_after = 2;
 	start_many(8);
@@ -175,9 +169,8 @@ static void test_a_fatal_status(void **state)
 	expect_dead_then_alive();
 }
 
-static void test_registers_of_all_ones(void **state)
+TEST(test_registers_of_all_ones)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	fake.never_after = 0;
 	start_many(8);
@@ -188,9 +181,8 @@ static void test_registers_of_all_ones(void **state)
 	expect_dead_then_alive();
 }
 
-static void test_reset_behind_our_back(void **state)
+TEST(test_reset_behind_our_back)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	fake.never_after = 0;
 	start_many(8);
@@ -203,9 +195,8 @@ static void test_reset_behind_our_back(void **state)
 	expect_dead_then_alive();
 }
 
-static void test_wanted_back_by_the_kernel(void **state)
+TEST(test_wanted_back_by_the_kernel)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	fake.never_after = 0;
 	start_many(8);
@@ -237,12 +228,11 @@ static void sleep_until_cut(void)
 	fake.on_cut = NULL;
 }
 
-static void test_wanted_back_while_a_queue_sleeps(void **state)
+TEST(test_wanted_back_while_a_queue_sleeps)
 {
 	struct spw_queue_stats before, after;
 	int fd = eventfd(1, EFD_CLOEXEC);
 
-	(void)state;
 	assert_true(fd >= 0);
 	spw_vfio_idle_ms = 3600000;
 	fake.wanted_back = true;
@@ -339,23 +329,20 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	assert_int_equal(close(fd), 0);
 }
 
-static void test_wanted_back_while_a_mixed_queue_sleeps(void **state)
+TEST(test_wanted_back_while_a_mixed_queue_sleeps)
 {
-	(void)state;
 	wanted_back_while_a_mixed_queue_sleeps("io_uring for");
 }
 
-static void test_wanted_back_while_a_mixed_queue_sleeps_in_libaio(void **state)
+TEST(test_wanted_back_while_a_mixed_queue_sleeps_in_libaio)
 {
-	(void)state;
 	has_io_uring = false;
 	wanted_back_while_a_mixed_queue_sleeps("libaio for");
 	has_io_uring = true;
 }
 
-static void test_death_while_a_queue_sleeps(void **state)
+TEST(test_death_while_a_queue_sleeps)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	spw_vfio_idle_ms = 5;
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
@@ -368,13 +355,12 @@ static void test_death_while_a_queue_sleeps(void **state)
  * Looking now and then ends no wait, neither one with a limit nor one without. On a busy machine a
  * sleep may last as long as the wait.
  */
-static void test_looking_at_controllers_ends_no_sleep(void **state)
+TEST(test_looking_at_controllers_ends_no_sleep)
 {
 	uint64_t begin_ns = spw_clock_ns();
 	struct spw_queue_stats stats;
 	unsigned waits = 0;
 
-	(void)state;
 	open_queue_of(32, true, 20000);
 	spw_vfio_idle_ms = 5;
 	do {
@@ -391,11 +377,10 @@ static void test_looking_at_controllers_ends_no_sleep(void **state)
 
 /* ---- Completions that cannot be -------------------------------------------------------------- */
 
-static void test_completions_for_other_commands(void **state)
+TEST(test_completions_for_other_commands)
 {
 	static const uint16_t flips[] = {0x3ff, 0x400, 0x7c00, 0x8000, 0xffff};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(flips); i++) {
 		open_queue_of(32, true, 20000);
 		ended = failed = 0;
@@ -412,9 +397,8 @@ static void test_completions_for_other_commands(void **state)
 }
 
 /* Another queue may well have a command of that identifier. */
-static void test_completions_of_another_queue(void **state)
+TEST(test_completions_of_another_queue)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	fake.sq_flip = 3;
 	start_many(8);
@@ -425,9 +409,8 @@ static void test_completions_of_another_queue(void **state)
 	expect_dead_then_alive();
 }
 
-static void test_completions_that_come_twice(void **state)
+TEST(test_completions_that_come_twice)
 {
-	(void)state;
 	open_queue_of(32, true, 20000);
 	fake.twice = 1;
 	fake.never_after = 4;
@@ -437,9 +420,8 @@ static void test_completions_that_come_twice(void **state)
 	expect_dead_then_alive();
 }
 
-static void test_death_while_a_call_waits(void **state)
+TEST(test_death_while_a_call_waits)
 {
-	(void)state;
 	spw_vfio_timeout_ms = 40;
 	fake.never_after = 0;
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ETIMEDOUT);
@@ -454,9 +436,8 @@ static void test_death_while_a_call_waits(void **state)
 }
 
 /* What has ended while this process was stopped is no late answer, however late it is taken. */
-static void test_a_process_stopped_while_a_call_waits(void **state)
+TEST(test_a_process_stopped_while_a_call_waits)
 {
-	(void)state;
 	spw_vfio_timeout_ms = 20;
 	fake.delay = UINT32_MAX;
 	fake.sleeps_ms = 40;
@@ -465,9 +446,8 @@ static void test_a_process_stopped_while_a_call_waits(void **state)
 	assert_false(fake.cut);
 }
 
-static void test_closing_with_commands_that_never_end(void **state)
+TEST(test_closing_with_commands_that_never_end)
 {
-	(void)state;
 	open_queue_of(32, true, 40);
 	fake.never_after = 0;
 	start_many(8);
@@ -481,9 +461,8 @@ static void test_closing_with_commands_that_never_end(void **state)
  * Nothing has reset it since somebody left it: it is stopped first, and only then does it reach
  * memory.
  */
-static void test_a_controller_that_still_runs_when_opened(void **state)
+TEST(test_a_controller_that_still_runs_when_opened)
 {
-	(void)state;
 	spw_device_close(device);
 	device = NULL;
 	fake.still_runs = true;
@@ -504,7 +483,7 @@ static void test_a_controller_that_still_runs_when_opened(void **state)
  * It is waited for as long as the controller says, within limits: not as long as it takes to become
  * ready.
  */
-static void test_how_long_a_shutdown_may_take(void **state)
+TEST(test_how_long_a_shutdown_may_take)
 {
 	static const struct {
 		uint32_t told_us, waits_ms;
@@ -512,7 +491,6 @@ static void test_how_long_a_shutdown_may_take(void **state)
 		     {7000000, 7000}, {60000001, 60000}, {UINT32_MAX, 60000}};
 	uint64_t start_ns;
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		spw_device_close(device);
 		fake.rtd3e_us = cases[i].told_us;
@@ -529,9 +507,8 @@ static void test_how_long_a_shutdown_may_take(void **state)
 	open_device();
 }
 
-static void test_events_are_logged_and_asked_for_again(void **state)
+TEST(test_events_are_logged_and_asked_for_again)
 {
-	(void)state;
 	open_queue_of(4, true, 40);
 	for (unsigned i = 0; i < 2; i++) {
 		said[0] = '\0';
@@ -544,33 +521,4 @@ static void test_events_are_logged_and_asked_for_again(void **state)
 	assert_false(fake.cut);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(test_a_command_past_its_deadline),
-		TEST(test_one_stuck_among_many),
-		TEST(test_one_slot_for_many_in_turn),
-		TEST(test_a_controller_that_does_not_even_stop),
-		TEST(test_a_controller_that_takes_long_to_stop),
-		TEST(test_a_fatal_status),
-		TEST(test_registers_of_all_ones),
-		TEST(test_reset_behind_our_back),
-		TEST(test_wanted_back_by_the_kernel),
-		TEST(test_wanted_back_while_a_queue_sleeps),
-		TEST(test_wanted_back_while_a_mixed_queue_sleeps),
-		TEST(test_wanted_back_while_a_mixed_queue_sleeps_in_libaio),
-		TEST(test_death_while_a_queue_sleeps),
-		TEST(test_looking_at_controllers_ends_no_sleep),
-		TEST(test_completions_for_other_commands),
-		TEST(test_completions_of_another_queue),
-		TEST(test_completions_that_come_twice),
-		TEST(test_death_while_a_call_waits),
-		TEST(test_a_process_stopped_while_a_call_waits),
-		TEST(test_closing_with_commands_that_never_end),
-		TEST(test_a_controller_that_still_runs_when_opened),
-		TEST(test_how_long_a_shutdown_may_take),
-		TEST(test_events_are_logged_and_asked_for_again),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -12,17 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/format.h>
 
@@ -286,11 +282,12 @@ static struct spw_vfio_probe_info examined(void)
 	return controller;
 }
 
+#define FIXTURE_CASE(name) CASE_WITH(name, set_up, tear_down)
+
 /* ---- There and back ---- */
 
-static void test_there_and_back(void **state)
+FIXTURE_CASE(test_there_and_back)
 {
-	(void)state;
 	assert_int_equal(bind(false), 0);
 	assert_string_equal(driver(), "vfio-pci");
 	assert_string_equal(override(), "vfio-pci");
@@ -306,9 +303,8 @@ static void test_there_and_back(void **state)
 	assert_string_equal(log_text, "");
 }
 
-static void test_a_controller_without_a_driver(void **state)
+FIXTURE_CASE(test_a_controller_without_a_driver)
 {
-	(void)state;
 	put_driver(NULL);
 	assert_int_equal(bind(false), 0);
 	assert_string_equal(driver(), "vfio-pci");
@@ -317,11 +313,10 @@ static void test_a_controller_without_a_driver(void **state)
 	assert_string_equal(driver(), "nvme");
 }
 
-static void test_a_dry_run_changes_nothing(void **state)
+FIXTURE_CASE(test_a_dry_run_changes_nothing)
 {
 	struct spw_vfio_bind_opts opts;
 
-	(void)state;
 	spw_vfio_bind_opts_init(&opts, sizeof(opts));
 	opts.dry_run = true;
 	assert_int_equal(spw_vfio_bind_in(&fake, ADDRESS, &opts), 0);
@@ -329,9 +324,8 @@ static void test_a_dry_run_changes_nothing(void **state)
 }
 
 /* BIND-2: whichever step fails. */
-static void test_what_fails_is_put_back(void **state)
+FIXTURE_CASE(test_what_fails_is_put_back)
 {
-	(void)state;
 	for (unsigned at = 1; at <= 3; at++) {
 		kernel = (struct kernel){.fails_at = at, .error = -EIO};
 		assert_int_equal(bind(false), -EIO);
@@ -346,9 +340,8 @@ static void test_what_fails_is_put_back(void **state)
 	assert_string_equal(override(), "nvme");
 }
 
-static void test_what_cannot_be_put_back_is_said(void **state)
+FIXTURE_CASE(test_what_cannot_be_put_back_is_said)
 {
-	(void)state;
 	kernel = (struct kernel){.fails_at = 3, .stays_failed = true, .error = -EIO};
 	assert_refused(bind(false), -EIO, "drivers_probe cannot be set");
 	assert_non_null(strstr(log_text, "could not be given back to nvme"));
@@ -357,9 +350,8 @@ static void test_what_cannot_be_put_back_is_said(void **state)
 }
 
 /* Nothing had been changed then. */
-static void test_an_override_that_cannot_be_set(void **state)
+FIXTURE_CASE(test_an_override_that_cannot_be_set)
 {
-	(void)state;
 	kernel = (struct kernel){.fails_at = 1, .stays_failed = true, .error = -EIO};
 	assert_refused(bind(false), -EIO, "driver_override cannot be set");
 	assert_string_equal(driver(), "nvme");
@@ -367,9 +359,8 @@ static void test_an_override_that_cannot_be_set(void **state)
 	assert_non_null(strstr(log_text, "is with nvme as before"));
 }
 
-static void test_without_root(void **state)
+FIXTURE_CASE(test_without_root)
 {
-	(void)state;
 	kernel = (struct kernel){.fails_at = 1, .stays_failed = true, .error = -EACCES};
 	assert_refused(bind(false), -EACCES, "run as root");
 }
@@ -394,11 +385,10 @@ static void put_signature(const char *node)
 	write_at(path_of("dev/%s", node), 4096 - 10, "SWAPSPACE2", 10);
 }
 
-static void test_a_signature_takes_force(void **state)
+FIXTURE_CASE(test_a_signature_takes_force)
 {
 	struct spw_vfio_probe_info controller;
 
-	(void)state;
 	put_signature("nvme0n1");
 	assert_refused(bind(false), -EEXIST, "nvme0n1: carries swap area");
 	assert_untouched();
@@ -411,11 +401,10 @@ static void test_a_signature_takes_force(void **state)
 	assert_non_null(strstr(log_text, "although it carries swap area"));
 }
 
-static void test_the_second_namespace_counts(void **state)
+FIXTURE_CASE(test_the_second_namespace_counts)
 {
 	struct spw_vfio_probe_info controller;
 
-	(void)state;
 	put_namespace("nvme0c1n2", "nvme0n2");
 	assert_true(examined().bindable);
 	put_signature("nvme0n2");
@@ -430,11 +419,10 @@ static void test_the_second_namespace_counts(void **state)
  * The kernel looks for them after it has taken the controller, and nobody knows what they will
  * hold.
  */
-static void test_no_namespace_is_shown_yet(void **state)
+FIXTURE_CASE(test_no_namespace_is_shown_yet)
 {
 	struct spw_vfio_probe_info controller;
 
-	(void)state;
 	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")),
 			 0);
 	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
@@ -446,12 +434,11 @@ static void test_no_namespace_is_shown_yet(void **state)
 	assert_false(controller.bindable);
 }
 
-static void test_a_store_is_no_obstacle(void **state)
+FIXTURE_CASE(test_a_store_is_no_obstacle)
 {
 	char node[PATH_MAX];
 	const char *paths[] = {node};
 
-	(void)state;
 	(void)snprintf(node, sizeof(node), "%s", path_of("dev/nvme0n1"));
 	assert_int_equal(spw_format(paths, 1, NULL, NULL), 0);
 	assert_int_equal(bind(false), 0);
@@ -459,11 +446,10 @@ static void test_a_store_is_no_obstacle(void **state)
 	assert_int_equal(spw_check(paths, 1, NULL, NULL), 0);
 }
 
-static void test_an_open_store_is(void **state)
+FIXTURE_CASE(test_an_open_store_is)
 {
 	struct spw_device *device;
 
-	(void)state;
 	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
 	assert_int_equal(spw_device_lock(device, 1u << 20, 1), 0);
 	assert_refused(bind(true), -EBUSY, "a process has a store on it open");
@@ -474,11 +460,10 @@ static void test_an_open_store_is(void **state)
 }
 
 /* Also one whose drive has become smaller: its lock is behind the end. */
-static void test_a_lock_behind_the_end(void **state)
+FIXTURE_CASE(test_a_lock_behind_the_end)
 {
 	struct spw_device *device;
 
-	(void)state;
 	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
 	assert_int_equal(spw_device_lock(device, NAMESPACE_BYTES + (1u << 20), 1), 0);
 	for (unsigned force = 0; force < 2; force++) {
@@ -490,9 +475,8 @@ static void test_a_lock_behind_the_end(void **state)
 	assert_int_equal(bind(false), 0);
 }
 
-static void test_an_open_store_on_a_partition(void **state)
+FIXTURE_CASE(test_an_open_store_on_a_partition)
 {
-	(void)state;
 	use.partition_locked = true;
 	for (unsigned force = 0; force < 2; force++) {
 		assert_refused(bind(force), -EBUSY, "nvme0n1p1 open");
@@ -503,9 +487,8 @@ static void test_an_open_store_on_a_partition(void **state)
 	assert_int_equal(bind(false), 0);
 }
 
-static void test_mounted_before_it_was_claimed(void **state)
+FIXTURE_CASE(test_mounted_before_it_was_claimed)
 {
-	(void)state;
 	for (unsigned force = 0; force < 2; force++) {
 		use = (struct use){.only_meanwhile = true};
 		assert_refused(bind(force), -EBUSY, "is mounted on");
@@ -513,9 +496,8 @@ static void test_mounted_before_it_was_claimed(void **state)
 	}
 }
 
-static void test_in_doubt_nothing_is_taken(void **state)
+FIXTURE_CASE(test_in_doubt_nothing_is_taken)
 {
-	(void)state;
 	assert_int_equal(unlink(path_of("dev/nvme0n1")), 0);
 	assert_refused(bind(true), -ENOENT, "by which its use would be seen");
 	assert_untouched();
@@ -547,24 +529,21 @@ static void assert_obstacle(int error, bool of_bind, const char *words)
 	assert_untouched();
 }
 
-static void test_without_an_iommu(void **state)
+FIXTURE_CASE(test_without_an_iommu)
 {
-	(void)state;
 	assert_int_equal(unlink(device_file("iommu_group")), 0);
 	assert_obstacle(-EOPNOTSUPP, true, "intel_iommu=on");
 	assert_int_equal(examined().iommu_group, -1);
 }
 
-static void test_no_iommu_mode_is_not_used(void **state)
+FIXTURE_CASE(test_no_iommu_mode_is_not_used)
 {
-	(void)state;
 	put(path_of("sys/kernel/iommu_groups/42/name"), "vfio-noiommu\n");
 	assert_obstacle(-EOPNOTSUPP, true, "no-IOMMU mode");
 }
 
-static void test_a_shared_group(void **state)
+FIXTURE_CASE(test_a_shared_group)
 {
-	(void)state;
 	put(path_of("sys/kernel/iommu_groups/42/devices/" NEIGHBOUR), "");
 	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
 	assert_obstacle(-EBUSY, true, "shares IOMMU group 42 with " NEIGHBOUR);
@@ -586,12 +565,11 @@ static int bind_alone(void)
 }
 
 /* Whoever is given the group gets what else is in it, by whatever driver, now or later. */
-static void test_a_shared_group_is_not_handed_over(void **state)
+FIXTURE_CASE(test_a_shared_group_is_not_handed_over)
 {
 	static const char *const drivers[] = {"../../drivers/vfio-pci", "../../drivers/e1000",
 					      NULL};
 
-	(void)state;
 	put(path_of("sys/kernel/iommu_groups/42/devices/" NEIGHBOUR), "");
 	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
 	for (size_t i = 0; i < SPW_ARRAY_LEN(drivers); i++) {
@@ -631,9 +609,8 @@ static void put_other_controller(const char *entry)
 	put(path_of("sys/class/nvme/nvme1/%s/size", entry), "65536\n");
 }
 
-static void test_another_path_of_its_own(void **state)
+FIXTURE_CASE(test_another_path_of_its_own)
 {
-	(void)state;
 	put_identity("nvme0n1", "nqn.one", "1\n");
 	put_identity("nvme1n1", "nqn.one", "1\n");
 	put_other_controller("nvme1n1");
@@ -650,9 +627,8 @@ static void test_another_path_of_its_own(void **state)
 }
 
 /* One block device, and a hidden one below each controller. */
-static void test_another_path_that_the_kernel_has_joined(void **state)
+FIXTURE_CASE(test_another_path_that_the_kernel_has_joined)
 {
-	(void)state;
 	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")),
 			 0);
 	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
@@ -665,9 +641,8 @@ static void test_another_path_that_the_kernel_has_joined(void **state)
 	assert_int_equal(bind(false), 0);
 }
 
-static void test_missing_modules(void **state)
+FIXTURE_CASE(test_missing_modules)
 {
-	(void)state;
 	assert_int_equal(unlink(path_of("sys/module/vfio_iommu_type1/refcnt")), 0);
 	assert_int_equal(rmdir(path_of("sys/module/vfio_iommu_type1")), 0);
 	assert_obstacle(-ENOENT, false, "modprobe vfio_iommu_type1");
@@ -679,18 +654,16 @@ static void test_missing_modules(void **state)
 	assert_untouched();
 }
 
-static void test_too_little_locked_memory(void **state)
+FIXTURE_CASE(test_too_little_locked_memory)
 {
-	(void)state;
 	fake.memlock_bytes = 8u << 20;
 	assert_obstacle(-ENOMEM, false, "may lock 8 MiB");
 	assert_int_equal(bind(false), 0);
 	assert_obstacle(-ENOMEM, false, "ulimit -l");
 }
 
-static void test_another_driver(void **state)
+FIXTURE_CASE(test_another_driver)
 {
-	(void)state;
 	put_driver("../../drivers/uio_pci_generic");
 	assert_refused(bind(true), -EBUSY, "is driven by uio_pci_generic");
 	assert_refused(unbind(), -EBUSY, "is driven by uio_pci_generic");
@@ -698,12 +671,11 @@ static void test_another_driver(void **state)
 	assert_false(examined().bindable);
 }
 
-static void test_whoever_drives_it_keeps_it(void **state)
+FIXTURE_CASE(test_whoever_drives_it_keeps_it)
 {
 	char words[64];
 	int fd;
 
-	(void)state;
 	assert_int_equal(bind(false), 0);
 	assert_true(examined().ready);
 	fd = open(path_of("dev/vfio/42"), O_RDWR | O_CLOEXEC);
@@ -716,9 +688,8 @@ static void test_whoever_drives_it_keeps_it(void **state)
 	assert_int_equal(unbind(), 0);
 }
 
-static void test_unbinding_that_fails(void **state)
+FIXTURE_CASE(test_unbinding_that_fails)
 {
-	(void)state;
 	assert_int_equal(bind(false), 0);
 	kernel = (struct kernel){.fails_at = 2, .error = -EIO};
 	assert_int_equal(unbind(), -EIO);
@@ -729,20 +700,18 @@ static void test_unbinding_that_fails(void **state)
 	assert_string_equal(override(), "(null)");
 }
 
-static void test_an_override_that_was_left(void **state)
+FIXTURE_CASE(test_an_override_that_was_left)
 {
-	(void)state;
 	put(device_file("driver_override"), "vfio-pci\n");
 	assert_int_equal(unbind(), 0);
 	assert_string_equal(driver(), "nvme");
 	assert_string_equal(override(), "(null)");
 }
 
-static void test_what_is_no_controller(void **state)
+FIXTURE_CASE(test_what_is_no_controller)
 {
 	struct spw_vfio_probe_info controller;
 
-	(void)state;
 	put(device_file("class"), "0x020000\n");
 	assert_refused(bind(true), -EMEDIUMTYPE, "is no NVMe controller (its PCI class is 020000)");
 	assert_int_equal(spw_vfio_examine_in(&fake, "0000:3e:00.0", &controller), -ENODEV);
@@ -752,11 +721,10 @@ static void test_what_is_no_controller(void **state)
 	assert_int_equal(kernel.writes, 0);
 }
 
-static void test_what_it_is(void **state)
+FIXTURE_CASE(test_what_it_is)
 {
 	struct spw_vfio_probe_info controller = examined();
 
-	(void)state;
 	assert_string_equal(controller.address, ADDRESS);
 	assert_string_equal(controller.driver, "nvme");
 	assert_string_equal(controller.model, "A Drive of Ours");
@@ -774,13 +742,12 @@ static void test_what_it_is(void **state)
  * Not root's case: nothing is said of a machine that has none, and asking for all of them harms
  * nothing.
  */
-static void test_the_list(void **state)
+FIXTURE_CASE(test_the_list)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
 	char **addresses;
 	int count = spw_vfio_list(&addresses);
 
-	(void)state;
 	assert_true(count >= 0);
 	for (int i = 0; i < count; i++)
 		assert_int_equal(spw_vfio_examine(addresses[i], &controller), 0);
@@ -808,9 +775,8 @@ static void assert_way(const char *way, const char *words)
 		fail_msg("\"%s\" does not say \"%s\"", controller.not_iommufd, words);
 }
 
-static void test_which_way_before_it_is_bound(void **state)
+FIXTURE_CASE(test_which_way_before_it_is_bound)
 {
-	(void)state;
 	assert_way("group", "makes no nodes of vfio devices");
 	put(path_of("proc/devices"), "Character devices:\n511 vfio-dev\n");
 	assert_way("group", "there is no");
@@ -823,9 +789,8 @@ static void test_which_way_before_it_is_bound(void **state)
 	assert_way("", "");
 }
 
-static void test_which_way_when_bound(void **state)
+FIXTURE_CASE(test_which_way_when_bound)
 {
-	(void)state;
 	assert_int_equal(bind(false), 0);
 	put_iommufd();
 	assert_way("iommufd", "");
@@ -841,9 +806,8 @@ static void test_which_way_when_bound(void **state)
 }
 
 /* What only groups need is missing, and does not matter. */
-static void test_iommufd_needs_less(void **state)
+FIXTURE_CASE(test_iommufd_needs_less)
 {
-	(void)state;
 	assert_int_equal(bind(false), 0);
 	put_iommufd();
 	assert_int_equal(unlink(path_of("sys/module/vfio_iommu_type1/refcnt")), 0);
@@ -858,12 +822,11 @@ static void test_iommufd_needs_less(void **state)
 	assert_int_equal(examined().obstacles, 2);
 }
 
-static void test_whoever_drives_it_by_iommufd_keeps_it(void **state)
+FIXTURE_CASE(test_whoever_drives_it_by_iommufd_keeps_it)
 {
 	char words[64];
 	int fd;
 
-	(void)state;
 	assert_int_equal(bind(false), 0);
 	put_iommufd();
 	fd = open(path_of("dev/vfio/devices/vfio7"), O_RDWR | O_CLOEXEC);
@@ -905,14 +868,13 @@ static void assert_same_signatures(unsigned count)
 	}
 }
 
-static void test_an_image_shows_both_ends(void **state)
+FIXTURE_CASE(test_an_image_shows_both_ends)
 {
 	static const uint32_t vmfs = 0xc001d00d;
 	static const uint32_t mdraid = 0xa92b4efc;
 	const off_t sizes[] = {
 		NAMESPACE_BYTES, NAMESPACE_BYTES - 512, 3 << 20, 5 << 20, 6 << 20, 65536};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(sizes); i++) {
 		assert_int_equal(truncate(path_of("dev/nvme0n1"), 0), 0);
 		assert_int_equal(truncate(path_of("dev/nvme0n1"), sizes[i]), 0);
@@ -930,11 +892,10 @@ static void test_an_image_shows_both_ends(void **state)
 }
 
 /* Where the first header was destroyed, the second one is all that tells. */
-static void test_the_second_header_of_luks(void **state)
+FIXTURE_CASE(test_the_second_header_of_luks)
 {
 	static const uint64_t offsets_kib[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(offsets_kib); i++) {
 		uint8_t header[4096] = {'S', 'K', 'U', 'L', 0xba, 0xbe, 0, 2};
 		uint64_t offset_bytes = offsets_kib[i] << 10, big_endian = htobe64(offset_bytes);
@@ -947,11 +908,10 @@ static void test_the_second_header_of_luks(void **state)
 	}
 }
 
-static void test_a_boot_sector_is_somebodys(void **state)
+FIXTURE_CASE(test_a_boot_sector_is_somebodys)
 {
 	struct spw_signatures signatures;
 
-	(void)state;
 	write_at(path_of("dev/nvme0n1"), 3, "NTFS    ", 8);
 	write_at(path_of("dev/nvme0n1"), 510, "\x55\xaa", 2);
 	signatures = signatures_of(true);
@@ -961,62 +921,14 @@ static void test_a_boot_sector_is_somebodys(void **state)
 }
 
 /* Names are compared as names: there is nothing that stat(2) could find. */
-static void test_names_of_one_namespace(void **state)
+FIXTURE_CASE(test_names_of_one_namespace)
 {
 	static const char *const same[] = {"pci:0000:3d:00.0/1", "pci:3D:00.0"};
 	static const char *const others[] = {"pci:0000:3d:00.0/1", "pci:3d:00.0/2", "pci:3e:00.0",
 					     "/dev/null", "pci:x"};
 
-	(void)state;
 	assert_refused(spw_safety_distinct(same, 2), -ENOTUNIQ, "are the same device");
 	assert_int_equal(spw_safety_distinct(others, SPW_ARRAY_LEN(others)), 0);
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(test_there_and_back),
-		CASE(test_a_controller_without_a_driver),
-		CASE(test_a_dry_run_changes_nothing),
-		CASE(test_what_fails_is_put_back),
-		CASE(test_what_cannot_be_put_back_is_said),
-		CASE(test_an_override_that_cannot_be_set),
-		CASE(test_without_root),
-		CASE(test_a_signature_takes_force),
-		CASE(test_the_second_namespace_counts),
-		CASE(test_no_namespace_is_shown_yet),
-		CASE(test_a_store_is_no_obstacle),
-		CASE(test_an_open_store_is),
-		CASE(test_a_lock_behind_the_end),
-		CASE(test_an_open_store_on_a_partition),
-		CASE(test_mounted_before_it_was_claimed),
-		CASE(test_in_doubt_nothing_is_taken),
-		CASE(test_without_an_iommu),
-		CASE(test_no_iommu_mode_is_not_used),
-		CASE(test_a_shared_group),
-		CASE(test_a_shared_group_is_not_handed_over),
-		CASE(test_another_path_of_its_own),
-		CASE(test_another_path_that_the_kernel_has_joined),
-		CASE(test_missing_modules),
-		CASE(test_too_little_locked_memory),
-		CASE(test_another_driver),
-		CASE(test_whoever_drives_it_keeps_it),
-		CASE(test_unbinding_that_fails),
-		CASE(test_an_override_that_was_left),
-		CASE(test_what_is_no_controller),
-		CASE(test_what_it_is),
-		CASE(test_the_list),
-		CASE(test_which_way_before_it_is_bound),
-		CASE(test_which_way_when_bound),
-		CASE(test_iommufd_needs_less),
-		CASE(test_whoever_drives_it_by_iommufd_keeps_it),
-		CASE(test_an_image_shows_both_ends),
-		CASE(test_the_second_header_of_luks),
-		CASE(test_a_boot_sector_is_somebodys),
-		CASE(test_names_of_one_namespace),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -20,7 +20,7 @@ static void done(struct spw_io *io)
 	correct += io->res == 4096;
 }
 
-static void test_transfers(void **state)
+CASE(test_transfers)
 {
 	const char *text = getenv("SPW_VFIO_COST_IOS");
 	uint64_t count = text ? strtoull(text, NULL, 10) : 1000;
@@ -31,7 +31,6 @@ static void test_transfers(void **state)
 	struct spw_queue *queue;
 	void *memory;
 
-	(void)state;
 	fake_begin(9);
 	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS, NULL, &device), 0);
 	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
@@ -68,9 +67,4 @@ static void test_transfers(void **state)
 	fake_end();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_transfers)};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -57,11 +57,10 @@ static void format_once(void)
 	open_device();
 }
 
-static void test_zeroes_by_the_drive_or_by_us(void **state)
+TEST_BLOCKS(test_zeroes_by_the_drive_or_by_us)
 {
 	unsigned writes;
 
-	(void)state;
 	format_once();
 	assert_true(fake.zeroes > 0);
 	writes = fake.writes;
@@ -74,9 +73,8 @@ static void test_zeroes_by_the_drive_or_by_us(void **state)
 }
 
 /* One that says that it can, and fails: that is an error, as of a write. */
-static void test_zeroes_that_fail(void **state)
+TEST_BLOCKS(test_zeroes_that_fail)
 {
-	(void)state;
 	assert_int_equal(spw_device_write_zeroes(device, 512, 512),
 			 fake.block_shift == 9 ? 0 : -EINVAL);
 	fake.fail_next = 1;
@@ -103,7 +101,7 @@ int __wrap_spw_identity_find_namespace(const char *sysfs,
 }
 
 /* By another controller, where others may use it: nothing of it is written. */
-static void test_a_namespace_that_the_kernel_has_too(void **state)
+TEST(test_a_namespace_that_the_kernel_has_too)
 {
 	static const char *const paths[] = {PATH};
 	struct spw_format_opts opts;
@@ -111,7 +109,6 @@ static void test_a_namespace_that_the_kernel_has_too(void **state)
 	struct spw_store_opts store_opts;
 	struct spw_store *store;
 
-	(void)state;
 	spw_device_close(device);
 	fake.unique = 7;
 	open_device();
@@ -134,15 +131,4 @@ static void test_a_namespace_that_the_kernel_has_too(void **state)
 	assert_int_equal(spw_format(paths, 1, &opts, NULL), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(test_zeroes_by_the_drive_or_by_us),
-		TEST_4K(test_zeroes_by_the_drive_or_by_us),
-		TEST(test_zeroes_that_fail),
-		TEST_4K(test_zeroes_that_fail),
-		TEST(test_a_namespace_that_the_kernel_has_too),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

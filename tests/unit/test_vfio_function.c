@@ -103,21 +103,20 @@ static void live(const char *way)
 	link->ops->close(link);
 }
 
-static void test_life_by_iommufd(void **state)
+#define FIXTURE_CASE(name) CASE_WITH(name, start_kernel, stop_kernel)
+
+FIXTURE_CASE(test_life_by_iommufd)
 {
-	(void)state;
 	live("iommufd");
 }
 
-static void test_life_by_group(void **state)
+FIXTURE_CASE(test_life_by_group)
 {
-	(void)state;
 	live("group");
 }
 
-static void test_closed_without_being_cut(void **state)
+FIXTURE_CASE(test_closed_without_being_cut)
 {
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct spw_vfio_memory own;
 		struct spw_vfio_link *link;
@@ -145,11 +144,10 @@ static void assert_by_group(const char *words)
 	link->ops->close(link);
 }
 
-static void test_what_leads_to_the_group(void **state)
+FIXTURE_CASE(test_what_leads_to_the_group)
 {
 	char path[PATH_MAX];
 
-	(void)state;
 	kernel.error = EACCES;
 	kernel.refused = "/dev/iommu";
 	assert_by_group("/dev/iommu cannot be opened: ");
@@ -176,7 +174,7 @@ static void test_what_leads_to_the_group(void **state)
  * What fails only once the node and a space are there: nothing was let transfer, so the group may
  * still have it.
  */
-static void test_what_leads_to_the_group_late(void **state)
+FIXTURE_CASE(test_what_leads_to_the_group_late)
 {
 	static const struct {
 		unsigned long request;
@@ -196,7 +194,6 @@ static void test_what_leads_to_the_group_late(void **state)
 		{SPW_IOMMUFD_RANGES, EOPNOTSUPP, "does not tell its addresses"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		kernel.refused_request = cases[i].request;
 		kernel.error = cases[i].error;
@@ -205,11 +202,10 @@ static void test_what_leads_to_the_group_late(void **state)
 }
 
 /* Those that iommufd has stay with it, and it takes the next as before. */
-static void test_one_of_two_by_its_group(void **state)
+FIXTURE_CASE(test_one_of_two_by_its_group)
 {
 	struct spw_vfio_link *first = opened(0, "iommufd"), *second;
 
-	(void)state;
 	(void)mapped(first, memory, MEMORY_BYTES);
 	kernel.refused_request = SPW_VFIO_ATTACH;
 	kernel.error = EADDRINUSE;
@@ -229,9 +225,8 @@ static void test_one_of_two_by_its_group(void **state)
 }
 
 /* Neither way works: the first error is told, unless the group knows who has it. */
-static void test_neither_way(void **state)
+FIXTURE_CASE(test_neither_way)
 {
-	(void)state;
 	kernel.refused = "/dev/vfio/11";
 	kernel.error = EPERM;
 	kernel.refused_request = SPW_VFIO_BIND;
@@ -250,11 +245,10 @@ static void test_neither_way(void **state)
 }
 
 /* Each has a space of its own then, and the same memory an address in both. */
-static void test_one_by_either_way(void **state)
+FIXTURE_CASE(test_one_by_either_way)
 {
 	struct spw_vfio_link *first = opened(0, "iommufd"), *second;
 
-	(void)state;
 	kernel.error = EACCES;
 	kernel.refused = "/dev/vfio/devices/vfio1";
 	second = opened(1, "group");
@@ -270,9 +264,8 @@ static void test_one_by_either_way(void **state)
 	second->ops->close(second);
 }
 
-static void test_who_has_it(void **state)
+FIXTURE_CASE(test_who_has_it)
 {
-	(void)state;
 	kernel.devices[0].other = BY_NODE;
 	assert_refused(0, -EBUSY, "is in use by another process");
 	kernel.devices[0].other = BY_GROUP;
@@ -286,9 +279,8 @@ static void test_who_has_it(void **state)
 	kernel.devices[0].other = NOBODY;
 }
 
-static void test_who_has_its_group(void **state)
+FIXTURE_CASE(test_who_has_its_group)
 {
-	(void)state;
 	have_only("group");
 	kernel.devices[0].other = BY_NODE;
 	assert_refused(0, -EBUSY, "is in use by another process");
@@ -334,15 +326,13 @@ static void share(const char *way)
 		links[i]->ops->close(links[i]);
 }
 
-static void test_shared_by_iommufd(void **state)
+FIXTURE_CASE(test_shared_by_iommufd)
 {
-	(void)state;
 	share("iommufd");
 }
 
-static void test_shared_by_group(void **state)
+FIXTURE_CASE(test_shared_by_group)
 {
-	(void)state;
 	share("group");
 }
 
@@ -369,15 +359,13 @@ static void come_after(const char *way)
 	second->ops->close(second);
 }
 
-static void test_after_the_last_by_iommufd(void **state)
+FIXTURE_CASE(test_after_the_last_by_iommufd)
 {
-	(void)state;
 	come_after("iommufd");
 }
 
-static void test_after_the_last_by_group(void **state)
+FIXTURE_CASE(test_after_the_last_by_group)
 {
-	(void)state;
 	come_after("group");
 }
 
@@ -426,23 +414,20 @@ static void narrow(const char *way)
 		links[i]->ops->close(links[i]);
 }
 
-static void test_addresses_of_all_by_iommufd(void **state)
+FIXTURE_CASE(test_addresses_of_all_by_iommufd)
 {
-	(void)state;
 	narrow("iommufd");
 }
 
-static void test_addresses_of_all_by_group(void **state)
+FIXTURE_CASE(test_addresses_of_all_by_group)
 {
-	(void)state;
 	narrow("group");
 }
 
-static void test_more_ranges_than_room(void **state)
+FIXTURE_CASE(test_more_ranges_than_room)
 {
 	struct spw_vfio_link *link;
 
-	(void)state;
 	kernel.range_count = SPW_ARRAY_LEN(kernel.ranges);
 	for (uint64_t i = 0; i < kernel.range_count; i++)
 		kernel.ranges[i] =
@@ -458,12 +443,11 @@ static void test_more_ranges_than_room(void **state)
 
 /* ---- What is refused ---- */
 
-static void test_locked_memory(void **state)
+FIXTURE_CASE(test_locked_memory)
 {
 	struct spw_vfio_link *link;
 	uint64_t iova;
 
-	(void)state;
 	kernel.error = ENOMEM;
 	for (unsigned i = 0; i < 2; i++) {
 		have_only(ways[i]);
@@ -480,12 +464,11 @@ static void test_locked_memory(void **state)
 	}
 }
 
-static void test_what_cannot_be_driven(void **state)
+FIXTURE_CASE(test_what_cannot_be_driven)
 {
 	char path[PATH_MAX];
 	struct spw_vfio_link *link;
 
-	(void)state;
 	assert_int_equal(spw_vfio_link_open("0000:3f:00.0", &link), -ENODEV);
 	put_link(place(path, "/sys/bus/pci/devices/%s/driver", addresses[0]), "../../drivers/nvme");
 	assert_refused(0, -ENODEV, "belongs to the kernel's driver nvme");
@@ -496,11 +479,10 @@ static void test_what_cannot_be_driven(void **state)
 	assert_int_equal(kernel.space_count, 0);
 }
 
-static void test_without_an_iommu(void **state)
+FIXTURE_CASE(test_without_an_iommu)
 {
 	char path[PATH_MAX];
 
-	(void)state;
 	put_link(place(path, "/sys/bus/pci/devices/%s/iommu_group", addresses[0]),
 		 "../../groups/none");
 	assert_refused(0, -EOPNOTSUPP, "in no IOMMU group that vfio knows");
@@ -557,46 +539,14 @@ static void fail_each_step(const char *way)
 	assert_true(step > 10);
 }
 
-static void test_each_step_by_iommufd_fails_once(void **state)
+FIXTURE_CASE(test_each_step_by_iommufd_fails_once)
 {
-	(void)state;
 	fail_each_step("iommufd");
 }
 
-static void test_each_step_by_group_fails_once(void **state)
+FIXTURE_CASE(test_each_step_by_group_fails_once)
 {
-	(void)state;
 	fail_each_step("group");
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, start_kernel, stop_kernel)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		CASE(test_life_by_iommufd),
-		CASE(test_life_by_group),
-		CASE(test_closed_without_being_cut),
-		CASE(test_what_leads_to_the_group),
-		CASE(test_what_leads_to_the_group_late),
-		CASE(test_one_of_two_by_its_group),
-		CASE(test_neither_way),
-		CASE(test_one_by_either_way),
-		CASE(test_who_has_it),
-		CASE(test_who_has_its_group),
-		CASE(test_shared_by_iommufd),
-		CASE(test_shared_by_group),
-		CASE(test_after_the_last_by_iommufd),
-		CASE(test_after_the_last_by_group),
-		CASE(test_addresses_of_all_by_iommufd),
-		CASE(test_addresses_of_all_by_group),
-		CASE(test_more_ranges_than_room),
-		CASE(test_locked_memory),
-		CASE(test_what_cannot_be_driven),
-		CASE(test_without_an_iommu),
-		CASE(test_each_step_by_iommufd_fails_once),
-		CASE(test_each_step_by_group_fails_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

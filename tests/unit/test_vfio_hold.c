@@ -9,16 +9,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/store.h>
 
@@ -175,12 +171,25 @@ static void close_all(struct spw_device *const devices[], unsigned count)
 		spw_device_close(devices[i]);
 }
 
-static void test_opened_and_closed_at_the_same_time(void **state)
+static int begin(void **state)
+{
+	(void)state;
+	wanted = 1;
+	threads_left = UINT_MAX;
+	said[0] = '\0';
+	arrived = alone = open_now = opens = closes = 0;
+	for (unsigned i = 0; i < CONTROLLERS; i++) {
+		links[i] = (struct spw_vfio_link){.numa_node = -1, .wanted_back = -1};
+		(void)snprintf(links[i].address, sizeof(links[i].address), "0000:%02x:00.0", i + 1);
+	}
+	return 0;
+}
+
+CASE_WITH(test_opened_and_closed_at_the_same_time, begin, NULL)
 {
 	struct spw_device *devices[SPW_ARRAY_LEN(paths)];
 	struct spw_vfio_hold *hold;
 
-	(void)state;
 	wanted = CONTROLLERS;
 	/* Two namespaces of one controller among them. */
 	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
@@ -207,12 +216,11 @@ static void test_opened_and_closed_at_the_same_time(void **state)
  * Those that somebody else has open stay so, and so do those that are opened again before they are
  * let go of.
  */
-static void test_what_others_have_stays_open(void **state)
+CASE_WITH(test_what_others_have_stays_open, begin, NULL)
 {
 	struct spw_device *devices[SPW_ARRAY_LEN(paths)], *other, *again, *mixed[3];
 	struct spw_vfio_hold *hold;
 
-	(void)state;
 	wanted = 1;
 	open_all(devices, 3);
 	assert_int_equal(spw_device_open(paths[1], NULL, &other), 0);
@@ -241,11 +249,10 @@ static void test_what_others_have_stays_open(void **state)
 }
 
 /* All are held all the same, which takes longer, and is said. */
-static void test_without_threads(void **state)
+CASE_WITH(test_without_threads, begin, NULL)
 {
 	struct spw_device *devices[CONTROLLERS];
 
-	(void)state;
 	for (unsigned threads = 0; threads < CONTROLLERS - 1; threads++) {
 		struct spw_vfio_hold *hold;
 		char words[64];
@@ -278,12 +285,11 @@ static void test_without_threads(void **state)
 }
 
 /* A store that cannot be opened gives its controllers back at the same time, too. */
-static void test_a_failed_open(void **state)
+CASE_WITH(test_a_failed_open, begin, NULL)
 {
 	struct spw_store_opts opts;
 	struct spw_store *store;
 
-	(void)state;
 	wanted = CONTROLLERS;
 	spw_store_opts_init(&opts, sizeof(opts));
 	assert_true(spw_store_open(paths, CONTROLLERS, &opts, &store) < 0);
@@ -293,28 +299,4 @@ static void test_a_failed_open(void **state)
 	assert_int_equal(alone, 0);
 }
 
-static int begin(void **state)
-{
-	(void)state;
-	wanted = 1;
-	threads_left = UINT_MAX;
-	said[0] = '\0';
-	arrived = alone = open_now = opens = closes = 0;
-	for (unsigned i = 0; i < CONTROLLERS; i++) {
-		links[i] = (struct spw_vfio_link){.numa_node = -1, .wanted_back = -1};
-		(void)snprintf(links[i].address, sizeof(links[i].address), "0000:%02x:00.0", i + 1);
-	}
-	return 0;
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(test_opened_and_closed_at_the_same_time, begin),
-		cmocka_unit_test_setup(test_what_others_have_stays_open, begin),
-		cmocka_unit_test_setup(test_without_threads, begin),
-		cmocka_unit_test_setup(test_a_failed_open, begin),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -14,7 +14,14 @@
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
-static void test_names(void **state)
+static int end_fake(void **state)
+{
+	(void)state;
+	fake_end();
+	return 0;
+}
+
+CASE(test_names)
 {
 	static const struct {
 		const char *text, *canonical;
@@ -23,30 +30,27 @@ static void test_names(void **state)
 		{"pci:3D:00.0", "pci:0000:3d:00.0/1"},
 		{"pci:10ab:FF:1f.7/4294967294", "pci:10ab:ff:1f.7/4294967294"},
 	};
-	static const char *const bad[] = {
-		"pci:",
-		"pci:3d",
-		"pci:3d:00",
-		"pci:3d:00.8",
-		"pci:3d:20.0",
-		"pci:3d:00.0/",
-		"pci:3d:00.0/0",
-		"pci:3d:00.0/01",
-		"pci:3d:00.0/4294967295",
-		"pci:3d:00.0/1x",
-		"pci:3d:00.0x",
-		"pci:0000:3d:00.0/-1",
-		"pci:000:3d:00.0",
-		"pci:00000:3d:00.0",
-		"pci:0000:3d:00.00",
-		"pci:0000:3d:0.0",
-		"pci:0000-3d:00.0",
-		"pci:99999999999999999999999999999999999999999999",
-	};
+	static const char *const bad[] = {"pci:",
+					  "pci:3d",
+					  "pci:3d:00",
+					  "pci:3d:00.8",
+					  "pci:3d:20.0",
+					  "pci:3d:00.0/",
+					  "pci:3d:00.0/0",
+					  "pci:3d:00.0/01",
+					  "pci:3d:00.0/4294967295",
+					  "pci:3d:00.0/1x",
+					  "pci:3d:00.0x",
+					  "pci:0000:3d:00.0/-1",
+					  "pci:000:3d:00.0",
+					  "pci:00000:3d:00.0",
+					  "pci:0000:3d:00.00",
+					  "pci:0000:3d:0.0",
+					  "pci:0000-3d:00.0",
+					  "pci:99999999999999999999999999999999999999999999"};
 	char text[SPW_VFIO_NAME_BYTES];
 	struct spw_vfio_name name;
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(good); i++) {
 		assert_int_equal(spw_vfio_parse(good[i].text, &name), 0);
 		spw_vfio_format(&name, text);
@@ -89,12 +93,11 @@ static void check_run(uint64_t iova, uint32_t len, const uint64_t prp[2])
 			fail_msg("entry %u of %u bytes at %llx", i, len, (unsigned long long)iova);
 }
 
-static void test_every_alignment_around_the_ends_of_pages(void **state)
+CASE(test_every_alignment_around_the_ends_of_pages)
 {
 	static const int32_t around[] = {-8, -4, 0, 4, 8};
 	uint64_t prp[2];
 
-	(void)state;
 	for (uint32_t pages = 0; pages <= SPW_VFIO_PRP_ENTRIES; pages++)
 		for (size_t i = 0; i < SPW_ARRAY_LEN(around); i++)
 			for (uint32_t offset = 0; offset < PAGE; offset += pages < 4 ? 4 : 508) {
@@ -110,9 +113,8 @@ static void test_every_alignment_around_the_ends_of_pages(void **state)
 }
 
 /* A run cut into elements anywhere at the ends of pages is the same run. */
-static void test_elements_that_fill_pages_are_one_run(void **state)
+CASE(test_elements_that_fill_pages_are_one_run)
 {
-	(void)state;
 	fake.seed = 7;
 	for (unsigned round = 0; round < 2000; round++) {
 		uint64_t iova = 0x200000000 + (fake_random() % (PAGE / 4)) * 4, at = iova;
@@ -134,11 +136,10 @@ static void test_elements_that_fill_pages_are_one_run(void **state)
 	}
 }
 
-static void test_gaps_are_refused(void **state)
+CASE(test_gaps_are_refused)
 {
 	struct spw_vfio_prp_builder builder;
 
-	(void)state;
 	/* The first piece stops short of its page's end. */
 	spw_vfio_prp_begin(&builder, &list);
 	assert_true(spw_vfio_prp_add(&builder, 0x1000, PAGE - 4));
@@ -155,12 +156,11 @@ static void test_gaps_are_refused(void **state)
 }
 
 /* Runs that touch are one, others are not; the list has room for just so many. */
-static void test_runs(void **state)
+CASE(test_runs)
 {
 	struct spw_vfio_sgl_builder builder;
 	uint64_t words[2];
 
-	(void)state;
 	spw_vfio_sgl(0x1234567890, 8192, words);
 	assert_int_equal(words[0], 0x1234567890);
 	assert_int_equal(words[1], 8192);
@@ -196,14 +196,13 @@ static void test_runs(void **state)
 
 #define MAPPINGS 200u
 
-static void test_addresses_never_overlap(void **state)
+CASE(test_addresses_never_overlap)
 {
 	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = 0xfedfffff},
 						  {.first = 0xfef00000, .last = 0x7fffffffff}},
 				       .range_count = 2};
 	static struct spw_vfio_mapping mappings[MAPPINGS];
 
-	(void)state;
 	fake.seed = 11;
 	for (unsigned round = 0; round < 4000; round++) {
 		struct spw_vfio_mapping *m = &mappings[fake_random() % MAPPINGS];
@@ -233,14 +232,13 @@ static void test_addresses_never_overlap(void **state)
 	}
 }
 
-static void test_addresses_at_the_limits(void **state)
+CASE(test_addresses_at_the_limits)
 {
 	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = UINT64_MAX}},
 				       .range_count = 1};
 	struct spw_vfio_mapping all = {.users = 1};
 	uint64_t iova;
 
-	(void)state;
 	assert_true(spw_vfio_space_find(&space, (void *)0x1000, PAGE, &iova));
 	assert_int_equal(iova, 0x1000);
 	/* To the last byte that there is, and nothing after it. */
@@ -259,9 +257,8 @@ static void test_addresses_at_the_limits(void **state)
 
 /* ---- Rings ----------------------------------------------------------------------------------- */
 
-static void test_entries(void **state)
+CASE(test_entries)
 {
-	(void)state;
 	/* A page of commands, and twice as many entries as slots; */
 	assert_int_equal(spw_vfio_pair_entries(1, 1024), 64);
 	assert_int_equal(spw_vfio_pair_entries(32, 1024), 64);
@@ -292,14 +289,13 @@ static void answer(struct spw_vfio_pair *pair, uint32_t position, uint16_t cid, 
  * Round and round, with the number in flight going up and down: entries, phases and doorbells stay
  * right.
  */
-static void test_rings_go_round(void **state)
+CASE_WITH(test_rings_go_round, NULL, end_fake)
 {
 	uint16_t flying[16];
 	unsigned count = 0;
 	uint32_t answered = 0, taken = 0;
 	struct spw_vfio_pair pair;
 
-	(void)state;
 	fake_begin(9);
 	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 3, 16, 8, 4, 0), 0);
 	assert_int_equal(pair.mask, 7);
@@ -340,7 +336,7 @@ static void test_rings_go_round(void **state)
 }
 
 /* Entries are given back together, and early enough for all slots to be in use at any time. */
-static void test_heads_are_told_late(void **state)
+CASE_WITH(test_heads_are_told_late, NULL, end_fake)
 {
 	static const struct {
 		uint32_t slots, entries_max, lag;
@@ -348,7 +344,6 @@ static void test_heads_are_told_late(void **state)
 		     {7, 8, 0},     {16, 8, 0},     {1, 2, 0}};
 	uint32_t slot, status, result;
 
-	(void)state;
 	fake_begin(9);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		struct spw_vfio_pair pair;
@@ -379,13 +374,12 @@ static void test_heads_are_told_late(void **state)
 	}
 }
 
-static void test_completions_that_cannot_be(void **state)
+CASE_WITH(test_completions_that_cannot_be, NULL, end_fake)
 {
 	uint32_t slot, status, result;
 	struct spw_vfio_pair pair;
 	uint16_t first, second;
 
-	(void)state;
 	fake_begin(9);
 	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 1, 4, 1024, 4, 0), 0);
 	/* Before anything was sent. */
@@ -419,11 +413,10 @@ static void test_completions_that_cannot_be(void **state)
 	spw_vfio_pair_free(&pair, &fake.link);
 }
 
-static void test_doorbells_beyond_the_registers(void **state)
+CASE_WITH(test_doorbells_beyond_the_registers, NULL, end_fake)
 {
 	struct spw_vfio_pair pair;
 
-	(void)state;
 	fake_begin(9);
 	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 511, 4, 1024, 4, 0), 0);
 	spw_vfio_pair_free(&pair, &fake.link);
@@ -432,29 +425,4 @@ static void test_doorbells_beyond_the_registers(void **state)
 	assert_int_equal(fake_mapped(), 0);
 }
 
-static int end_fake(void **state)
-{
-	(void)state;
-	fake_end();
-	return 0;
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_names),
-		cmocka_unit_test(test_every_alignment_around_the_ends_of_pages),
-		cmocka_unit_test(test_elements_that_fill_pages_are_one_run),
-		cmocka_unit_test(test_gaps_are_refused),
-		cmocka_unit_test(test_runs),
-		cmocka_unit_test(test_addresses_never_overlap),
-		cmocka_unit_test(test_addresses_at_the_limits),
-		cmocka_unit_test(test_entries),
-		cmocka_unit_test_teardown(test_rings_go_round, end_fake),
-		cmocka_unit_test_teardown(test_heads_are_told_late, end_fake),
-		cmocka_unit_test_teardown(test_completions_that_cannot_be, end_fake),
-		cmocka_unit_test_teardown(test_doorbells_beyond_the_registers, end_fake),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

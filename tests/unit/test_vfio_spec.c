@@ -36,9 +36,8 @@ static void transfer_some(void)
 /* ---- Starting -------------------------------------------------------------------------------- */
 
 /* The admin queue, which always has a request for events in it, has rings of its own size. */
-static void test_the_smallest_rings(void **state)
+TEST(test_the_smallest_rings)
 {
-	(void)state;
 	close_device();
 	fake.mqes = 1;
 	open_device();
@@ -47,9 +46,8 @@ static void test_the_smallest_rings(void **state)
 	assert_int_equal(spw_device_pread(device, foreign, 65536, 0), 0);
 }
 
-static void test_doorbells_far_from_each_other(void **state)
+TEST(test_doorbells_far_from_each_other)
 {
-	(void)state;
 	close_device();
 	fake.dstrd = 5;
 	open_device();
@@ -57,9 +55,8 @@ static void test_doorbells_far_from_each_other(void **state)
 	transfer_some();
 }
 
-static void test_registers_without_doorbells_for_queues(void **state)
+TEST(test_registers_without_doorbells_for_queues)
 {
-	(void)state;
 	close_device();
 	fake.dstrd = 8;
 	fake.link.registers_bytes = 0x1800;
@@ -73,14 +70,13 @@ static void test_registers_without_doorbells_for_queues(void **state)
 	open_device();
 }
 
-static void test_how_long_a_start_may_take(void **state)
+TEST(test_how_long_a_start_may_take)
 {
 	static const struct {
 		uint32_t to, crto, ms;
 	} cases[] = {{0, 0, 500},  {3, 0, 1500},       {3, 7, 3500},
 		     {7, 3, 3500}, {255, 600, 300000}, {255, 0xffff, 600000}};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		close_device();
 		fake.to = cases[i].to;
@@ -93,11 +89,10 @@ static void test_how_long_a_start_may_take(void **state)
 }
 
 /* It says so, and is neither waited for as long as a start may take, nor asked to shut down. */
-static void test_a_controller_that_fails_to_start(void **state)
+TEST(test_a_controller_that_fails_to_start)
 {
 	uint64_t start_ns = spw_clock_ns();
 
-	(void)state;
 	close_device();
 	fake.fails_to_start = true;
 	fake.never_shuts_down = true;
@@ -111,9 +106,8 @@ static void test_a_controller_that_fails_to_start(void **state)
 	open_device();
 }
 
-static void test_a_controller_that_never_starts_is_not_shut_down(void **state)
+TEST(test_a_controller_that_never_starts_is_not_shut_down)
 {
-	(void)state;
 	close_device();
 	fake.shutdowns = 0;
 	fake.never_ready = fake.never_shuts_down = true;
@@ -124,9 +118,8 @@ static void test_a_controller_that_never_starts_is_not_shut_down(void **state)
 }
 
 /* Whoever had it before was killed as it was starting it: to stop it then may be lost on it. */
-static void test_a_controller_that_is_just_starting_when_opened(void **state)
+TEST(test_a_controller_that_is_just_starting_when_opened)
 {
-	(void)state;
 	close_device();
 	fake.still_starts = 20;
 	open_device();
@@ -154,11 +147,10 @@ static void expect_zeroes(uint64_t offset, uint64_t len)
 	assert_int_not_equal(drive[offset + len], 0);
 }
 
-static void test_limits_of_what_moves_no_data(void **state)
+TEST_BLOCKS(test_limits_of_what_moves_no_data)
 {
 	uint32_t block = 1u << fake.block_shift;
 
-	(void)state;
 	close_device();
 	fake.has_limits = true;
 	fake.wzsl = 2;
@@ -191,9 +183,8 @@ static void test_limits_of_what_moves_no_data(void **state)
 	assert_int_equal(fake.deallocations, 10);
 }
 
-static void test_no_limits(void **state)
+TEST(test_no_limits)
 {
-	(void)state;
 	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
 	assert_int_equal(spw_vfio_deallocate_max(spw_vfio_of(device)),
 			 (uint64_t)SPW_VFIO_DEALLOCATE_BLOCKS_MAX << fake.block_shift);
@@ -218,11 +209,10 @@ static void say_event(uint32_t event)
 }
 
 /* The status says: a success, and more about it in the log of errors. */
-static void test_success_about_which_there_is_more(void **state)
+TEST(test_success_about_which_there_is_more)
 {
 	struct spw_queue_stats stats;
 
-	(void)state;
 	close_device();
 	fake.says_more = true;
 	open_device();
@@ -240,9 +230,8 @@ static void test_success_about_which_there_is_more(void **state)
 }
 
 /* Those of other kinds are heard all the same. */
-static void test_events_whose_page_cannot_be_read(void **state)
+TEST(test_events_whose_page_cannot_be_read)
 {
-	(void)state;
 	open_queue_of(4, true, 40);
 	fake.refuses_pages = true;
 	say_event(0xc00007);
@@ -261,9 +250,8 @@ static void open_with_notices(void)
 	open_queue_of(8, true, 40);
 }
 
-static void test_namespaces_that_have_not_changed(void **state)
+TEST(test_namespaces_that_have_not_changed)
 {
-	(void)state;
 	assert_int_equal(fake.events_asked, 0x1f);
 	open_with_notices();
 	for (unsigned i = 0; i < 3; i++) {
@@ -281,9 +269,8 @@ static void test_namespaces_that_have_not_changed(void **state)
 	assert_false(fake.cut);
 }
 
-static void test_a_namespace_that_is_not_ready_at_once(void **state)
+TEST(test_a_namespace_that_is_not_ready_at_once)
 {
-	(void)state;
 	close_device();
 	fake.not_ready = 5;
 	open_device();
@@ -295,11 +282,10 @@ static void test_a_namespace_that_is_not_ready_at_once(void **state)
 }
 
 /* Formatted, replaced, cut, detached: writes would end up where they do not belong. */
-static void test_namespaces_that_have_changed(void **state)
+TEST_BLOCKS(test_namespaces_that_have_changed)
 {
 	unsigned shift = fake.block_shift;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		open_with_notices();
 		fake.block_shift = i > 0 ? shift : shift == 9 ? 12 : 9;
@@ -323,26 +309,4 @@ static void test_namespaces_that_have_changed(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(test_the_smallest_rings),
-		TEST(test_doorbells_far_from_each_other),
-		TEST(test_registers_without_doorbells_for_queues),
-		TEST(test_how_long_a_start_may_take),
-		TEST(test_a_controller_that_fails_to_start),
-		TEST(test_a_controller_that_never_starts_is_not_shut_down),
-		TEST(test_a_controller_that_is_just_starting_when_opened),
-		TEST(test_limits_of_what_moves_no_data),
-		TEST_4K(test_limits_of_what_moves_no_data),
-		TEST(test_no_limits),
-		TEST(test_success_about_which_there_is_more),
-		TEST(test_events_whose_page_cannot_be_read),
-		TEST(test_namespaces_that_have_not_changed),
-		TEST(test_a_namespace_that_is_not_ready_at_once),
-		TEST(test_namespaces_that_have_changed),
-		TEST_4K(test_namespaces_that_have_changed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

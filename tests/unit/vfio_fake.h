@@ -14,17 +14,14 @@
 #define SPW_TESTS_VFIO_FAKE_H
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/case.h"
+#include "tests/random.h"
 
 #include "engine/vfio/controller.h"
 #include "util/util.h"
@@ -149,11 +146,7 @@ static inline void fake_fault(const char *what, unsigned long long value)
 
 static inline uint64_t fake_random(void)
 {
-	uint64_t z = (fake.seed += 0x9e3779b97f4a7c15u);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return random_next(&fake.seed);
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */

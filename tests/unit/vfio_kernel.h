@@ -11,12 +11,7 @@
 #ifndef SPW_TESTS_VFIO_KERNEL_H
 #define SPW_TESTS_VFIO_KERNEL_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -181,10 +181,17 @@ static inline void expect_error(const char *words)
 		fail_msg("not said: %s; but: %s", words, spw_last_error());
 }
 
-#define TEST(function)    cmocka_unit_test_setup_teardown(function, begin, end)
-#define TEST_4K(function) cmocka_unit_test_setup_teardown(function, begin_4k, end)
+#define TEST(name) CASE_WITH(name, begin, end)
+/* Also with blocks of 4096 bytes. */
+#define TEST_BLOCKS(name)               \
+	CASE_ENTRY(name, begin_4k, end) \
+	TEST(name)
 /* With a controller that takes scatter gather lists. */
-#define TEST_SGL(function)    cmocka_unit_test_setup_teardown(function, begin_sgl, end)
-#define TEST_SGL_4K(function) cmocka_unit_test_setup_teardown(function, begin_sgl_4k, end)
+#define TEST_SGL(name) CASE_WITH(name, begin_sgl, end)
+/* All of that. */
+#define TEST_EACH(name)                     \
+	CASE_ENTRY(name, begin_sgl_4k, end) \
+	CASE_ENTRY(name, begin_sgl, end)    \
+	TEST_BLOCKS(name)
 
 #endif

@@ -38,12 +38,11 @@ static uint64_t faults_seen(struct spw_store *store)
 }
 
 /* Every put succeeds, and every get hands out what was put or names the drive and the block. */
-static void test_a_drive_that_fails(void **state)
+STORE_CASE(test_a_drive_that_fails)
 {
 	time_t deadline = machine_seconds() + MACHINE_PATIENCE_S;
 	struct spw_store *store = open_filled();
 
-	(void)state;
 	/* One that nothing has to break is bad from the start. */
 	if (getenv("SPW_VM_BREAK"))
 		assert_int_equal(faults_seen(store), 0);
@@ -60,11 +59,10 @@ static void test_a_drive_that_fails(void **state)
 }
 
 /* Nothing fails, and slow is no reason to retire. */
-static void test_a_drive_that_is_slow(void **state)
+STORE_CASE(test_a_drive_that_is_slow)
 {
 	struct spw_store *store = open_filled();
 
-	(void)state;
 	break_drive();
 	for (unsigned i = 0; i < OBJECTS; i += BATCH)
 		put_batch(store, NULL);
@@ -75,11 +73,10 @@ static void test_a_drive_that_is_slow(void **state)
 }
 
 /* A drive that is elsewhere, and answers. */
-static void test_a_drive_that_is_well(void **state)
+STORE_CASE(test_a_drive_that_is_well)
 {
 	struct spw_store *store = open_filled();
 
-	(void)state;
 	assert_int_equal(get_all(store, NULL), 0);
 	assert_int_equal(faults_seen(store), 0);
 	close_store(store);
@@ -87,14 +84,8 @@ static void test_a_drive_that_is_well(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		test_case(test_a_drive_that_fails),
-		test_case(test_a_drive_that_is_slow),
-		test_case(test_a_drive_that_is_well),
-	};
-
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	errors_allowed = faults;
-	return cmocka_run_group_tests(tests, setup_objects, teardown_objects);
+	return cmocka_run_group_tests(test_cases, setup_objects, teardown_objects);
 }

@@ -120,24 +120,30 @@ static void on_node(unsigned node)
 	close_store(store);
 }
 
-static void test_drives_of_node_1(void **state)
+/* Each changes which drives are first. */
+static const char *drives_at_start[TEST_DRIVES_MAX];
+
+static int restore_drives(void **state)
 {
-	(void)state;
+	memcpy(drive_paths, drives_at_start, sizeof(drive_paths));
+	return close_stores(state);
+}
+
+CASE_WITH(test_drives_of_node_1, NULL, restore_drives)
+{
 	on_node(1);
 }
 
-static void test_drives_of_node_0(void **state)
+CASE_WITH(test_drives_of_node_0, NULL, restore_drives)
 {
-	(void)state;
 	on_node(0);
 }
 
-static void test_drives_of_both_nodes_bind_nothing(void **state)
+CASE_WITH(test_drives_of_both_nodes_bind_nothing, NULL, restore_drives)
 {
 	struct spw_store *store;
 	cpu_set_t cpus;
 
-	(void)state;
 	store = open_and_use(4);
 	cpus = cpus_of_worker();
 	assert_int_equal(CPU_COUNT(&cpus), numa_num_configured_cpus());
@@ -146,12 +152,11 @@ static void test_drives_of_both_nodes_bind_nothing(void **state)
 }
 
 /* Who may not run there gets a store all the same, and keeps his CPUs. */
-static void test_a_process_kept_to_another_node(void **state)
+CASE_WITH(test_a_process_kept_to_another_node, NULL, restore_drives)
 {
 	cpu_set_t before, only, cpus;
 	struct spw_store *store;
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
 	CPU_ZERO(&only);
 	for (unsigned cpu = 0; cpu < (unsigned)numa_num_configured_cpus(); cpu++)
@@ -167,15 +172,6 @@ static void test_a_process_kept_to_another_node(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
-/* Each changes which drives are first. */
-static const char *drives_at_start[TEST_DRIVES_MAX];
-
-static int restore_drives(void **state)
-{
-	memcpy(drive_paths, drives_at_start, sizeof(drive_paths));
-	return close_stores(state);
-}
-
 static int keep_drives(void **state)
 {
 	int result = setup(state);
@@ -184,14 +180,4 @@ static int keep_drives(void **state)
 	return result;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_drives_of_node_0, restore_drives),
-		cmocka_unit_test_teardown(test_drives_of_node_1, restore_drives),
-		cmocka_unit_test_teardown(test_drives_of_both_nodes_bind_nothing, restore_drives),
-		cmocka_unit_test_teardown(test_a_process_kept_to_another_node, restore_drives),
-	};
-
-	return cmocka_run_group_tests(tests, keep_drives, NULL);
-}
+RUN_CASES(keep_drives, NULL)

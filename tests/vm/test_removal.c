@@ -55,12 +55,11 @@ static void goes_on_without_it(struct spw_store *store)
 	close_store(store);
 }
 
-static void test_pulled_during_put(void **state)
+STORE_CASE(test_pulled_during_put)
 {
 	time_t deadline = machine_seconds() + MACHINE_PATIENCE_S;
 	struct spw_store *store;
 
-	(void)state;
 	(void)format_drives(4, 1, MIB);
 	store = open_default();
 	while (puts_begun < OBJECTS)
@@ -77,13 +76,12 @@ static void test_pulled_during_put(void **state)
 	goes_on_without_it(store);
 }
 
-static void test_pulled_during_get(void **state)
+STORE_CASE(test_pulled_during_get)
 {
 	time_t deadline = machine_seconds() + MACHINE_PATIENCE_S;
 	struct spw_store *store;
 	unsigned lost;
 
-	(void)state;
 	(void)format_drives(4, 1, MIB);
 	store = open_default();
 	while (puts_begun < OBJECTS)
@@ -98,13 +96,8 @@ static void test_pulled_during_get(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		test_case(test_pulled_during_put),
-		test_case(test_pulled_during_get),
-	};
-
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	errors_allowed = gone;
-	return cmocka_run_group_tests(tests, setup_objects, teardown_objects);
+	return cmocka_run_group_tests(test_cases, setup_objects, teardown_objects);
 }

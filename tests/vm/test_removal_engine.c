@@ -96,7 +96,7 @@ static void reap_until(const uint64_t *counter, uint64_t wanted, const char *wha
 	}
 }
 
-static void test_pulled_at_full_depth(void **state)
+CASE(test_pulled_at_full_depth)
 {
 	char *buffers = rig_foreign((size_t)RIG_DEVICES_MAX * DEPTH * IO_BYTES);
 	char *models = rig_foreign((size_t)RIG_DEVICES_MAX * DEPTH * IO_BYTES);
@@ -104,7 +104,6 @@ static void test_pulled_at_full_depth(void **state)
 	uint8_t *block;
 	void *memory;
 
-	(void)state;
 	rig_open_arena(&rig, 4u << 20);
 	rig_assert_ok(spw_arena_alloc(rig.arena, 4096, &memory), "arena memory");
 	block = memory;
@@ -132,8 +131,6 @@ static void test_pulled_at_full_depth(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_pulled_at_full_depth)};
-
 	if (!machine_is_there()) {
 		printf("runs in the virtual machine of tests/vm\n");
 		return 77;
@@ -141,5 +138,5 @@ int main(void)
 	rig_start_seed();
 	if (!rig_open_devices(&rig))
 		return 77;
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(test_cases, NULL, NULL);
 }

@@ -118,13 +118,12 @@ static void verify(unsigned round)
 	free(back);
 }
 
-static void test_killed(void **state)
+CASE_WITH(test_killed, NULL, end_child)
 {
 	struct spw_drive_info drives[DRIVES];
 	const char *text = getenv("SPW_KILLS");
 	unsigned kills = text ? (unsigned)strtoul(text, NULL, 10) : KILLS_MAX;
 
-	(void)state;
 	seed = random_seed();
 	(void)format_drives(DRIVES, 2, MIB);
 	for (unsigned i = 0; i < DRIVES; i++)
@@ -257,11 +256,10 @@ static uint8_t *late_bytes(void)
  * Would the test below see a write that lands between its looks? Here nobody is killed, and some
  * do.
  */
-static void test_a_late_write_is_seen(void **state)
+CASE(test_a_late_write_is_seen)
 {
 	uint8_t *first = late_bytes(), *then = late_bytes();
 
-	(void)state;
 	late_run(LATE_DRIVE_SLOW);
 	late = (struct late_writer){.stamp = 1};
 	*late_count = (struct late_count){0};
@@ -293,12 +291,11 @@ static struct spw_device *late_take_over(void)
 	return device;
 }
 
-static void test_what_was_in_flight_lands_before_or_never(void **state)
+CASE_WITH(test_what_was_in_flight_lands_before_or_never, NULL, end_child)
 {
 	uint8_t *first = late_bytes(), *then = late_bytes();
 	unsigned in_flight = 0;
 
-	(void)state;
 	seed = random_seed();
 	for (unsigned round = 0; round < LATE_ROUNDS; round++) {
 		struct timespec delay = {.tv_nsec =
@@ -340,13 +337,4 @@ static int set_up(void **state)
 	return rc == 0 && late_count != MAP_FAILED ? 0 : -1;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_killed, end_child),
-		cmocka_unit_test(test_a_late_write_is_seen),
-		cmocka_unit_test_teardown(test_what_was_in_flight_lands_before_or_never, end_child),
-	};
-
-	return cmocka_run_group_tests(tests, set_up, NULL);
-}
+RUN_CASES(set_up, NULL)

@@ -65,11 +65,10 @@ static uint64_t read_first_block(uint8_t *block)
 	return us;
 }
 
-static void test_open_to_first_io(void **state)
+CASE(test_open_to_first_io)
 {
 	uint8_t *block = aligned_alloc(4096, 4096);
 
-	(void)state;
 	assert_non_null(block);
 	for (unsigned i = 0; i < ROUNDS; i++)
 		printf("open to first I/O: %.1f ms\n", (double)read_first_block(block) / 1000);
@@ -95,11 +94,10 @@ static uint64_t put_first_object(uint8_t *block)
 	return us;
 }
 
-static void test_open_to_first_object(void **state)
+STORE_CASE(test_open_to_first_object)
 {
 	uint8_t *block = aligned_alloc(4096, 4096);
 
-	(void)state;
 	assert_non_null(block);
 	content_fill(block, 4096, 1);
 	(void)format_drives(4, 1, 0);
@@ -116,10 +114,4 @@ static int set_up(void **state)
 	return rc;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_open_to_first_io),
-					   test_case(test_open_to_first_object)};
-
-	return cmocka_run_group_tests(tests, set_up, NULL);
-}
+RUN_CASES(set_up, NULL)
