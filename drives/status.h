@@ -30,10 +30,6 @@ struct spw_status_page {
 	struct spw_status status;
 };
 
-/* "/spillway-UUID-PARTITION", for shm_open(3). */
-#define SPW_PAGE_NAME_BYTES 64
-void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES]);
-
 /**
  * spw_page_take - make the page of a partition and become its owner; one that a process left behind
  * is removed

@@ -335,19 +335,29 @@ static void describe(struct spw_queue *q, const struct vfio *v)
 	q->prepare = vfio_prepare;
 }
 
+/* Of a command: what the caller says, or what suits the slowest controller. */
+static uint32_t timeout_ms(const struct spw_queue *q, const struct vfio *v)
+{
+	uint32_t most = q->timeout_ms;
+
+	for (unsigned i = 0; q->timeout_ms == 0 && i < q->device_count; i++)
+		if (v->devices[i].ns && v->devices[i].ns->controller->link->timeout_ms > most)
+			most = v->devices[i].ns->controller->link->timeout_ms;
+	return most;
+}
+
 static int vfio_open(struct spw_queue *q)
 {
 	struct vfio *v = calloc(1, sizeof(*v));
-	uint32_t ms = q->timeout_ms ? q->timeout_ms : spw_vfio_timeout_ms;
 	int ret = 0;
 
 	if (!v)
 		return spw_error(-ENOMEM, "vfio: no memory");
-	v->timeout_ns = ms * UINT64_C(1000000);
 	v->watched = -1;
 	q->front_state = v;
 	for (unsigned i = 0; i < q->device_count && ret == 0; i++)
 		ret = open_device(q, i, &v->devices[i]);
+	v->timeout_ns = timeout_ms(q, v) * UINT64_C(1000000);
 	if (ret == 0 && needs_other(q)) {
 		watch_controllers(q, v);
 		ret = open_other(q, v);
@@ -976,6 +986,16 @@ static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, in
 	return ret;
 }
 
+static uint32_t idle_ms(const struct spw_queue *q, const struct vfio *v)
+{
+	uint32_t least = UINT32_MAX;
+
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].ns && v->devices[i].ns->controller->link->idle_ms < least)
+			least = v->devices[i].ns->controller->link->idle_ms;
+	return least;
+}
+
 /*
  * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would
  * wait for this thread, and who asks for the next transfer may be long in coming.
@@ -983,7 +1003,7 @@ static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, in
 static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want,
 				 int64_t timeout_ns)
 {
-	int64_t idle_ns = spw_vfio_idle_ms * INT64_C(1000000);
+	int64_t idle_ns = idle_ms(q, v) * INT64_C(1000000);
 	bool is_shortened = timeout_ns < 0 || timeout_ns > idle_ns;
 	int ret;
 

@@ -26,12 +26,6 @@
 /* What spw_vfio_read() and its like copy through at a time. */
 #define SPW_VFIO_COPY_BYTES (128u << 10)
 
-/*
- * How long a command may take, unless somebody says otherwise: as long as the kernel's
- * nvme_core.io_timeout.
- */
-#define SPW_VFIO_TIMEOUT_MS 30000u
-
 enum spw_vfio_state { SPW_VFIO_LIVE, SPW_VFIO_STOPPING, SPW_VFIO_STOPPED };
 
 struct spw_vfio_controller {
@@ -124,14 +118,5 @@ static inline enum spw_vfio_state spw_vfio_controller_state(
 {
 	return (enum spw_vfio_state)atomic_load_explicit(&controller->state, memory_order_acquire);
 }
-
-/* Used by all whose own timeout is not given; the tests shorten it. */
-extern uint32_t spw_vfio_timeout_ms;
-
-/*
- * How long a queue without commands sleeps at most until it looks at its controllers; the tests
- * change it.
- */
-extern uint32_t spw_vfio_idle_ms;
 
 #endif

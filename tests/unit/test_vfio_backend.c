@@ -680,7 +680,7 @@ static void test_mixed_with_a_file(void **state)
 	 * The one dies, and is found while the queue waits by the other's backend, which goes on.
 	 */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
-	spw_vfio_idle_ms = 5;
+	fake.link.idle_ms = 5;
 	for (unsigned i = 0; i < 100 && !fake.cut; i++)
 		assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
 	assert_true(fake.cut);

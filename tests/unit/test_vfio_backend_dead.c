@@ -244,7 +244,7 @@ static void test_wanted_back_while_a_queue_sleeps(void **state)
 
 	(void)state;
 	assert_true(fd >= 0);
-	spw_vfio_idle_ms = 3600000;
+	fake.link.idle_ms = 3600000;
 	fake.wanted_back = true;
 	fake.link.wanted_back = fd;
 	open_queue_of(32, true, 20000);
@@ -299,7 +299,7 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	struct spw_queue_opts opts;
 
 	assert_true(fd >= 0);
-	spw_vfio_idle_ms = 3600000;
+	fake.link.idle_ms = 3600000;
 	fake.link.wanted_back = fd;
 	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &devices[2]), 0);
 	spw_queue_opts_init(&opts, sizeof(opts));
@@ -357,7 +357,7 @@ static void test_death_while_a_queue_sleeps(void **state)
 {
 	(void)state;
 	open_queue_of(32, true, 20000);
-	spw_vfio_idle_ms = 5;
+	fake.link.idle_ms = 5;
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
 	sleep_until_cut();
 	expect_said("all ones");
@@ -376,7 +376,7 @@ static void test_looking_at_controllers_ends_no_sleep(void **state)
 
 	(void)state;
 	open_queue_of(32, true, 20000);
-	spw_vfio_idle_ms = 5;
+	fake.link.idle_ms = 5;
 	do {
 		uint64_t start_ns = spw_clock_ns();
 
@@ -440,7 +440,7 @@ static void test_completions_that_come_twice(void **state)
 static void test_death_while_a_call_waits(void **state)
 {
 	(void)state;
-	spw_vfio_timeout_ms = 40;
+	fake.link.timeout_ms = 40;
 	fake.never_after = 0;
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ETIMEDOUT);
 	expect_error("no answer to command 02h of queue 1 within 40 ms");
@@ -457,7 +457,7 @@ static void test_death_while_a_call_waits(void **state)
 static void test_a_process_stopped_while_a_call_waits(void **state)
 {
 	(void)state;
-	spw_vfio_timeout_ms = 20;
+	fake.link.timeout_ms = 20;
 	fake.delay = UINT32_MAX;
 	fake.sleeps_ms = 40;
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);

@@ -110,8 +110,7 @@ static inline void begin_with(unsigned block_shift, uint32_t sgls)
 
 	fake_begin(block_shift);
 	fake.sgls = sgls;
-	spw_vfio_timeout_ms = 200;
-	spw_vfio_idle_ms = 1000;
+	fake.link.timeout_ms = 200;
 	said[0] = '\0';
 	ended = failed = 0;
 	spw_arena_opts_init(&opts, sizeof(opts));
