@@ -245,6 +245,7 @@ static int open_queue(struct spw_store *store)
 	opts.depth = store->opts.queue_depth;
 	opts.arena = store->arena;
 	opts.log = store->opts.log;
+	opts.tune = store->opts.tune;
 	rc = spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
 	if (rc)
 		return rc;

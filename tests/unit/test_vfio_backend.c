@@ -106,7 +106,6 @@ static void test_read_only(void **state)
 	assert_int_equal(spw_device_lock(reader, 0, 1), -EBADF);
 	spw_queue_opts_init(&queue_opts, sizeof(queue_opts));
 	queue_opts.arena = arena;
-	queue_opts.tune_path = "";
 	assert_int_equal(spw_queue_open(&reader, 1, &queue_opts, &queue), 0);
 	assert_int_equal(run(SPW_WRITE, memory, 512, 0), -EBADF);
 	assert_int_equal(run(SPW_DISCARD, NULL, 512, 0), -EBADF);
@@ -520,7 +519,6 @@ static void test_queues_share_a_controller(void **state)
 	(void)state;
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
-	opts.tune_path = "";
 	while (spw_queue_open(&device, 1, &opts, &queues[count]) == 0)
 		count++;
 	/* The controller's own pair is one of them. */
@@ -556,7 +554,6 @@ static void test_two_namespaces_in_one_queue(void **state)
 	assert_int_equal(fake.opens, 1);
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		make_io(i, SPW_READ, memory + i * 65536, 65536, 4096);
@@ -645,7 +642,6 @@ static void test_mixed_with_a_file(void **state)
 	assert_int_equal(unlink(path), 0);
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
 	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
 	for (unsigned round = 0; round < 40; round++) {
@@ -697,7 +693,6 @@ static void test_refused_backends(void **state)
 
 	(void)state;
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.tune_path = "";
 	for (int backend = SPW_BACKEND_IO_URING; backend <= SPW_BACKEND_NVME; backend++) {
 		opts.backend = (enum spw_backend)backend;
 		assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), -EINVAL);

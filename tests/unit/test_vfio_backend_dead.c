@@ -305,7 +305,6 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
 	opts.log.write = collect;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(devices, 3, &opts, &queue), 0);
 	assert_non_null(strstr(spw_queue_description(queue), backend));
 	/* A wake is one as before; */

@@ -97,7 +97,6 @@ static inline void open_queue_of(uint32_t depth, bool with_arena, uint32_t timeo
 	opts.log.write = collect;
 	opts.wait = SPW_WAIT_POLL;
 	opts.timeout_ms = timeout_ms;
-	opts.tune_path = "";
 	if (spw_queue_open(&device, 1, &opts, &queue))
 		fail_msg("%s", spw_last_error());
 	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
