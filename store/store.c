@@ -206,6 +206,7 @@ static int open_memory(struct spw_store *store)
 	if (!store->bounces)
 		return -ENOMEM;
 	/* STORE-4 */
+	store->bounces_total = (uint32_t)wanted;
 	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
 	/* The lowest on top: memory that is never needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)

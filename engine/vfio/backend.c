@@ -16,6 +16,11 @@
  *
  * Devices that are not behind vfio are left to another backend, which shares the queue with this
  * one: its state is q->state, this one's q->front_state.
+ *
+ * Invariants, cited by asserts and tests
+ *   VFIO-1  Each copy is free, or that of one command in flight.
+ *   VFIO-2  A part whose command has not ended ends only when the controller is STOPPED.
+ *   VFIO-3  A command carries no more than its controller takes at a time.
  */
 #include <errno.h>
 #include <limits.h>
@@ -576,6 +581,7 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 {
 	if (d->copies_free == 0)
 		return false;
+	SPW_ASSERT(command->copy < 0); /* VFIO-1 */
 	command->copy = (int16_t)__builtin_ctz(d->copies_free);
 	d->copies_free &= d->copies_free - 1;
 	command->gathered = part->iov_count > 0;
@@ -590,8 +596,10 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 
 static void give_back(struct vfio_device *d, struct command *command)
 {
-	if (command->copy >= 0)
+	if (command->copy >= 0) {
+		SPW_ASSERT(!(d->copies_free >> command->copy & 1)); /* VFIO-1 */
 		d->copies_free |= UINT32_C(1) << command->copy;
+	}
 	command->copy = -1;
 	command->bytes = 0;
 }
@@ -625,6 +633,7 @@ static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw
 	struct pointer pointer;
 	uint16_t cid;
 
+	SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max); /* VFIO-3 */
 	if (!name_memory(q, d, part, slot, &pointer))
 		return -EAGAIN;
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
@@ -812,6 +821,7 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 
 	/* Returns when it can write nowhere any more. */
 	(void)spw_vfio_controller_error(c);
+	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPED); /* VFIO-2 */
 	/* What it has ended before is right. */
 	if (!d->pair.complaint)
 		count = take_device(q, d, dev);

@@ -177,6 +177,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 			relax(c);
 		return;
 	}
+	SPW_ASSERT(error < 0);
 	c->error = error;
 	used = snprintf(c->reason, sizeof(c->reason), "pci:%s: ", c->link->address);
 	va_start(args, format);
@@ -188,6 +189,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	 */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
+	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPING); /* CTRL-1 */
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
 }
 
@@ -529,6 +531,9 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 	 * stopped.
 	 */
 	(void)spw_vfio_controller_error(c);
+	SPW_ASSERT(pair->in_flight == 0 ||
+		   spw_vfio_controller_state(c) != SPW_VFIO_LIVE); /* CTRL-2 */
+	SPW_ASSERT(!(c->pairs_free >> (pair->id - 1) & 1));        /* CTRL-3 */
 	spw_vfio_pair_free(pair, c->link);
 	c->pairs_free |= UINT64_C(1) << (pair->id - 1);
 	(void)pthread_mutex_unlock(&c->admin_lock);

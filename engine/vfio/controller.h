@@ -12,6 +12,12 @@
  *            and then cut off from memory. Once it is STOPPED it can write nowhere any more, and
  *            whoever has commands in flight fails them and has the memory back. It does not come
  *            back to life; the next spw_vfio_open() starts anew.
+ *
+ * Invariants, cited by asserts and tests
+ *   CTRL-1  A controller is cut off before it is STOPPED, once.
+ *   CTRL-2  A pair is closed with nothing in flight, unless its controller is STOPPED: what a
+ *           controller may write to is not freed.
+ *   CTRL-3  A number in pairs_free belongs to no pair.
  */
 #ifndef SPW_ENGINE_VFIO_CONTROLLER_H
 #define SPW_ENGINE_VFIO_CONTROLLER_H

@@ -8,19 +8,20 @@
  * completion that comes twice, or for nothing, is told from a right one. So is one for a command of
  * another queue: it has that queue's number.
  *
- * Invariants
- *   INV-1  Slots in use, and completions that were taken but whose entries were not given back, are
- *          together fewer than the entries of a ring, so neither ring overflows, and the entry at
- *          the tail is free.
- *   INV-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
- *   INV-3  The controller is told of no command before all of it is in memory, and reads no entry
- *          that is not told of.
+ * Invariants, cited by asserts and tests
+ *   PAIR-1  Slots in use, and completions that were taken but whose entries were not given back,
+ *           are together fewer than the entries of a ring, so neither ring overflows, and the entry
+ *           at the tail is free.
+ *   PAIR-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
+ *   PAIR-3  The controller is told of no command before all of it is in memory, and reads no entry
+ *           that is not told of.
  */
 #ifndef SPW_ENGINE_VFIO_QUEUE_H
 #define SPW_ENGINE_VFIO_QUEUE_H
 
 #include "engine/nvme/command.h"
 #include "engine/vfio/link.h"
+#include "util/util.h"
 
 #define SPW_VFIO_SLOTS_MAX 1024u
 
@@ -81,7 +82,7 @@ struct spw_vfio_pair {
 	uint32_t tail_told; /* what the controller knows */
 	uint32_t head;      /* of completions, free running */
 	uint32_t head_told;
-	/* so many taken completions need not be told: INV-1 holds with all slots in use */
+	/* so many taken completions need not be told: PAIR-1 holds with all slots in use */
 	uint32_t head_lag_max;
 	uint32_t in_flight;
 	uint32_t slot_count;
@@ -133,6 +134,7 @@ static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *
 {
 	struct spw_vfio_slot *s = &pair->slots[slot];
 
+	SPW_ASSERT(spw_vfio_pair_has_room(pair) && !s->busy); /* PAIR-1, PAIR-2 */
 	s->uses++;
 	s->cid = (uint16_t)((s->uses << SPW_VFIO_CID_SHIFT & SPW_VFIO_CID_MASK) | slot);
 	s->busy = 1;

@@ -369,7 +369,7 @@ static void test_heads_are_told_late(void **state)
 			if (pair.head - told > cases[i].lag)
 				told = pair.head;
 			assert_int_equal(fake.registers[0x100c / 4], told & pair.mask);
-			/* INV-1 */
+			/* PAIR-1 */
 			assert_true(
 				pair.head - told +
 					(cases[i].slots < pair.mask ? cases[i].slots : pair.mask) <=
