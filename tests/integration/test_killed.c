@@ -57,6 +57,7 @@ static void traffic(int said, uint64_t random)
 	}
 }
 
+/* URING-1 */
 static void test_traffic_killed(void **state)
 {
 	uint8_t *bytes = malloc(4 * MIB);

@@ -216,6 +216,7 @@ static void reuse(bool inline_mode)
 	close_store(store);
 }
 
+/* STORE-3 */
 static void test_space_is_reused_at_once(void **state)
 {
 	(void)state;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -53,6 +56,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
+/* ARENA-1, ARENA-3, ARENA-4 */
 static void test_first_fit_against_a_model(void **state)
 {
 	bool used[GRANULES] = {false};
@@ -111,6 +115,28 @@ static void test_first_fit_against_a_model(void **state)
 	assert_true(stats.bytes_used_max >= stats.bytes_used &&
 		    stats.bytes_used_max <= stats.bytes_total);
 	assert_true(refusals > 0);
+}
+
+/* ARENA-2 */
+static void test_memory_that_is_freed_twice_ends_the_process(void **state)
+{
+	void *one;
+	int status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(spw_arena_alloc(arena, GRANULE, &one), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)close(STDERR_FILENO);
+		spw_arena_free(arena, one);
+		spw_arena_free(arena, one);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	spw_arena_free(arena, one);
 }
 
 static void test_bounds(void **state)
@@ -291,6 +317,7 @@ int main(void)
 	const char *text = getenv("SPW_SEED");
 	const struct CMUnitTest tests[] = {
 		ARENA_TEST(test_first_fit_against_a_model),
+		ARENA_TEST(test_memory_that_is_freed_twice_ends_the_process),
 		ARENA_TEST(test_bounds),
 		ARENA_TEST(test_impossible_sizes),
 		ARENA_TEST(test_pages_are_told_and_a_missing_node_is_no_error),

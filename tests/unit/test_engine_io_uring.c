@@ -317,6 +317,7 @@ static void *wake_often(void *context)
 	return NULL;
 }
 
+/* URING-2 */
 static void test_wakes_lose_no_io(void **state)
 {
 	pthread_t thread;
@@ -406,6 +407,7 @@ static void check_parts(char *memory)
 				 drive_queue->arena_len_bytes);
 }
 
+/* URING-3 */
 static void test_parts_of_both_memories_are_counted(void **state)
 {
 	(void)state;

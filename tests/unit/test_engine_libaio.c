@@ -152,7 +152,7 @@ static void try_again(struct spw_io *io)
 		assert_int_equal(spw_queue_prepare(drive_queue, io), 0);
 }
 
-/* Each try is refused while the others are submitted, and takes the place of one of those. */
+/* AIO-1: each try is refused as the others are submitted, and takes the place of one of those. */
 static void test_refused_requests_that_are_prepared_again(void **state)
 {
 	struct spw_device_opts device_opts;
@@ -233,6 +233,7 @@ static void *wake_often(void *context)
 	return NULL;
 }
 
+/* AIO-2 */
 static void test_wakes_lose_no_io(void **state)
 {
 	pthread_t thread;

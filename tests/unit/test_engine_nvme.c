@@ -58,6 +58,7 @@ static void fill(char *memory, size_t len, unsigned salt)
 		memory[i] = (char)((i * 31 + i / 509 + salt) % 251);
 }
 
+/* NVME-1 */
 static void test_every_size_and_place(void **state)
 {
 	static const uint32_t lens[] = {4096,   65536,  69632,    126976,
@@ -144,6 +145,7 @@ static void test_refused_registered_memory_is_done_without(void **state)
 	assert_true(stats.retries > 0);
 }
 
+/* NVME-2 */
 static void test_flush_and_deallocate(void **state)
 {
 	struct spw_io io = {.op = SPW_DISCARD,

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -578,6 +581,7 @@ static void random_lane(struct counted *lane, unsigned index, struct iovec *iov)
 	assert_int_equal(spw_queue_prepare(queue, &lane->io), 0);
 }
 
+/* QUEUE-5 */
 static void test_any_outcome_ends_with_the_right_bytes(void **state)
 {
 	static struct counted lanes[LANES];
@@ -770,6 +774,7 @@ static int64_t fail_second_mib(struct spw_part *part)
 	return part->offset_bytes == 1u << 20 ? -EIO : (int64_t)part->len_bytes;
 }
 
+/* QUEUE-2 */
 static void test_after_a_failure_nothing_more_is_issued(void **state)
 {
 	struct counted bad, good;
@@ -789,6 +794,7 @@ static void test_after_a_failure_nothing_more_is_issued(void **state)
 
 /* ---- Order, room, system calls --------------------------------------------------------------- */
 
+/* QUEUE-1 */
 static void test_ios_wait_in_order_and_room_tells(void **state)
 {
 	struct counted ios[6];
@@ -827,6 +833,7 @@ static void test_one_call_submits_and_one_reaps(void **state)
 	assert_int_equal(fake.submits, 0);
 }
 
+/* QUEUE-3 */
 static void test_a_full_backend_loses_nothing(void **state)
 {
 	struct counted ios[30];
@@ -840,6 +847,28 @@ static void test_a_full_backend_loses_nothing(void **state)
 		assert_true(spw_queue_reap(queue, 30, -1) > 0);
 	for (unsigned i = 0; i < 30; i++)
 		assert_int_equal(ios[i].io.res, BLOCK);
+}
+
+/* QUEUE-3: to go on would end somebody else's io. */
+static void test_a_slot_that_is_completed_twice_ends_the_process(void **state)
+{
+	struct counted one;
+	int status;
+	pid_t child;
+
+	(void)state;
+	open_queue(8, NULL);
+	prepare(&one, SPW_WRITE, 0, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)close(STDERR_FILENO);
+		spw_part_completed(queue, queue->devices[0].free, BLOCK);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
 static void test_a_broken_backend_is_reported(void **state)
@@ -931,6 +960,7 @@ static void test_an_io_cancelled_before_it_is_tried_again(void **state)
 	assert_int_equal(fake.history_count, 1);
 }
 
+/* QUEUE-4 */
 static void test_close_ends_everything(void **state)
 {
 	struct counted ios[40];
@@ -1103,6 +1133,7 @@ int main(void)
 		QUEUE_TEST(test_ios_wait_in_order_and_room_tells),
 		QUEUE_TEST(test_one_call_submits_and_one_reaps),
 		QUEUE_TEST(test_a_full_backend_loses_nothing),
+		QUEUE_TEST(test_a_slot_that_is_completed_twice_ends_the_process),
 		QUEUE_TEST(test_a_broken_backend_is_reported),
 		QUEUE_TEST(test_cancel),
 		QUEUE_TEST(test_a_cancelled_io_is_not_tried_again),

@@ -407,7 +407,10 @@ static void test_flipped_bit(void **state)
 	free(back);
 }
 
-/* While a read waits for its checksum, its slot goes to the next: the second try waits for one. */
+/*
+ * STORE-6, OVERLAP-1: while a read waits for its checksum, its slot goes to the next: the second try
+ * waits for one.
+ */
 static void test_second_try_waits_for_a_slot(void **state)
 {
 	size_t len = 30 * CHUNK_BYTES;
@@ -434,6 +437,7 @@ static void test_second_try_waits_for_a_slot(void **state)
 
 /* ---- Cancel, free and close between any two completions ---- */
 
+/* STORE-1, STORE-5 */
 static void test_cancel_at_every_point(void **state)
 {
 	size_t len = 20 * CHUNK_BYTES;
@@ -474,8 +478,8 @@ static void test_cancel_at_every_point(void **state)
 }
 
 /*
- * Freed while it is written or read: the space comes back only after the last transfer, and the get
- * still gets its bytes.
+ * STORE-2: freed while it is written or read: the space comes back only after the last transfer,
+ * and the get still gets its bytes.
  */
 static void test_free_at_every_point(void **state)
 {
@@ -638,7 +642,7 @@ static void test_urgent_first_but_nobody_starves(void **state)
 	free(back);
 }
 
-/* A prefetch that becomes urgent overtakes the other prefetches. */
+/* STORE-8: a prefetch that becomes urgent overtakes the other prefetches. */
 static void test_raise(void **state)
 {
 	static uint8_t names[] = {'0', '1', '2', '3', '4', '5', '6', '7'};
@@ -715,6 +719,7 @@ static void test_equal_drives_share_evenly(void **state)
 	free(bytes);
 }
 
+/* STORE-7 */
 static void test_split_over_fragments(void **state)
 {
 	uint64_t capacity;
@@ -771,6 +776,7 @@ static void test_full_changes_nothing(void **state)
 
 /* ---- Drives that hang, come back, flush, trim ---- */
 
+/* STORE-9 */
 static void test_hung_write_moves(void **state)
 {
 	uint8_t *bytes = pattern(1 << 20, 13);
@@ -812,8 +818,8 @@ static void test_hung_write_moves(void **state)
 }
 
 /*
- * Copy memory that a hung drive does not give back must not be all there is: the other drives need
- * some.
+ * STORE-4: copy memory that a hung drive does not give back must not be all there is: the other
+ * drives need some.
  */
 static void test_hung_drive_leaves_copy_memory(void **state)
 {

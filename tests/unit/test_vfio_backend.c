@@ -193,6 +193,7 @@ static void test_controllers_that_do_not_start(void **state)
 
 /* ---- Transfers ------------------------------------------------------------------------------- */
 
+/* VFIO-3 */
 static void test_every_size_and_place(void **state)
 {
 	uint32_t block = 1u << fake.block_shift;
@@ -240,6 +241,7 @@ static int32_t run_vector(enum spw_op op, const struct iovec *iov, unsigned coun
 	return results[0];
 }
 
+/* VFIO-1 */
 static void test_copies_are_counted_with_their_reason(void **state)
 {
 	struct spw_queue_stats stats;
@@ -413,6 +415,7 @@ static void test_many_at_depth_1(void **state)
 	many(1, 2, FAKE_SHUFFLED);
 }
 
+/* PAIR-3 */
 static void test_doorbells_are_rung_once_per_batch(void **state)
 {
 	unsigned before;
@@ -510,6 +513,7 @@ static void test_cancelled_in_flight(void **state)
 
 /* ---- Several queues, namespaces, backends ---------------------------------------------------- */
 
+/* CTRL-3 */
 static void test_queues_share_a_controller(void **state)
 {
 	struct spw_queue *queues[16];

@@ -129,6 +129,7 @@ static void test_one_slot_for_many_in_turn(void **state)
 	assert_false(fake.cut);
 }
 
+/* CTRL-1 */
 static void test_a_controller_that_does_not_even_stop(void **state)
 {
 	(void)state;
@@ -141,7 +142,7 @@ static void test_a_controller_that_does_not_even_stop(void **state)
 	expect_dead_then_alive();
 }
 
-/* Not as long as it says that a start takes: all that it had waits for it. */
+/* VFIO-2: Not as long as it says that a start takes: all that it had waits for it. */
 static void test_a_controller_that_takes_long_to_stop(void **state)
 {
 	uint64_t start_ns;
@@ -464,6 +465,7 @@ static void test_a_process_stopped_while_a_call_waits(void **state)
 	assert_false(fake.cut);
 }
 
+/* CTRL-2 */
 static void test_closing_with_commands_that_never_end(void **state)
 {
 	(void)state;

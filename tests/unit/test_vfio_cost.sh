@@ -17,7 +17,7 @@ count() {
     SPW_VFIO_COST_IOS=$1 valgrind -q --tool=callgrind --callgrind-out-file="$TEST_TMP/$1" \
         "$SPW_BUILD/tests/unit/test_vfio_cost" >"$OUTPUT" 2>&1 || { cat "$OUTPUT"; return 1; }
     callgrind_annotate --threshold=100 --auto=no "$TEST_TMP/$1" |
-        awk '$0 ~ /(^| )[^ ]*engine\/[a-z_]*\.[ch]:/ { gsub(",", "", $1); sum += $1 } END { print sum + 0 }'
+        awk '$0 ~ /(^| )[^ ]*engine\/[a-z_\/]*\.[ch]:/ { gsub(",", "", $1); sum += $1 } END { print sum + 0 }'
 }
 
 begin "4 KiB at depth 32 costs at most $LIMIT instructions"

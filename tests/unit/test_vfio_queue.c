@@ -196,6 +196,7 @@ static void test_runs(void **state)
 
 #define MAPPINGS 200u
 
+/* SPACE-1 */
 static void test_addresses_never_overlap(void **state)
 {
 	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = 0xfedfffff},
@@ -233,6 +234,7 @@ static void test_addresses_never_overlap(void **state)
 	}
 }
 
+/* SPACE-2 */
 static void test_addresses_at_the_limits(void **state)
 {
 	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = UINT64_MAX}},
@@ -379,6 +381,7 @@ static void test_heads_are_told_late(void **state)
 	}
 }
 
+/* PAIR-2 */
 static void test_completions_that_cannot_be(void **state)
 {
 	uint32_t slot, status, result;
