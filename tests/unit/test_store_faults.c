@@ -408,8 +408,8 @@ static void test_flipped_bit(void **state)
 }
 
 /*
- * STORE-6, OVERLAP-1: while a read waits for its checksum, its slot goes to the next: the second try
- * waits for one.
+ * STORE-6, OVERLAP-1: while a read waits for its checksum, its slot goes to the next: the second
+ * try waits for one.
  */
 static void test_second_try_waits_for_a_slot(void **state)
 {
