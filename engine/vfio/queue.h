@@ -51,7 +51,13 @@ union spw_vfio_command {
 	};
 };
 
-_Static_assert(sizeof(union spw_vfio_command) == 64, "as in the specification");
+_Static_assert(sizeof(union spw_vfio_command) == 64 && offsetof(union spw_vfio_command, cid) == 2 &&
+		       offsetof(union spw_vfio_command, nsid) == 4 &&
+		       offsetof(union spw_vfio_command, metadata) == 16 &&
+		       offsetof(union spw_vfio_command, prp) == 24 &&
+		       offsetof(union spw_vfio_command, cdw10) == 40 &&
+		       offsetof(union spw_vfio_command, cdw15) == 60,
+	       "as in the specification");
 
 /* A completion queue entry. */
 struct spw_vfio_completion {
@@ -63,7 +69,12 @@ struct spw_vfio_completion {
 	uint16_t status; /* bit 0: phase */
 };
 
-_Static_assert(sizeof(struct spw_vfio_completion) == 16, "as in the specification");
+_Static_assert(sizeof(struct spw_vfio_completion) == 16 &&
+		       offsetof(struct spw_vfio_completion, sq_head) == 8 &&
+		       offsetof(struct spw_vfio_completion, sq_id) == 10 &&
+		       offsetof(struct spw_vfio_completion, cid) == 12 &&
+		       offsetof(struct spw_vfio_completion, status) == 14,
+	       "as in the specification");
 
 struct spw_vfio_slot {
 	uint32_t uses; /* how often it was issued */
