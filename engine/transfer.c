@@ -29,6 +29,7 @@
 
 #include "engine/backend.h"
 #include "engine/sanitize.h"
+#include "util/probes.h"
 #include "util/util.h"
 
 #define likely(x)   __builtin_expect(!!(x), 1)
@@ -74,6 +75,7 @@ HOT void call_done(struct spw_queue *q, struct spw_io *io)
 {
 	SPW_ASSERT(q->reaping); /* QUEUE-4 */
 	q->ios_ended_besides++;
+	SPW_PROBE(complete, io, io->device, io->op, io->res);
 	io->done(io);
 }
 
@@ -625,6 +627,7 @@ HOT bool is_plain(const struct spw_queue *q, const struct spw_io *io)
 
 int spw_queue_prepare(struct spw_queue *q, struct spw_io *io)
 {
+	SPW_PROBE(submit, io, io->device, io->op, io->offset_bytes, io->len_bytes);
 	return q->prepare(q, io);
 }
 

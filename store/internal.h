@@ -48,6 +48,7 @@
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
+#include "util/probes.h"
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX

@@ -124,6 +124,10 @@ void spw_request_end(struct spw_request *request)
 		atomic_store_explicit(&request->object->put, NULL, memory_order_release);
 	}
 	count_end(request, res);
+	if (request->kind == REQUEST_PUT)
+		SPW_PROBE(put_end, request, request->len_bytes, res);
+	else if (request->kind == REQUEST_GET)
+		SPW_PROBE(get_end, request, request->len_bytes, res);
 	request->res = res;
 	store->ended++;
 	if (request->object)

@@ -193,6 +193,7 @@ static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blo
 		return 0;
 	piece->drive = (uint8_t)drive;
 	piece->handle = extent.handle;
+	SPW_PROBE(place, store, drive, extent.start_block, extent.len_blocks, piece->len_bytes);
 	store->drives[drive].bytes_placed += extent.len_blocks * store->block_bytes;
 	count_add(&store->drives[drive].blocks_used, extent.len_blocks);
 	return extent.len_blocks;

@@ -699,6 +699,7 @@ void spw_adapt_planned(struct spw_cache *cache, enum plan_reason reason, int rc,
 	for (uint32_t i = 0; i < adapt->basis.scope_count; i++)
 		adapt->basis.scopes[i].planned_ns = adapt->basis.scopes[i].compute_ns;
 	adapt->planned = true;
+	SPW_PROBE(plan, cache, reason, adapt->result.tensors_spilled, cost_ns);
 }
 
 /* ---- A step begins ---- */

@@ -52,6 +52,7 @@
 #include "tensor/adapt.h"
 #include "tensor/measure.h"
 #include "tensor/ports.h"
+#include "util/probes.h"
 #include "util/util.h"
 
 #define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */

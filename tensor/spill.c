@@ -122,6 +122,7 @@ static int write_submit(struct entry *entry)
 		return rc;
 	entry->object_exists = true;
 	entry->write_in_flight = true;
+	SPW_PROBE(spill, cache, entry, entry->len_bytes);
 	spw_cache_io_began(cache);
 	entry->io_began_ns = cache->ports.clock_ns();
 	spw_measure_began(&cache->measure, DIRECTION_WRITE, entry->len_bytes, entry->io_began_ns);

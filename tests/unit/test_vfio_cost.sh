@@ -6,7 +6,7 @@
 # number depends on the compiler and its options, not on the machine or on what else runs there.
 . "$(dirname "$0")/../lib.sh"
 
-LIMIT=250
+LIMIT=255
 FEW=1000 MANY=11000
 
 command -v valgrind >/dev/null || skip "valgrind is missing: scripts/deps.sh test installs it"
