@@ -22,11 +22,12 @@
 #define TAKES_MAX 100  /* of a name that somebody else takes and leaves each time */
 #define FOLDER    "/dev/shm"
 
-#define PAGE_PATH_BYTES (sizeof(FOLDER) + SPW_PAGE_NAME_BYTES)
+#define PAGE_NAME_BYTES 64 /* "/spillway-UUID-PARTITION", for shm_open(3) */
+#define PAGE_PATH_BYTES (sizeof(FOLDER) + PAGE_NAME_BYTES)
 
-void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES])
+static void page_name(const char *store_uuid, uint32_t partition, char name[PAGE_NAME_BYTES])
 {
-	(void)snprintf(name, SPW_PAGE_NAME_BYTES, "/spillway-%.36s-%u", store_uuid, partition);
+	(void)snprintf(name, PAGE_NAME_BYTES, "/spillway-%.36s-%u", store_uuid, partition);
 }
 
 static int no_page_error(const char *name)
@@ -37,9 +38,9 @@ static int no_page_error(const char *name)
 
 static void page_path(const char *store_uuid, uint32_t partition, char path[PAGE_PATH_BYTES])
 {
-	char name[SPW_PAGE_NAME_BYTES];
+	char name[PAGE_NAME_BYTES];
 
-	spw_page_name(store_uuid, partition, name);
+	page_name(store_uuid, partition, name);
 	(void)snprintf(path, PAGE_PATH_BYTES, FOLDER "%s", name);
 }
 
@@ -236,11 +237,11 @@ void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
  */
 static int open_page(const char *store_uuid, uint32_t partition, int flags, int *out)
 {
-	char name[SPW_PAGE_NAME_BYTES];
+	char name[PAGE_NAME_BYTES];
 	struct stat st;
 	int fd;
 
-	spw_page_name(store_uuid, partition, name);
+	page_name(store_uuid, partition, name);
 	fd = shm_open(name, flags | O_NONBLOCK, 0);
 	if (fd < 0 && errno == ENOENT)
 		return spw_error(-ENOENT, "partition %u of store %s is not open in any process",
@@ -299,7 +300,7 @@ static int read_page(int fd, struct spw_status_page *copy)
 static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy,
 		     int *owner)
 {
-	char name[SPW_PAGE_NAME_BYTES];
+	char name[PAGE_NAME_BYTES];
 	int fd, rc = open_page(store_uuid, partition, O_RDONLY, &fd);
 
 	if (rc)
@@ -314,7 +315,7 @@ static int copy_page(const char *store_uuid, uint32_t partition, struct spw_stat
 	if (rc == 0 && copy->magic == 0)
 		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition,
 				 store_uuid);
-	spw_page_name(store_uuid, partition, name);
+	page_name(store_uuid, partition, name);
 	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION ||
 	    copy->size != sizeof(*copy))
 		return no_page_error(name);

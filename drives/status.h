@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <spillway/status.h>
@@ -30,9 +31,14 @@ struct spw_status_page {
 	struct spw_status status;
 };
 
-/* "/spillway-UUID-PARTITION", for shm_open(3). */
-#define SPW_PAGE_NAME_BYTES 64
-void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES]);
+_Static_assert(offsetof(struct spw_status_page, version) == 8 &&
+		       offsetof(struct spw_status_page, size) == 12 &&
+		       offsetof(struct spw_status_page, sequence) == 16 &&
+		       offsetof(struct spw_status_page, revive) == 24 &&
+		       offsetof(struct spw_status_page, refreshed_ns) == 32 &&
+		       offsetof(struct spw_status_page, status) == 40 &&
+		       sizeof(struct spw_status_page) == 28184,
+	       "of another layout is another version");
 
 /**
  * spw_page_take - make the page of a partition and become its owner; one that a process left behind

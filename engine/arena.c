@@ -2,11 +2,12 @@
 /*
  * engine/arena.c - DMA memory: huge pages, cut into granules, first fit
  *
- * Invariants
- *   INV-1  A granule's bit in used is set if and only if it belongs to an allocation, or lies
- *          beyond the arena's end.
- *   INV-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
- *   INV-3  No granule below lowest_free is free.
+ * Invariants, cited by asserts and tests
+ *   ARENA-1  A granule's bit in used is set if and only if it belongs to an allocation, or lies
+ *            beyond the arena's end.
+ *   ARENA-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
+ *   ARENA-3  No granule below lowest_free is free.
+ *   ARENA-4  bytes_used is the length of all allocations, in whole granules.
  */
 #include "engine/arena.h"
 
@@ -249,13 +250,15 @@ static uint32_t find_bit(const struct spw_arena *arena, uint32_t from, bool set)
 	}
 }
 
-static void flip_bits(struct spw_arena *arena, uint32_t first, uint32_t count)
+/* All of them are set before, or none is: @set. */
+static void flip_bits(struct spw_arena *arena, uint32_t first, uint32_t count, bool set)
 {
 	while (count > 0) {
 		uint32_t shift = first % 64;
 		uint32_t n = 64 - shift < count ? 64 - shift : count;
 		uint64_t mask = (n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1) << shift;
 
+		SPW_ASSERT((arena->used[first / 64] & mask) == (set ? mask : 0)); /* ARENA-1 */
 		arena->used[first / 64] ^= mask;
 		first += n;
 		count -= n;
@@ -293,7 +296,9 @@ int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
 	(void)pthread_mutex_lock(&arena->lock);
 	found = granules <= arena->granules && find_run(arena, (uint32_t)granules, &first);
 	if (found) {
-		flip_bits(arena, first, (uint32_t)granules);
+		SPW_ASSERT(first >= arena->lowest_free &&
+			   arena->run_lengths[first] == 0); /* ARENA-2, -3 */
+		flip_bits(arena, first, (uint32_t)granules, false);
 		arena->run_lengths[first] = (uint32_t)granules;
 		if (first == arena->lowest_free)
 			arena->lowest_free = first + (uint32_t)granules;
@@ -323,12 +328,14 @@ void spw_arena_free(struct spw_arena *arena, void *memory)
 	first = (uint32_t)(offset / SPW_ARENA_GRANULE_BYTES);
 	(void)pthread_mutex_lock(&arena->lock);
 	count = arena->run_lengths[first];
-	SPW_ASSERT(count > 0);
+	SPW_ASSERT(count > 0); /* ARENA-2 */
 	SPW_POISON(memory, (uint64_t)count * SPW_ARENA_GRANULE_BYTES);
 	arena->run_lengths[first] = 0;
-	flip_bits(arena, first, count);
+	flip_bits(arena, first, count, true);
 	if (first < arena->lowest_free)
 		arena->lowest_free = first;
+	SPW_ASSERT(arena->stats.bytes_used >=
+		   (uint64_t)count * SPW_ARENA_GRANULE_BYTES); /* ARENA-4 */
 	arena->stats.bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
 	(void)pthread_mutex_unlock(&arena->lock);
 }

@@ -20,6 +20,7 @@
 #include "engine/device.h"
 #include "engine/sanitize.h"
 #include "engine/wake.h"
+#include "util/probes.h"
 
 struct spw_queue;
 struct spw_queue_device;
@@ -377,6 +378,7 @@ static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part 
 	queue->bytes[io->op] += io->len_bytes;
 	io->engine_state = IO_ENDED;
 	io->res = (int32_t)io->len_bytes;
+	SPW_PROBE(complete, io, io->device, io->op, io->res);
 	io->done(io);
 	return true;
 }

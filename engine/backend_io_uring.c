@@ -8,6 +8,12 @@
  * registered files (URING-1) is asked for and dropped alone when the kernel refuses it. One system
  * call submits, waits and runs the completions that the kernel has deferred (DEFER_TASKRUN);
  * liburing's helpers may take two, so the system call is made here.
+ *
+ * Invariants, cited by asserts and tests
+ *   URING-1  The files that lock and claim the drives are registered, too (register_files()).
+ *   URING-2  wakes_armed polls of the eventfd are with the kernel or in the ring, at least as many
+ *            as completions are waited for: a wake ends every wait.
+ *   URING-3  A part with a piece lies in memory that is registered.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -214,6 +220,7 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 			spw_strerror(ret));
 		return;
 	}
+	SPW_ASSERT(count <= INT16_MAX); /* URING-3: of a part */
 	q->pieces = (unsigned)count;
 	q->registered_bytes =
 		count * piece_bytes < q->arena_len_bytes ? count * piece_bytes : q->arena_len_bytes;
@@ -414,6 +421,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	if (!sqe)
 		return -EAGAIN;
 	if (part->piece >= 0) {
+		SPW_ASSERT((unsigned)part->piece < q->pieces); /* URING-3 */
 		prepare_entry(sqe, is_read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED, fd,
 			      part->buf, part->len_bytes, part->offset_bytes, tag);
 		sqe->buf_index = (uint16_t)part->piece;
@@ -542,6 +550,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned wan
 		spw_wake_drain(&q->wake);
 		u->wake_fired = false;
 	}
+	SPW_ASSERT(want <= SPW_WANT_MAX);
 	/* After a wake the rest of the polls end on their own. */
 	while (u->wakes_armed < want && !u->wake_fired) {
 		struct io_uring_sqe *sqe = next_entry(u);

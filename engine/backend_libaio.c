@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * engine/backend_libaio.c - parts over Linux native asynchronous I/O, for where io_uring is refused
+ *
+ * Invariants, cited by asserts
+ *   AIO-1  Each slot, and each poll of the eventfd, is at most once among those to be submitted:
+ *          there is room for all of them.
+ *   AIO-2  in_kernel and wakes_armed count what the kernel has and has not given back.
  */
 #include <errno.h>
 #include <libaio.h>
@@ -93,11 +98,18 @@ static void aio_close(struct spw_queue *q)
 {
 	struct aio *a = q->state;
 
+	SPW_ASSERT(a->in_kernel == 0); /* AIO-2 */
 	(void)io_destroy(a->context);
 	free(a->iocbs);
 	free(a->pending);
 	free(a);
 	q->state = NULL;
+}
+
+static inline void put_among_pending(struct aio *a, struct iocb *iocb)
+{
+	SPW_ASSERT(a->pending_count < a->capacity); /* AIO-1 */
+	a->pending[a->pending_count++] = iocb;
 }
 
 static int aio_issue(struct spw_queue *q, struct spw_part *part)
@@ -120,7 +132,7 @@ static int aio_issue(struct spw_queue *q, struct spw_part *part)
 		io_prep_pwrite(iocb, fd, part->buf, part->len_bytes, offset);
 	iocb->data = part;
 	part->piece = -1;
-	a->pending[a->pending_count++] = iocb;
+	put_among_pending(a, iocb);
 	return 0;
 }
 
@@ -144,7 +156,7 @@ static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 	else
 		io_prep_pwrite(iocb, dev->fd, io->buf, io->len_bytes, (long long)io->offset_bytes);
 	iocb->data = part;
-	a->pending[a->pending_count++] = iocb;
+	put_among_pending(a, iocb);
 	return 0;
 }
 
@@ -244,6 +256,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 	struct iocb *polls = a->iocbs + q->depth * q->device_count;
 	unsigned armed = a->wakes_armed + a->wakes_queued;
 
+	SPW_ASSERT(want <= SPW_WANT_MAX); /* AIO-1 */
 	if (a->wake_fired && armed == 0) {
 		spw_wake_drain(&q->wake);
 		a->wake_fired = false;
@@ -252,7 +265,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 	for (; armed < want && !a->wake_fired; armed++) {
 		io_prep_poll(&polls[armed], q->wake.watched, POLLIN);
 		polls[armed].data = NULL;
-		a->pending[a->pending_count++] = &polls[armed];
+		put_among_pending(a, &polls[armed]);
 		a->wakes_queued++;
 	}
 	return want <= armed ? want : armed;
@@ -263,6 +276,7 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 	for (int i = 0; i < count; i++) {
 		struct spw_part *part = a->events[i].data;
 
+		SPW_ASSERT(part ? a->in_kernel > 0 : a->wakes_armed > 0); /* AIO-2 */
 		if (!part) {
 			a->wakes_armed--;
 			a->wake_fired = true;

@@ -239,7 +239,8 @@ int spw_geometry_read(int fd, const char *path, struct spw_geometry *g)
 	struct stat st;
 	int ret;
 
-	*g = (struct spw_geometry){.numa_node = -1, .transfer_bytes_max = TRANSFER_BYTES_ASSUMED};
+	*g = (struct spw_geometry){
+		.size = sizeof(*g), .numa_node = -1, .transfer_bytes_max = TRANSFER_BYTES_ASSUMED};
 	if (fstat(fd, &st))
 		return spw_error_errno(-errno, "%s cannot be examined", path);
 	if (S_ISBLK(st.st_mode)) {

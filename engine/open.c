@@ -14,9 +14,10 @@
 #include "engine/file.h"
 #include "engine/nvme/admin.h"
 #include "engine/nvme/node.h"
-#include "engine/tune.h"
 #include "engine/vfio/vfio.h"
 #include "util/util.h"
+
+#define TUNED_BYTES (UINT64_C(1) << 20)
 
 /* ---- Devices ---- */
 
@@ -159,6 +160,47 @@ static int open_vfio(struct spw_device *const devices[], unsigned count,
 	return spw_queue_open_with(devices, count, opts, vfio, 1, queue);
 }
 
+/*
+ * As many transfers as keep in flight what was measured. How large the queue's are is not known
+ * here: those of a store are chunks, much smaller than the largest blocks that are measured.
+ */
+static uint32_t tuned_depth(const struct spw_tune_settings *settings)
+{
+	uint64_t transfers = (settings->block_bytes + TUNED_BYTES - 1) / TUNED_BYTES;
+
+	return settings->depth * transfers < SPW_QUEUE_DEPTH_MAX
+		       ? (uint32_t)(settings->depth * transfers)
+		       : SPW_QUEUE_DEPTH_MAX;
+}
+
+/*
+ * One queue reads and writes: it waits as is best for reads, which somebody waits for, and is deep
+ * enough for both.
+ */
+static void apply_tune(struct spw_queue_opts *opts)
+{
+	const struct spw_tune_settings *from;
+	struct spw_tune tune = {0};
+	uint32_t read_depth, write_depth;
+
+	if (!opts->tune)
+		return;
+	spw_opts_merge(&tune, sizeof(tune), opts->tune, opts->tune->size);
+	read_depth = tuned_depth(&tune.read);
+	write_depth = tuned_depth(&tune.write);
+	if (read_depth == 0 && write_depth == 0)
+		return;
+	from = read_depth ? &tune.read : &tune.write;
+	opts->depth = read_depth > write_depth ? read_depth : write_depth;
+	/* io_uring is what is tried first anyway; whatever is refused today, another does. */
+	if (opts->backend == SPW_BACKEND_AUTO && from->backend != SPW_BACKEND_IO_URING)
+		opts->backend = from->backend;
+	if (opts->wait == SPW_WAIT_INTERRUPT)
+		opts->wait = from->wait;
+	spw_log(&opts->log, SPW_LOG_INFO, "as 'spillway tune' measured: depth %u%s", opts->depth,
+		opts->wait == SPW_WAIT_POLL ? ", polling" : "");
+}
+
 int spw_queue_open(struct spw_device *const devices[], unsigned count,
 		   const struct spw_queue_opts *user_opts, struct spw_queue **queue)
 {
@@ -168,16 +210,13 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 								     &spw_backend_io_uring};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
 	enum spw_backend asked, wanted;
-	int ret;
 
 	*queue = NULL;
 	spw_queue_opts_init(opts, sizeof(*opts));
 	if (user_opts)
 		spw_opts_merge(opts, sizeof(*opts), user_opts, user_opts->size);
 	asked = opts->backend;
-	ret = spw_tune_apply(devices, count, opts);
-	if (ret)
-		return ret;
+	apply_tune(opts);
 	if (asked == SPW_BACKEND_VFIO || any_is_vfio(devices, count))
 		return open_vfio(devices, count, opts, asked, queue);
 	wanted = opts->backend;

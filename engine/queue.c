@@ -58,6 +58,7 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		dev->segments_max = block_pages + 2;
 	if (dev->part_bytes_max < g->logical_block_bytes)
 		dev->part_bytes_max = g->logical_block_bytes;
+	SPW_ASSERT(dev->part_bytes_max >= g->logical_block_bytes); /* QUEUE-5 */
 	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
 	if (dev->uncut_bytes > dev->part_bytes_max)
 		dev->uncut_bytes = dev->part_bytes_max;
@@ -105,6 +106,7 @@ static int make_queue(struct spw_device *const devices[], unsigned count,
 {
 	int ret;
 
+	SPW_ASSERT(count <= SPW_QUEUE_DEVICES_MAX && opts->depth <= SPW_QUEUE_DEPTH_MAX);
 	q->depth = opts->depth;
 	q->device_count = count;
 	q->wait_mode = opts->wait;
@@ -253,6 +255,8 @@ void spw_queue_close(struct spw_queue *q)
 				spw_queue_in_flight(q), spw_strerror(ret));
 		SPW_ASSERT(ret >= 0 || spw_queue_in_flight(q) == 0);
 	}
+	for (unsigned i = 0; i < q->device_count; i++)
+		SPW_ASSERT(q->devices[i].in_flight == 0 && !q->devices[i].head); /* QUEUE-4 */
 	q->ops->close(q);
 	free_queue(q);
 }

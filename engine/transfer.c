@@ -11,12 +11,16 @@
  *   CANCELLED  as ISSUED; parts that stop half-way are not continued
  *   ENDED      done was called or will be by the next reap
  *
- * Invariants
- *   INV-1  An io is between head and tail if and only if its state is WAITING.
- *   INV-2  engine_parts is the number of slots whose io it is; of a WHOLE io, which has one, it is
- *          not filled in. An io ends when it is 0 and the state is not WAITING.
- *   INV-3  A slot in use is either with the backend or among those to be issued again, never both.
- *   INV-4  An io counts in spw_queue_ios() from prepare until done is about to be called.
+ * Invariants, cited by asserts and tests
+ *   QUEUE-1  An io is between head and tail if and only if its state is WAITING.
+ *   QUEUE-2  engine_parts is the number of slots whose io it is; of a WHOLE io, which has one, it
+ *            is not filled in. An io ends when it is 0 and the state is not WAITING.
+ *   QUEUE-3  A slot in use is either with the backend or among those to be issued again, never
+ *            both; so a backend completes no slot that is free.
+ *   QUEUE-4  An io counts in spw_queue_ios() from prepare until done is about to be called, which
+ *            is from a reap alone. A queue that is freed has none, and no slot in use.
+ *   QUEUE-5  A part has bytes, unless it is a flush, and all of its io's parts together have no
+ *            more than the io: cutting and continuing come to an end.
  */
 #include <errno.h>
 #include <limits.h>
@@ -25,6 +29,7 @@
 
 #include "engine/backend.h"
 #include "engine/sanitize.h"
+#include "util/probes.h"
 #include "util/util.h"
 
 #define likely(x)   __builtin_expect(!!(x), 1)
@@ -68,7 +73,9 @@ COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 
 HOT void call_done(struct spw_queue *q, struct spw_io *io)
 {
+	SPW_ASSERT(q->reaping); /* QUEUE-4 */
 	q->ios_ended_besides++;
+	SPW_PROBE(complete, io, io->device, io->op, io->res);
 	io->done(io);
 }
 
@@ -117,6 +124,7 @@ HOT void call_done_of_ended(struct spw_queue *q)
 HOT void leave_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io,
 		       struct spw_io *before)
 {
+	SPW_ASSERT(io->engine_state == IO_WAITING && dev->waiting > 0); /* QUEUE-1 */
 	if (before)
 		before->engine_next = io->engine_next;
 	else
@@ -137,15 +145,17 @@ COLD static void fail_io(struct spw_queue *q, struct spw_io *io, int error)
 		io->engine_error = error;
 		io->engine_status = q->drive_status;
 	}
-	/* Parts of it exist, so it is the head: INV-1. */
-	if (io->engine_state == IO_WAITING)
-		leave_waiting(q, dev, io, NULL);
+	if (io->engine_state != IO_WAITING)
+		return;
+	SPW_ASSERT(dev->head == io); /* QUEUE-1: as parts of it exist */
+	leave_waiting(q, dev, io, NULL);
 }
 
 HOT void end_part(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
 
+	SPW_ASSERT(io->engine_parts > 0); /* QUEUE-2 */
 	spw_slot_give(q, &q->devices[part->device], part);
 	q->ios_ended_besides--;
 	if (--io->engine_parts == 0 && io->engine_state != IO_WAITING)
@@ -167,6 +177,7 @@ COLD static void issue_again(struct spw_queue *q, struct spw_part *part)
 
 static void advance(struct spw_part *part, uint32_t bytes)
 {
+	SPW_ASSERT(bytes < part->rest_bytes); /* QUEUE-5 */
 	part->offset_bytes += bytes;
 	part->rest_bytes -= bytes;
 	if (!part->iov) {
@@ -245,6 +256,7 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 
 void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
+	SPW_ASSERT(part->io); /* QUEUE-3 */
 	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
 	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) &&
@@ -386,6 +398,8 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 		part->rest_bytes = io->op == SPW_DISCARD ? io->len_bytes : 0;
 		io->engine_issued_bytes = io->len_bytes;
 	}
+	SPW_ASSERT((part->rest_bytes > 0 || io->op == SPW_FLUSH) &&
+		   io->engine_issued_bytes <= io->len_bytes); /* QUEUE-5 */
 	io->engine_parts++;
 }
 
@@ -456,6 +470,7 @@ COLD static void issue_those_again(struct spw_queue *q)
 	while (part) {
 		struct spw_part *next = part->next;
 
+		SPW_ASSERT(part->io); /* QUEUE-3 */
 		if (part->io->engine_error || part->io->engine_state == IO_CANCELLED) {
 			fail_io(q, part->io, -ECANCELED);
 			end_part(q, part);
@@ -612,6 +627,7 @@ HOT bool is_plain(const struct spw_queue *q, const struct spw_io *io)
 
 int spw_queue_prepare(struct spw_queue *q, struct spw_io *io)
 {
+	SPW_PROBE(submit, io, io->device, io->op, io->offset_bytes, io->len_bytes);
 	return q->prepare(q, io);
 }
 
@@ -672,6 +688,7 @@ static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 	uint32_t ios = spw_queue_ios(q);
 	uint32_t in_flight = spw_queue_in_flight(q);
 
+	SPW_ASSERT(q->again <= in_flight); /* QUEUE-3 */
 	if (ios == 0)
 		return 1; /* only a wake can end this */
 	if (want > ios)

@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 #include "engine/backend.h"
+#include "util/util.h"
 
 /* user_data of what is not a part; parts are addresses and multiples of 64. */
 #define SPW_URING_TAG_WAKE   1u
@@ -58,6 +59,7 @@ int spw_uring_wait(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
 /* A poll of the eventfd has fired. */
 static inline void spw_uring_wake_completed(struct spw_uring *uring)
 {
+	SPW_ASSERT(uring->wakes_armed > 0); /* URING-2 */
 	uring->wakes_armed--;
 	uring->wake_fired = true;
 }

@@ -40,6 +40,7 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 	atomic_store_explicit(&request->cls, cls, memory_order_relaxed);
 	if (out)
 		*out = request;
+	SPW_PROBE(get_begin, request, len);
 	spw_store_push(store, &request->message);
 	return 0;
 }

@@ -25,6 +25,12 @@
  *              more than its share, so waiting for it ends even if a drive never answers.
  *   STORE-5    A write is cut only from a request that could not be cancelled any more (state
  *              ACTIVE).
+ *   STORE-6    A transfer is in one place: free, with the queue, among those to be verified
+ *              (store/read.c: OVERLAP-1), or among a drive's retries.
+ *   STORE-7    The pieces of an object follow each other without a gap, in order of offset, and
+ *              when its put has ended well all of them are placed.
+ *   STORE-8    reads_waiting counts what is in the drives' lists of reads and of retries.
+ *   STORE-9    blocks_used of a drive is what its pieces and abandoned writes hold.
  */
 #ifndef SPW_STORE_INTERNAL_H
 #define SPW_STORE_INTERNAL_H
@@ -42,6 +48,7 @@
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
+#include "util/probes.h"
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX
@@ -301,7 +308,7 @@ struct spw_store {
 	uint32_t overlap_bytes_min; /* of a piece that is verified while the drives work */
 	uint8_t *tails;             /* block_bytes for each transfer */
 	uint8_t **bounces;          /* free copy buffers of chunk_bytes, the last used on top */
-	uint32_t bounces_free;
+	uint32_t bounces_free, bounces_total;
 	uint32_t bounces_per_drive; /* in flight to or from one at once, at most */
 	struct spw_request *writes_first, *writes_last;
 	uint64_t reads_waiting; /* in the drives' lists, retries included */

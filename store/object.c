@@ -120,7 +120,7 @@ void spw_object_drop(struct spw_store *store, struct object *object, bool on_wor
 {
 	uint64_t state = atomic_fetch_sub_explicit(&object->state, 1, memory_order_acq_rel);
 
-	SPW_ASSERT((state & STATE_REFERENCES) > 0);
+	SPW_ASSERT((state & STATE_REFERENCES) > 0); /* STORE-2 */
 	if ((state & STATE_REFERENCES) == 1) {
 		SPW_ASSERT(!(state & STATE_ALIVE));
 		object_unreferenced(store, object, on_worker);
@@ -208,6 +208,7 @@ void spw_object_reclaim(struct spw_store *store, struct object *object)
 	uint32_t index = object->piece_first;
 
 	SPW_ASSERT((atomic_load(&object->state) & (STATE_REFERENCES | STATE_ALIVE)) == 0);
+	SPW_ASSERT(!atomic_load_explicit(&object->put, memory_order_relaxed)); /* STORE-1 */
 	while (index != PIECE_NONE) {
 		struct piece *piece = &store->pieces[index];
 		uint32_t next = piece->next;
@@ -244,10 +245,16 @@ uint32_t spw_piece_take(struct spw_store *store)
 
 void spw_piece_append(struct spw_store *store, struct object *object, uint32_t index)
 {
-	if (object->piece_first == PIECE_NONE)
+	const struct piece *piece = &store->pieces[index];
+	struct piece *last = &store->pieces[object->piece_last];
+
+	if (object->piece_first == PIECE_NONE) {
+		SPW_ASSERT(piece->object_offset == 0); /* STORE-7 */
 		object->piece_first = index;
-	else
-		store->pieces[object->piece_last].next = index;
+	} else {
+		SPW_ASSERT(last->object_offset + last->len_bytes == piece->object_offset);
+		last->next = index;
+	}
 	object->piece_last = index;
 }
 
@@ -259,6 +266,8 @@ void spw_extent_give(struct spw_store *store, uint32_t index, const struct spw_e
 {
 	struct store_drive *drive = &store->drives[index];
 
+	SPW_ASSERT(atomic_load_explicit(&drive->blocks_used, memory_order_relaxed) >=
+		   extent->len_blocks); /* STORE-9 */
 	spw_alloc_put(drive->alloc, extent);
 	count_sub(&drive->blocks_used, extent->len_blocks);
 	if (atomic_load_explicit(&drive->retired, memory_order_relaxed))
@@ -270,7 +279,7 @@ struct spw_extent spw_piece_extent(const struct spw_store *store, const struct p
 {
 	struct spw_extent extent;
 
-	SPW_ASSERT(piece->drive != DRIVE_NONE);
+	SPW_ASSERT(piece->drive != DRIVE_NONE); /* STORE-7 */
 	spw_alloc_extent(store->drives[piece->drive].alloc, piece->handle, &extent);
 	return extent;
 }

@@ -38,6 +38,7 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 	atomic_store_explicit(&request->object->put, request, memory_order_relaxed);
 	if (out)
 		*out = request;
+	SPW_PROBE(put_begin, request, len);
 	spw_store_push_put(store, &request->message);
 	return 0;
 }

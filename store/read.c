@@ -144,6 +144,7 @@ void spw_read_submit(struct spw_request *request)
 		struct piece *piece = &store->pieces[index];
 		struct drive_read *read = &request->drive_reads[piece->drive];
 
+		SPW_ASSERT(piece->drive < store->drive_count); /* STORE-7 */
 		if (!overlaps(request, piece))
 			continue;
 		if (read->left++ == 0)
@@ -160,6 +161,8 @@ static void advance(struct spw_request *request, uint32_t drive)
 	struct spw_store *store = request->store;
 	struct drive_read *read = &request->drive_reads[drive];
 
+	SPW_ASSERT(request->reads_left > 0 && read->left > 0 &&
+		   store->reads_waiting > 0); /* STORE-8 */
 	request->reads_left--;
 	if (--read->left == 0) {
 		list_remove(&store->drives[drive].waiting[request->linked_class], read);
@@ -298,6 +301,7 @@ static struct transfer *take_retry(struct spw_store *store, uint32_t drive)
 {
 	struct transfer *transfer = store->drives[drive].retries;
 
+	SPW_ASSERT(store->reads_waiting > 0 && transfer->request->in_flight > 0); /* STORE-8, -1 */
 	store->drives[drive].retries = transfer->next;
 	transfer->request->in_flight--;
 	store->reads_waiting--;
@@ -382,6 +386,7 @@ static void check_and_end(struct transfer *transfer)
 /* What read_done() left for a moment when the drives have enough to do. */
 static void verify(struct transfer *transfer)
 {
+	SPW_ASSERT(transfer->request->in_flight > 0); /* OVERLAP-1 */
 	transfer->request->in_flight--;
 	check_and_end(transfer);
 }

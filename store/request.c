@@ -43,6 +43,7 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 
 void spw_request_give(struct spw_request *request)
 {
+	SPW_ASSERT(request->in_flight == 0); /* STORE-1 */
 	spw_slots_give(&request->store->request_slots,
 		       (uint32_t)(request - request->store->requests));
 }
@@ -63,6 +64,7 @@ void spw_request_fail(struct spw_request *request, int error, const char *format
 {
 	va_list args;
 
+	SPW_ASSERT(error < 0);
 	if (request->first_error)
 		return;
 	request->first_error = error;
@@ -115,12 +117,17 @@ void spw_request_end(struct spw_request *request)
 	int res = request->first_error;
 
 	SPW_ASSERT(request->in_flight == 0 && !request->linked);
+	SPW_ASSERT(atomic_load_explicit(&request->ended, memory_order_relaxed) != ENDED);
 	if (request->kind == REQUEST_PUT) {
 		request->object->error = res;
 		/* Release: who sees that it has ended sees where its bytes are. */
 		atomic_store_explicit(&request->object->put, NULL, memory_order_release);
 	}
 	count_end(request, res);
+	if (request->kind == REQUEST_PUT)
+		SPW_PROBE(put_end, request, request->len_bytes, res);
+	else if (request->kind == REQUEST_GET)
+		SPW_PROBE(get_end, request, request->len_bytes, res);
 	request->res = res;
 	store->ended++;
 	if (request->object)

@@ -63,6 +63,7 @@ void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 
 	if (drive->retired)
 		return;
+	SPW_ASSERT(error < 0 && store->drives_retired < store->drive_count);
 	atomic_store_explicit(&drive->retired_error, error, memory_order_relaxed);
 	drive->retired = true;
 	drive->on_trial = false;
@@ -84,7 +85,7 @@ static void come_back(struct spw_store *store, uint32_t index)
 {
 	struct store_drive *drive = &store->drives[index];
 
-	SPW_ASSERT(drive->retired);
+	SPW_ASSERT(drive->retired && store->drives_retired > 0);
 	if (drive->retired_error == -ENOSPC)
 		store->drives_full--;
 	atomic_store_explicit(&drive->retired_error, 0, memory_order_relaxed);

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "util/util.h"
+
 int spw_slots_open(struct spw_slots *slots, uint32_t count)
 {
 	slots->next = calloc(count, sizeof(*slots->next));
@@ -53,6 +55,7 @@ void spw_slots_give(struct spw_slots *slots, uint32_t slot)
 {
 	uint64_t head = atomic_load_explicit(&slots->head, memory_order_relaxed);
 
+	SPW_ASSERT(atomic_load_explicit(&slots->taken, memory_order_relaxed) > 0);
 	do
 		atomic_store_explicit(&slots->next[slot], (uint32_t)head, memory_order_relaxed);
 	/* Release: whoever takes the slot sees what its last owner wrote to it. */

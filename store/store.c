@@ -206,6 +206,7 @@ static int open_memory(struct spw_store *store)
 	if (!store->bounces)
 		return -ENOMEM;
 	/* STORE-4 */
+	store->bounces_total = (uint32_t)wanted;
 	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
 	/* The lowest on top: memory that is never needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)
@@ -245,6 +246,7 @@ static int open_queue(struct spw_store *store)
 	opts.depth = store->opts.queue_depth;
 	opts.arena = store->arena;
 	opts.log = store->opts.log;
+	opts.tune = store->opts.tune;
 	rc = spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
 	if (rc)
 		return rc;

@@ -24,6 +24,7 @@ void spw_bounce_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
+	SPW_ASSERT(transfer->bounce && store->bounces_free < store->bounces_total); /* STORE-4 */
 	store->bounces[store->bounces_free++] = transfer->bounce;
 	transfer->bounce = NULL;
 }
@@ -32,7 +33,7 @@ void spw_transfer_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
-	SPW_ASSERT(!transfer->unsummed); /* OVERLAP-1 */
+	SPW_ASSERT(!transfer->unsummed && !transfer->in_flight); /* OVERLAP-1, STORE-6 */
 	if (transfer->bounce)
 		spw_bounce_give(transfer);
 	transfer->next = store->transfer_free;
@@ -52,7 +53,7 @@ bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
-		SPW_ASSERT(store->transfers_in_flight > 0);
+		SPW_ASSERT(store->transfers_in_flight > 0); /* STORE-4 */
 		return false;
 	}
 	/* The one used last: its cache lines and pages are warm. */
@@ -120,6 +121,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	struct spw_io *io = &transfer->io;
 	int rc;
 
+	SPW_ASSERT(!transfer->in_flight && !transfer->unsummed); /* STORE-6 */
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
 	io->op = op;
 	io->device = piece->drive;
@@ -135,6 +137,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	store->transfers_in_flight++;
 	drive->in_flight++;
 	drive->bounces += transfer->bounce != NULL;
+	SPW_ASSERT(drive->bounces <= store->bounces_per_drive || !transfer->bounce); /* STORE-4 */
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
 	if (drive->in_flight > atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed))
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight,
@@ -163,9 +166,10 @@ void spw_transfer_ended(struct transfer *transfer)
 	uint64_t bytes = io->res > 0 ? (uint64_t)io->res : 0;
 	uint64_t now_ns = spw_clock_ns();
 
+	SPW_ASSERT(transfer->in_flight && store->transfers_in_flight > 0 && drive->in_flight > 0);
 	transfer->in_flight = false;
 	if (!transfer->abandoned) {
-		SPW_ASSERT(transfer->request->in_flight > 0);
+		SPW_ASSERT(transfer->request->in_flight > 0); /* STORE-1 */
 		transfer->request->in_flight--;
 	}
 	store->transfers_in_flight--;

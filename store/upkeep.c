@@ -25,6 +25,7 @@ static void flush_done(struct spw_io *io)
 	struct spw_store *store = io->context;
 	struct spw_request *request = store->flushing;
 
+	SPW_ASSERT(request && request->in_flight > 0); /* STORE-1 */
 	if (io->res < 0)
 		spw_request_fail(request, io->res, "%s: cannot flush: %s",
 				 spw_device_path(store->drives[io->device].device),
@@ -39,6 +40,7 @@ static void flush_done(struct spw_io *io)
 
 static void flush_begin(struct spw_store *store, struct spw_request *request)
 {
+	SPW_ASSERT(!store->flushing && request->in_flight == 0);
 	store->flushing = request;
 	request->in_flight = store->drive_count;
 	if (store->transfers_in_flight == 0)
@@ -156,6 +158,7 @@ static void revive_submit(struct spw_request *request)
 	struct spw_store *store = request->store;
 	uint32_t drive = (uint32_t)request->offset_bytes;
 
+	SPW_ASSERT(drive < store->drive_count);
 	(void)spw_request_begin(request);
 	if (store->drives[drive].retired)
 		spw_drive_revive(store, drive);

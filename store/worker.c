@@ -276,6 +276,8 @@ static void wind_down(struct spw_store *store)
 		 */
 	} while (store->transfers_in_flight > 0 || spw_read_unverified(store) ||
 		 store->writes_first || store->reads_waiting || atomic_load(&store->inbox));
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0);
 	/* By the thread that used it: only then do the devices come free at once. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;

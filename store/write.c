@@ -18,6 +18,7 @@ static void link_first(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
+	SPW_ASSERT(!request->linked);
 	request->previous = NULL;
 	request->next = store->writes_first;
 	if (store->writes_first)
@@ -32,6 +33,7 @@ static void link_last(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
+	SPW_ASSERT(!request->linked);
 	request->next = NULL;
 	request->previous = store->writes_last;
 	if (store->writes_last)
@@ -191,6 +193,7 @@ static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blo
 		return 0;
 	piece->drive = (uint8_t)drive;
 	piece->handle = extent.handle;
+	SPW_PROBE(place, store, drive, extent.start_block, extent.len_blocks, piece->len_bytes);
 	store->drives[drive].bytes_placed += extent.len_blocks * store->block_bytes;
 	count_add(&store->drives[drive].blocks_used, extent.len_blocks);
 	return extent.len_blocks;
@@ -205,6 +208,8 @@ static uint32_t next_piece(struct spw_request *request)
 	uint64_t left = request->len_bytes - request->cut_bytes;
 	uint32_t index = request->unplaced;
 
+	SPW_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) ==
+		   REQUEST_ACTIVE); /* STORE-5 */
 	if (index != PIECE_NONE) {
 		request->unplaced = store->pieces[index].next_unplaced;
 		return index;
@@ -237,6 +242,7 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 	uint64_t placed_bytes = placed_blocks * store->block_bytes;
 	uint32_t rest_index;
 
+	SPW_ASSERT(placed_blocks > 0 && piece->drive != DRIVE_NONE);
 	if (piece->len_bytes <= placed_bytes)
 		return true;
 	rest_index = spw_piece_take(store);
@@ -472,6 +478,7 @@ void spw_write_abandon(struct transfer *transfer)
 	piece->drive = DRIVE_NONE;
 	/* They count for the object once more, wherever it is placed now. */
 	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
+	SPW_ASSERT(request->in_flight > 0); /* STORE-1 */
 	request->in_flight--;
 	if (!request->first_error)
 		place_again(request, transfer->piece);

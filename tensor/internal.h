@@ -65,6 +65,7 @@
 
 #include "tensor/control/control.h"
 #include "tensor/ports.h"
+#include "util/probes.h"
 #include "util/util.h"
 
 #define SCOPE_DEPTH_MAX    64   /* scopes nested deeper count as parts of the last one */

@@ -179,6 +179,7 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 							  .offset_bytes = offset_bytes,
 							  .len_bytes = len_bytes,
 							  .wait_ns = wait_ns});
+	SPW_PROBE(take, cache, tensor.value, len_bytes, wait_ns, rc);
 	spw_cache_unlock_and_notify(cache);
 	return rc;
 }

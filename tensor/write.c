@@ -147,6 +147,7 @@ static int write_submit(struct entry *entry)
 		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
 	if (!entry->device) /* else the copy was the beginning */
 		spw_entry_begin_leaving(entry);
+	SPW_PROBE(spill, cache, entry, entry->len_bytes);
 	return 0;
 }
 

@@ -247,6 +247,7 @@ static int open_cache(const struct wanted *wanted, const struct replay_step *ste
 static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t *chunk_bytes)
 {
 	struct spw_store_opts opts;
+	struct spw_tune tune;
 	int rc;
 
 	*store = NULL;
@@ -260,6 +261,11 @@ static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t 
 		return 0;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.log = tool_log(verbose);
+	opts.tune = &tune;
+	rc = spw_tune_read(getenv("SPILLWAY_TUNE"), devices.paths, devices.count, &opts.log, &tune,
+			   sizeof(tune));
+	if (rc)
+		return rc;
 	rc = spw_store_open(devices.paths, devices.count, &opts, store);
 	if (rc)
 		return rc;

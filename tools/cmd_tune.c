@@ -199,7 +199,6 @@ static int try_backend(struct spw_device *drives[], unsigned count, enum spw_bac
 	int result;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.tune_path = "";
 	opts.backend = backend;
 	opts.depth = 1;
 	result = spw_queue_open(drives, count, &opts, &queue);

@@ -109,7 +109,7 @@ int tune_file_apply(const char *path, struct bench_job *job)
 		path = tune_file_default(usual, sizeof(usual));
 	if (!path)
 		return -EINVAL;
-	result = spw_tune_read(path, NULL, 0, &tune, sizeof(tune));
+	result = spw_tune_read(path, NULL, 0, NULL, &tune, sizeof(tune));
 	if (result != 0)
 		return result;
 	if (settings->depth == 0)

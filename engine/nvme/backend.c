@@ -9,6 +9,10 @@
  * way to stop a command that the drive has: it ends by itself, or with the controller's time limit.
  * While the kernel resets a controller it keeps what comes by the block node, and refuses what
  * comes by the other: then a part goes by the block node, too.
+ *
+ * Invariants, cited by asserts and tests
+ *   NVME-1  A command names at most SPW_NVME_BLOCKS_MAX blocks, which is what its field holds.
+ *   NVME-2  The range of a deallocation is its slot's own: it is there until the command has ended.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -228,6 +232,7 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	const struct nvme *n = q->state;
 	const struct nvme_device *d = &n->devices[dev - q->devices];
 
+	SPW_ASSERT(d->command_bytes_max >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX); /* NVME-1 */
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
 	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
@@ -247,6 +252,7 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 {
 	const struct nvme *n = q->state;
 
+	SPW_ASSERT(part->len_bytes >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX); /* NVME-1 */
 	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes,
 				 part->len_bytes, d->placement);
 	if (part->iov_count) {
@@ -299,9 +305,12 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 		fill_transfer(q, d, part, sqe, cmd);
 	else if (part->op == SPW_FLUSH)
 		spw_nvme_encode_flush(cmd, &d->ns);
-	else
+	else {
+		SPW_ASSERT((size_t)(part - q->parts) <
+			   (size_t)q->depth * q->device_count); /* NVME-2 */
 		spw_nvme_encode_deallocate(cmd, &d->ns, part->offset_bytes, part->len_bytes,
 					   &n->ranges[part - q->parts]);
+	}
 	return 0;
 }
 

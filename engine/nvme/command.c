@@ -22,6 +22,7 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 				uint64_t offset_bytes, uint64_t len_bytes,
 				struct spw_nvme_range *range)
 {
+	SPW_ASSERT(len_bytes >> ns->block_shift <= UINT32_MAX);
 	*range = (struct spw_nvme_range){
 		.blocks = (uint32_t)(len_bytes >> ns->block_shift),
 		.first_block = offset_bytes >> ns->block_shift,

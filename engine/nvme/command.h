@@ -29,8 +29,12 @@ struct nvme_uring_cmd {
 #define NVME_URING_CMD_IO_VEC _IOWR('N', 0x81, struct nvme_uring_cmd)
 #endif
 
-_Static_assert(sizeof(struct nvme_uring_cmd) == 72,
-	       "a passthrough command fills the rest of a large entry but 8 bytes");
+_Static_assert(sizeof(struct nvme_uring_cmd) == 72 && offsetof(struct nvme_uring_cmd, nsid) == 4 &&
+		       offsetof(struct nvme_uring_cmd, addr) == 24 &&
+		       offsetof(struct nvme_uring_cmd, data_len) == 36 &&
+		       offsetof(struct nvme_uring_cmd, cdw10) == 40 &&
+		       offsetof(struct nvme_uring_cmd, timeout_ms) == 64,
+	       "as the kernel has it; it fills the rest of a large entry but 8 bytes");
 
 enum spw_nvme_opcode {
 	SPW_NVME_FLUSH = 0x00,
@@ -104,7 +108,10 @@ struct spw_nvme_range {
 	uint64_t first_block;
 };
 
-_Static_assert(sizeof(struct spw_nvme_range) == 16, "as in the specification");
+_Static_assert(sizeof(struct spw_nvme_range) == 16 &&
+		       offsetof(struct spw_nvme_range, blocks) == 4 &&
+		       offsetof(struct spw_nvme_range, first_block) == 8,
+	       "as in the specification");
 
 /*
  * Deallocate one range, which must stay valid until the command has ended. @len_bytes: below 2^32

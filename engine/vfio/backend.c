@@ -16,6 +16,11 @@
  *
  * Devices that are not behind vfio are left to another backend, which shares the queue with this
  * one: its state is q->state, this one's q->front_state.
+ *
+ * Invariants, cited by asserts and tests
+ *   VFIO-1  Each copy is free, or that of one command in flight.
+ *   VFIO-2  A part whose command has not ended ends only when the controller is STOPPED.
+ *   VFIO-3  A command carries no more than its controller takes at a time.
  */
 #include <errno.h>
 #include <limits.h>
@@ -335,19 +340,29 @@ static void describe(struct spw_queue *q, const struct vfio *v)
 	q->prepare = vfio_prepare;
 }
 
+/* Of a command: what the caller says, or what suits the slowest controller. */
+static uint32_t timeout_ms(const struct spw_queue *q, const struct vfio *v)
+{
+	uint32_t most = q->timeout_ms;
+
+	for (unsigned i = 0; q->timeout_ms == 0 && i < q->device_count; i++)
+		if (v->devices[i].ns && v->devices[i].ns->controller->link->timeout_ms > most)
+			most = v->devices[i].ns->controller->link->timeout_ms;
+	return most;
+}
+
 static int vfio_open(struct spw_queue *q)
 {
 	struct vfio *v = calloc(1, sizeof(*v));
-	uint32_t ms = q->timeout_ms ? q->timeout_ms : spw_vfio_timeout_ms;
 	int ret = 0;
 
 	if (!v)
 		return spw_error(-ENOMEM, "vfio: no memory");
-	v->timeout_ns = ms * UINT64_C(1000000);
 	v->watched = -1;
 	q->front_state = v;
 	for (unsigned i = 0; i < q->device_count && ret == 0; i++)
 		ret = open_device(q, i, &v->devices[i]);
+	v->timeout_ns = timeout_ms(q, v) * UINT64_C(1000000);
 	if (ret == 0 && needs_other(q)) {
 		watch_controllers(q, v);
 		ret = open_other(q, v);
@@ -566,6 +581,7 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 {
 	if (d->copies_free == 0)
 		return false;
+	SPW_ASSERT(command->copy < 0); /* VFIO-1 */
 	command->copy = (int16_t)__builtin_ctz(d->copies_free);
 	d->copies_free &= d->copies_free - 1;
 	command->gathered = part->iov_count > 0;
@@ -580,8 +596,10 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 
 static void give_back(struct vfio_device *d, struct command *command)
 {
-	if (command->copy >= 0)
+	if (command->copy >= 0) {
+		SPW_ASSERT(!(d->copies_free >> command->copy & 1)); /* VFIO-1 */
 		d->copies_free |= UINT32_C(1) << command->copy;
+	}
 	command->copy = -1;
 	command->bytes = 0;
 }
@@ -615,6 +633,7 @@ static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw
 	struct pointer pointer;
 	uint16_t cid;
 
+	SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max); /* VFIO-3 */
 	if (!name_memory(q, d, part, slot, &pointer))
 		return -EAGAIN;
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
@@ -802,6 +821,7 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 
 	/* Returns when it can write nowhere any more. */
 	(void)spw_vfio_controller_error(c);
+	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPED); /* VFIO-2 */
 	/* What it has ended before is right. */
 	if (!d->pair.complaint)
 		count = take_device(q, d, dev);
@@ -976,6 +996,16 @@ static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, in
 	return ret;
 }
 
+static uint32_t idle_ms(const struct spw_queue *q, const struct vfio *v)
+{
+	uint32_t least = UINT32_MAX;
+
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (v->devices[i].ns && v->devices[i].ns->controller->link->idle_ms < least)
+			least = v->devices[i].ns->controller->link->idle_ms;
+	return least;
+}
+
 /*
  * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would
  * wait for this thread, and who asks for the next transfer may be long in coming.
@@ -983,7 +1013,7 @@ static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, in
 static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want,
 				 int64_t timeout_ns)
 {
-	int64_t idle_ns = spw_vfio_idle_ms * INT64_C(1000000);
+	int64_t idle_ns = idle_ms(q, v) * INT64_C(1000000);
 	bool is_shortened = timeout_ns < 0 || timeout_ns > idle_ns;
 	int ret;
 

@@ -100,9 +100,6 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 #define SPIN_NS  1000000u
 #define SLEEP_NS 100000
 
-uint32_t spw_vfio_timeout_ms = SPW_VFIO_TIMEOUT_MS;
-uint32_t spw_vfio_idle_ms = 1000;
-
 /* ---- Life and death -------------------------------------------------------------------------- */
 
 static void relax(struct spw_vfio_controller *c)
@@ -180,6 +177,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 			relax(c);
 		return;
 	}
+	SPW_ASSERT(error < 0);
 	c->error = error;
 	used = snprintf(c->reason, sizeof(c->reason), "pci:%s: ", c->link->address);
 	va_start(args, format);
@@ -191,6 +189,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	 */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
+	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPING); /* CTRL-1 */
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
 }
 
@@ -270,7 +269,7 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	*entry = *command;
 	entry->cid = cid;
 	spw_vfio_pair_submit(pair);
-	deadline_ns = spw_clock_ns() + spw_vfio_timeout_ms * UINT64_C(1000000);
+	deadline_ns = spw_clock_ns() + c->link->timeout_ms * UINT64_C(1000000);
 	while (!take(c, pair, slot, &status, result)) {
 		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) &&
 		    spw_clock_ns() > deadline_ns) {
@@ -283,7 +282,7 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 			spw_vfio_controller_stop(
 				c, -ETIMEDOUT,
 				"no answer to command %02xh of queue %u within %u ms",
-				command->opcode, pair->id, spw_vfio_timeout_ms);
+				command->opcode, pair->id, c->link->timeout_ms);
 		}
 		if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE) {
 			(void)spw_vfio_controller_error(c);
@@ -532,6 +531,9 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 	 * stopped.
 	 */
 	(void)spw_vfio_controller_error(c);
+	SPW_ASSERT(pair->in_flight == 0 ||
+		   spw_vfio_controller_state(c) != SPW_VFIO_LIVE); /* CTRL-2 */
+	SPW_ASSERT(!(c->pairs_free >> (pair->id - 1) & 1));        /* CTRL-3 */
 	spw_vfio_pair_free(pair, c->link);
 	c->pairs_free |= UINT64_C(1) << (pair->id - 1);
 	(void)pthread_mutex_unlock(&c->admin_lock);

@@ -12,6 +12,12 @@
  *            and then cut off from memory. Once it is STOPPED it can write nowhere any more, and
  *            whoever has commands in flight fails them and has the memory back. It does not come
  *            back to life; the next spw_vfio_open() starts anew.
+ *
+ * Invariants, cited by asserts and tests
+ *   CTRL-1  A controller is cut off before it is STOPPED, once.
+ *   CTRL-2  A pair is closed with nothing in flight, unless its controller is STOPPED: what a
+ *           controller may write to is not freed.
+ *   CTRL-3  A number in pairs_free belongs to no pair.
  */
 #ifndef SPW_ENGINE_VFIO_CONTROLLER_H
 #define SPW_ENGINE_VFIO_CONTROLLER_H
@@ -25,12 +31,6 @@
 
 /* What spw_vfio_read() and its like copy through at a time. */
 #define SPW_VFIO_COPY_BYTES (128u << 10)
-
-/*
- * How long a command may take, unless somebody says otherwise: as long as the kernel's
- * nvme_core.io_timeout.
- */
-#define SPW_VFIO_TIMEOUT_MS 30000u
 
 enum spw_vfio_state { SPW_VFIO_LIVE, SPW_VFIO_STOPPING, SPW_VFIO_STOPPED };
 
@@ -124,14 +124,5 @@ static inline enum spw_vfio_state spw_vfio_controller_state(
 {
 	return (enum spw_vfio_state)atomic_load_explicit(&controller->state, memory_order_acquire);
 }
-
-/* Used by all whose own timeout is not given; the tests shorten it. */
-extern uint32_t spw_vfio_timeout_ms;
-
-/*
- * How long a queue without commands sleeps at most until it looks at its controllers; the tests
- * change it.
- */
-extern uint32_t spw_vfio_idle_ms;
 
 #endif

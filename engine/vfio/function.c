@@ -24,6 +24,11 @@
 
 #include "util/util.h"
 
+/* As the kernel's nvme_core.io_timeout. */
+#define TIMEOUT_MS 30000u
+
+#define IDLE_MS 1000u
+
 /* Mass storage, non-volatile memory, NVM Express. */
 #define CLASS_NVME 0x010802ul
 
@@ -357,6 +362,8 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	f->link.ops = &function_ops;
 	f->fd = -1;
 	f->link.wanted_back = -1;
+	f->link.timeout_ms = TIMEOUT_MS;
+	f->link.idle_ms = IDLE_MS;
 	(void)snprintf(f->link.address, sizeof(f->link.address), "%s", address);
 	f->link.numa_node =
 		sysfs_number(address, "numa_node", &node) && node >= 0 && node <= INT_MAX

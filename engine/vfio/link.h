@@ -68,6 +68,10 @@ struct spw_vfio_link {
 	/* "iommufd", "group": how the kernel lets it be reached; NULL: it is in memory */
 	const char *way;
 	char why_group[256]; /* and not by iommufd */
+	/* how long a command may take, unless its queue says otherwise */
+	uint32_t timeout_ms;
+	/* a queue without commands sleeps no longer until it looks at the controller */
+	uint32_t idle_ms;
 };
 
 /*

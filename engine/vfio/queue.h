@@ -8,19 +8,20 @@
  * completion that comes twice, or for nothing, is told from a right one. So is one for a command of
  * another queue: it has that queue's number.
  *
- * Invariants
- *   INV-1  Slots in use, and completions that were taken but whose entries were not given back, are
- *          together fewer than the entries of a ring, so neither ring overflows, and the entry at
- *          the tail is free.
- *   INV-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
- *   INV-3  The controller is told of no command before all of it is in memory, and reads no entry
- *          that is not told of.
+ * Invariants, cited by asserts and tests
+ *   PAIR-1  Slots in use, and completions that were taken but whose entries were not given back,
+ *           are together fewer than the entries of a ring, so neither ring overflows, and the entry
+ *           at the tail is free.
+ *   PAIR-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
+ *   PAIR-3  The controller is told of no command before all of it is in memory, and reads no entry
+ *           that is not told of.
  */
 #ifndef SPW_ENGINE_VFIO_QUEUE_H
 #define SPW_ENGINE_VFIO_QUEUE_H
 
 #include "engine/nvme/command.h"
 #include "engine/vfio/link.h"
+#include "util/util.h"
 
 #define SPW_VFIO_SLOTS_MAX 1024u
 
@@ -50,7 +51,13 @@ union spw_vfio_command {
 	};
 };
 
-_Static_assert(sizeof(union spw_vfio_command) == 64, "as in the specification");
+_Static_assert(sizeof(union spw_vfio_command) == 64 && offsetof(union spw_vfio_command, cid) == 2 &&
+		       offsetof(union spw_vfio_command, nsid) == 4 &&
+		       offsetof(union spw_vfio_command, metadata) == 16 &&
+		       offsetof(union spw_vfio_command, prp) == 24 &&
+		       offsetof(union spw_vfio_command, cdw10) == 40 &&
+		       offsetof(union spw_vfio_command, cdw15) == 60,
+	       "as in the specification");
 
 /* A completion queue entry. */
 struct spw_vfio_completion {
@@ -62,7 +69,12 @@ struct spw_vfio_completion {
 	uint16_t status; /* bit 0: phase */
 };
 
-_Static_assert(sizeof(struct spw_vfio_completion) == 16, "as in the specification");
+_Static_assert(sizeof(struct spw_vfio_completion) == 16 &&
+		       offsetof(struct spw_vfio_completion, sq_head) == 8 &&
+		       offsetof(struct spw_vfio_completion, sq_id) == 10 &&
+		       offsetof(struct spw_vfio_completion, cid) == 12 &&
+		       offsetof(struct spw_vfio_completion, status) == 14,
+	       "as in the specification");
 
 struct spw_vfio_slot {
 	uint32_t uses; /* how often it was issued */
@@ -81,7 +93,7 @@ struct spw_vfio_pair {
 	uint32_t tail_told; /* what the controller knows */
 	uint32_t head;      /* of completions, free running */
 	uint32_t head_told;
-	/* so many taken completions need not be told: INV-1 holds with all slots in use */
+	/* so many taken completions need not be told: PAIR-1 holds with all slots in use */
 	uint32_t head_lag_max;
 	uint32_t in_flight;
 	uint32_t slot_count;
@@ -133,6 +145,7 @@ static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *
 {
 	struct spw_vfio_slot *s = &pair->slots[slot];
 
+	SPW_ASSERT(spw_vfio_pair_has_room(pair) && !s->busy); /* PAIR-1, PAIR-2 */
 	s->uses++;
 	s->cid = (uint16_t)((s->uses << SPW_VFIO_CID_SHIFT & SPW_VFIO_CID_MASK) | slot);
 	s->busy = 1;

@@ -63,9 +63,15 @@ struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *spa
 void spw_vfio_space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping)
 {
 	struct spw_vfio_mapping **at = &space->mappings;
+	const struct spw_vfio_mapping *before = NULL;
 
-	while (*at && (*at)->iova < mapping->iova)
+	while (*at && (*at)->iova < mapping->iova) {
+		before = *at;
 		at = &(*at)->next;
+	}
+	SPW_ASSERT(mapping->iova > 0); /* SPACE-2 */
+	SPW_ASSERT(!*at || mapping->iova + (mapping->len_bytes - 1) < (*at)->iova);
+	SPW_ASSERT(!before || before->iova + (before->len_bytes - 1) < mapping->iova); /* SPACE-1 */
 	mapping->next = *at;
 	*at = mapping;
 }
@@ -74,7 +80,9 @@ void spw_vfio_space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping
 {
 	struct spw_vfio_mapping **at = &space->mappings;
 
-	while (*at != mapping)
+	while (*at != mapping) {
+		SPW_ASSERT(*at); /* it is there */
 		at = &(*at)->next;
+	}
 	*at = mapping->next;
 }

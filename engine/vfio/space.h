@@ -2,6 +2,10 @@
 /*
  * engine/vfio/space.h - the addresses by which controllers reach memory: which are free, and what
  * is mapped where
+ *
+ * Invariants, cited by asserts and tests
+ *   SPACE-1  Mappings are in the order of their addresses, and no two overlap.
+ *   SPACE-2  No mapping has address 0: what was forgotten points there.
  */
 #ifndef SPW_ENGINE_VFIO_SPACE_H
 #define SPW_ENGINE_VFIO_SPACE_H
@@ -10,7 +14,7 @@
 #include <stdint.h>
 
 #define SPW_VFIO_RANGES_MAX 32u
-#define SPW_VFIO_FIRST_IOVA UINT64_C(0x1000) /* 0 is not given: what was forgotten points there */
+#define SPW_VFIO_FIRST_IOVA UINT64_C(0x1000)
 
 struct spw_vfio_range {
 	uint64_t first, last; /* both inclusive */

@@ -497,6 +497,7 @@ void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry 
 	const struct spw_nvme_info *identity = &ns->controller->identity;
 
 	*g = (struct spw_geometry){
+		.size = sizeof(*g),
 		.kind = SPW_DEVICE_VFIO,
 		.size_bytes = ns->nvme.blocks << ns->nvme.block_shift,
 		.logical_block_bytes = 1u << ns->nvme.block_shift,

@@ -43,6 +43,7 @@ enum spw_device_kind {
 
 /* What the system says of a device. All lengths are bytes. Text fields are "" when unknown. */
 struct spw_geometry {
+	size_t size; /* of what the library knows of it */
 	enum spw_device_kind kind;
 	uint64_t size_bytes;
 	uint32_t logical_block_bytes; /* unit of offset and length of every transfer */
@@ -60,6 +61,7 @@ struct spw_geometry {
 	char model[64];
 	char serial[64];
 	char nvme_char_path[64]; /* /dev/ngXnY of an NVMe namespace */
+	uint64_t reserved[8];    /* 0; new fields take their place: it stands inside others */
 };
 
 struct spw_device_opts {
@@ -268,6 +270,24 @@ enum spw_wait {
 	SPW_WAIT_SQPOLL,    /* a kernel thread submits; reaping sleeps */
 };
 
+#define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
+
+/*
+ * What suits reads, or writes, of all the drives at once. depth, of blocks in flight per drive, is
+ * 0 when nothing is known.
+ */
+struct spw_tune_settings {
+	uint64_t block_bytes;
+	uint32_t depth;
+	enum spw_backend backend;
+	enum spw_wait wait;
+};
+
+struct spw_tune {
+	size_t size;
+	struct spw_tune_settings read, write;
+};
+
 struct spw_queue_opts {
 	size_t size;
 	enum spw_backend backend; /* default SPW_BACKEND_AUTO */
@@ -283,14 +303,13 @@ struct spw_queue_opts {
 	 */
 	uint32_t placement;
 	/*
-	 * A file that `spillway tune` wrote for these drives: its depth is used instead of depth
-	 * (so often as its blocks have 1 MiB, that as much is in flight as was measured), and its
-	 * backend and way to wait where those above are the defaults; which, is logged. A backend
-	 * that it names and that is refused falls back as SPW_BACKEND_AUTO does. NULL: the file
-	 * that the environment variable SPILLWAY_TUNE names, if it is set; "": none. Read by
+	 * What spw_tune_read() gave for these drives: its depth is used instead of depth (so often
+	 * as its blocks have 1 MiB, that as much is in flight as was measured), and its backend and
+	 * way to wait where those above are the defaults; which, is logged. A backend that it names
+	 * and that is refused falls back as SPW_BACKEND_AUTO does. NULL: nothing. Read by
 	 * spw_queue_open() only.
 	 */
-	const char *tune_path;
+	const struct spw_tune *tune;
 	/* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
 	uint32_t timeout_ms;
 };
@@ -322,36 +341,6 @@ struct spw_queue_stats {
 	uint32_t vfio_by_group;
 };
 
-#define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
-
-/*
- * What suits reads, or writes, of all the drives at once. depth, of blocks in flight per drive, is
- * 0 when nothing is known.
- */
-struct spw_tune_settings {
-	uint64_t block_bytes;
-	uint32_t depth;
-	enum spw_backend backend;
-	enum spw_wait wait;
-};
-
-struct spw_tune {
-	size_t size;
-	struct spw_tune_settings read, write;
-};
-
-/**
- * spw_tune_read - read a file of `spillway tune`
- * @devices: the drives that it must have been written for, all of them; none: whatever drives
- *
- * A drive is told by model, size and serial number; one without a serial number by its path.
- *
- * Return: 0; -EINVAL not such a file, with line and column where it is not even JSON; -ENODEV it is
- * for other drives; or what opening it gives.
- */
-SPW_EXPORT int spw_tune_read(const char *path, struct spw_device *const devices[], unsigned count,
-			     struct spw_tune *tune, size_t size);
-
 SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
 
 /**
@@ -361,8 +350,7 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
  * but never from vfio. Setup features that the kernel refuses are dropped one at a time. What was
  * chosen and dropped, and why, goes to the log and to spw_queue_description().
  *
- * Return: 0; -EINVAL; -ENOMEM; what spw_tune_read() returns of a settings file; or what
- * io_uring_setup(2) or io_setup(2) returns.
+ * Return: 0; -EINVAL; -ENOMEM; or what io_uring_setup(2) or io_setup(2) returns.
  */
 SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count,
 			      const struct spw_queue_opts *opts, struct spw_queue **queue);

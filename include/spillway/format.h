@@ -188,6 +188,23 @@ SPW_EXPORT void spw_probe_list_free(char **paths);
  */
 SPW_EXPORT int spw_drives_distinct(const char *const paths[], unsigned count);
 
+/**
+ * spw_tune_read - what `spillway tune` found best, for the options with which drives are opened
+ * @path:    the file; NULL or "": none
+ * @drives:  whose it must be, all of them; none: whoever's
+ * @log:     hears that it is for other drives; may be NULL
+ * @tune:    set; depths of 0 where there is no file, or it is for other drives
+ *
+ * A drive is told by model, size and serial number; one without a serial number by its path. Each
+ * is opened read-only for that. The library itself reads no environment: the command, the fio
+ * engine and the Python package hand over what SPILLWAY_TUNE names.
+ *
+ * Return: 0; -EINVAL not such a file, with line and column where it is not even JSON; or what
+ * opening it gives.
+ */
+SPW_EXPORT int spw_tune_read(const char *path, const char *const drives[], unsigned count,
+			     const struct spw_log *log, struct spw_tune *tune, size_t size);
+
 /* Smallest drive that can be formatted: two superblock copies and some data. */
 #define SPW_DRIVE_BYTES_MIN (16u << 20)
 

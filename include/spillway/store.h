@@ -85,6 +85,8 @@ struct spw_store_opts {
 	uint32_t read_deadline_ms;
 	/* a write that takes longer retires its drive and is made elsewhere; the same */
 	uint32_t write_deadline_ms;
+	/* of struct spw_queue_opts; read by spw_store_open() only; default NULL */
+	const struct spw_tune *tune;
 };
 
 /*

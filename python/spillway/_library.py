@@ -34,6 +34,7 @@ class Log(Structure):
 
 class Geometry(Structure):
     _fields_ = [
+        ("size", c_size_t),
         ("kind", c_int),
         ("size_bytes", c_uint64),
         ("logical_block_bytes", c_uint32),
@@ -48,6 +49,7 @@ class Geometry(Structure):
         ("model", c_char * 64),
         ("serial", c_char * 64),
         ("nvme_char_path", c_char * 64),
+        ("reserved", c_uint64 * 8),
     ]
 
 
@@ -89,6 +91,14 @@ class ProbeInfoStruct(Structure):
     ]
 
 
+class TuneSettings(Structure):
+    _fields_ = [("block_bytes", c_uint64), ("depth", c_uint32), ("backend", c_int), ("wait", c_int)]
+
+
+class Tune(Structure):
+    _fields_ = [("size", c_size_t), ("read", TuneSettings), ("write", TuneSettings)]
+
+
 class StoreOpts(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -105,6 +115,7 @@ class StoreOpts(Structure):
         ("log", Log),
         ("read_deadline_ms", c_uint32),
         ("write_deadline_ms", c_uint32),
+        ("tune", POINTER(Tune)),
     ]
 
 
@@ -207,6 +218,8 @@ STRUCTS: Dict[str, Type[Structure]] = {
     "spw_format_opts": FormatOpts,
     "spw_store_info": StoreInfoStruct,
     "spw_probe_info": ProbeInfoStruct,
+    "spw_tune_settings": TuneSettings,
+    "spw_tune": Tune,
     "spw_store_opts": StoreOpts,
     "spw_cache_opts": CacheOpts,
     "spw_offer": Offer,
@@ -251,6 +264,7 @@ _PROTOTYPES = {
     "spw_probe": (c_int, [c_char_p, POINTER(ProbeInfoStruct)]),
     "spw_probe_list": (c_int, [POINTER(POINTER(c_char_p))]),
     "spw_probe_list_free": (None, [POINTER(c_char_p)]),
+    "spw_tune_read": (c_int, [c_char_p, _PATHS, c_uint, POINTER(Log), POINTER(Tune), c_size_t]),
     "spw_store_opts_init": (None, [POINTER(StoreOpts), c_size_t]),
     "spw_store_open": (c_int, [_PATHS, c_uint, POINTER(StoreOpts), POINTER(c_void_p)]),
     "spw_store_close": (None, [c_void_p]),

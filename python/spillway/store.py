@@ -330,6 +330,10 @@ class Store:
         opts.backend = _choice("backend", backend, _BACKENDS)
         opts.stripe = _choice("stripe", stripe, _STRIPES)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
+        tune = _library.Tune()
+        path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
+        check(blocking.spw_tune_read(path, array, count, None, byref(tune), ctypes.sizeof(tune)))
+        opts.tune = ctypes.pointer(tune)
         handle = c_void_p()
         try:
             check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "tensor/control/internal.h"
+#include "util/probes.h"
 
 int spw_control_open(const struct control_opts *opts, struct control **out)
 {
@@ -342,6 +343,8 @@ void spw_control_planned(struct control *control)
 		return;
 	}
 	count_plan(control);
+	SPW_PROBE(plan, control, control->reason, shape->result.tensors_spilled,
+		  control->plan_cost_ns);
 	if (!shape->result.feasible && control->opts.cache.mode == SPW_CACHE_BUDGET) {
 		control->opts.count->plans_failed++;
 		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,

@@ -3,7 +3,7 @@
  * tests/fuzz/fuzz_tune.c - a file of best settings (JSON) of anybody's: an error with words, or
  * settings that a job can have
  */
-/* link: util engine tools/tune_file tools/ui/output_file tools/bench/options */
+/* link: util layout engine drives tools/tune_file tools/ui/output_file tools/bench/options */
 /* link: tools/bench/values tools/ui/nearest */
 #include <errno.h>
 

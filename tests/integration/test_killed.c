@@ -57,6 +57,7 @@ static void traffic(int said, uint64_t random)
 	}
 }
 
+/* URING-1 */
 CASE_WITH(test_traffic_killed, NULL, end_child)
 {
 	uint8_t *bytes = malloc(4 * MIB);

@@ -212,6 +212,7 @@ static void reuse(bool inline_mode)
 	close_store(store);
 }
 
+/* STORE-3 */
 STORE_CASE(test_space_is_reused_at_once)
 {
 	reuse(false);

@@ -344,11 +344,11 @@ best = json.load(open(sys.argv[1]))["best"]["write"]
 options = json.load(open(sys.argv[2]))["jobs"][0]["job options"]
 assert (options["bs"], options["iodepth"]) == (str(best["block_bytes"]), str(best["iodepth"]))
 PY
-# The library uses it too, for this drive and for no other.
+# Stores are opened with it, too, on this drive and on no other.
 SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" format --erase --devices "$two"
 SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" bench --filename="$two" --level=store --rw=write --object-size=1m \
     --size=8m --verbose
-expect_output "tune.json: depth"
+expect_output "as 'spillway tune' measured: depth"
 expect_exit 0 "$SPILLWAY" format --erase --devices "$one"
 SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" bench --filename="$one" --level=store --rw=write --object-size=1m \
     --size=8m --verbose

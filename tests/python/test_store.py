@@ -119,6 +119,25 @@ def test_wrong_option():
         spillway.Store(["x"], backend="sync")
 
 
+def test_settings_that_the_environment_names(drives, folder, monkeypatch):
+    spillway.format_store(drives)
+    settings = folder / "tune.json"
+    monkeypatch.setenv("SPILLWAY_TUNE", str(settings))
+    error_of(errno.ENOENT, spillway.Store, drives)
+    settings.write_text('{"format": 1}')
+    assert "holds no settings" in error_of(errno.EINVAL, spillway.Store, drives)
+    best = '{"block_bytes": 4096, "iodepth": 3, "wait": "interrupt", "backend": "libaio"}'
+    known = ", ".join(f'{{"path": "{drive}", "model": "", "serial": "", "size_bytes": {os.path.getsize(drive)}}}' for drive in drives)
+    settings.write_text(f'{{"format": 1, "best": {{"read": {best}}}, "drives": [{known}]}}')
+    with spillway.Store(drives) as store:
+        assert store.description.startswith("libaio")
+    settings.write_text(f'{{"format": 1, "best": {{"read": {best}}}, "drives": []}}')
+    with spillway.Store(drives) as store:
+        assert not store.description.startswith("libaio")
+    monkeypatch.setenv("SPILLWAY_TUNE", "")
+    spillway.Store(drives).close()
+
+
 def test_memory_of_a_store(drives, monkeypatch):
     """Resident: no more by default than training in host memory needs."""
     spillway.format_store(drives)

@@ -3,11 +3,14 @@
 /* wrap: mmap munmap madvise */
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <linux/mman.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/case.h"
 #include "tests/random.h"
@@ -47,6 +50,7 @@ static int tear_down(void **state)
 
 #define ARENA_TEST(name) CASE_WITH(name, set_up, tear_down)
 
+/* ARENA-1, ARENA-3, ARENA-4 */
 ARENA_TEST(test_first_fit_against_a_model)
 {
 	bool used[GRANULES] = {false};
@@ -104,6 +108,27 @@ ARENA_TEST(test_first_fit_against_a_model)
 	assert_true(stats.bytes_used_max >= stats.bytes_used &&
 		    stats.bytes_used_max <= stats.bytes_total);
 	assert_true(refusals > 0);
+}
+
+/* ARENA-2 */
+ARENA_TEST(test_memory_that_is_freed_twice_ends_the_process)
+{
+	void *one;
+	int status;
+	pid_t child;
+
+	assert_int_equal(spw_arena_alloc(arena, GRANULE, &one), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)close(STDERR_FILENO);
+		spw_arena_free(arena, one);
+		spw_arena_free(arena, one);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	spw_arena_free(arena, one);
 }
 
 ARENA_TEST(test_bounds)

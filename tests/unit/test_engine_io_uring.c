@@ -306,6 +306,7 @@ static void *wake_often(void *context)
 	return NULL;
 }
 
+/* URING-2 */
 RING_TEST(test_wakes_lose_no_io)
 {
 	pthread_t thread;
@@ -391,6 +392,7 @@ static void check_parts(char *memory)
 				 drive_queue->arena_len_bytes);
 }
 
+/* URING-3 */
 RING_TEST(test_parts_of_both_memories_are_counted)
 {
 	both_memories(check_parts);

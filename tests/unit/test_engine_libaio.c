@@ -149,7 +149,7 @@ static void try_again(struct spw_io *io)
 		assert_int_equal(spw_queue_prepare(drive_queue, io), 0);
 }
 
-/* Each try is refused while the others are submitted, and takes the place of one of those. */
+/* AIO-1: each try is refused as the others are submitted, and takes the place of one of those. */
 AIO_TEST(test_refused_requests_that_are_prepared_again)
 {
 	struct spw_device_opts device_opts;
@@ -226,6 +226,7 @@ static void *wake_often(void *context)
 	return NULL;
 }
 
+/* AIO-2 */
 AIO_TEST(test_wakes_lose_no_io)
 {
 	pthread_t thread;

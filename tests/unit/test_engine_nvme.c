@@ -60,6 +60,7 @@ static void fill(char *memory, size_t len, unsigned salt)
 
 #define DRIVE_TEST(name) CASE_WITH(name, reset, end)
 
+/* NVME-1 */
 DRIVE_TEST(test_every_size_and_place)
 {
 	static const uint32_t lens[] = {4096,   65536,  69632,    126976,
@@ -143,6 +144,7 @@ DRIVE_TEST(test_refused_registered_memory_is_done_without)
 	assert_true(stats.retries > 0);
 }
 
+/* NVME-2 */
 DRIVE_TEST(test_flush_and_deallocate)
 {
 	struct spw_io io = {.op = SPW_DISCARD,

@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/case.h"
 #include "tests/random.h"
@@ -563,6 +566,7 @@ static void random_lane(struct counted *lane, unsigned index, struct iovec *iov)
 	assert_int_equal(spw_queue_prepare(queue, &lane->io), 0);
 }
 
+/* QUEUE-5 */
 QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes)
 {
 	static struct counted lanes[LANES];
@@ -748,6 +752,7 @@ static int64_t fail_second_mib(struct spw_part *part)
 	return part->offset_bytes == 1u << 20 ? -EIO : (int64_t)part->len_bytes;
 }
 
+/* QUEUE-2 */
 QUEUE_TEST(test_after_a_failure_nothing_more_is_issued)
 {
 	struct counted bad, good;
@@ -766,6 +771,7 @@ QUEUE_TEST(test_after_a_failure_nothing_more_is_issued)
 
 /* ---- Order, room, system calls --------------------------------------------------------------- */
 
+/* QUEUE-1 */
 QUEUE_TEST(test_ios_wait_in_order_and_room_tells)
 {
 	struct counted ios[6];
@@ -802,6 +808,7 @@ QUEUE_TEST(test_one_call_submits_and_one_reaps)
 	assert_int_equal(fake.submits, 0);
 }
 
+/* QUEUE-3 */
 QUEUE_TEST(test_a_full_backend_loses_nothing)
 {
 	struct counted ios[30];
@@ -814,6 +821,27 @@ QUEUE_TEST(test_a_full_backend_loses_nothing)
 		assert_true(spw_queue_reap(queue, 30, -1) > 0);
 	for (unsigned i = 0; i < 30; i++)
 		assert_int_equal(ios[i].io.res, BLOCK);
+}
+
+/* QUEUE-3: to go on would end somebody else's io. */
+QUEUE_TEST(test_a_slot_that_is_completed_twice_ends_the_process)
+{
+	struct counted one;
+	int status;
+	pid_t child;
+
+	open_queue(8, NULL);
+	prepare(&one, SPW_WRITE, 0, memory, BLOCK, 0);
+	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)close(STDERR_FILENO);
+		spw_part_completed(queue, queue->devices[0].free, BLOCK);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
 QUEUE_TEST(test_a_broken_backend_is_reported)
@@ -901,6 +929,7 @@ QUEUE_TEST(test_an_io_cancelled_before_it_is_tried_again)
 	assert_int_equal(fake.history_count, 1);
 }
 
+/* QUEUE-4 */
 QUEUE_TEST(test_close_ends_everything)
 {
 	struct counted ios[40];

@@ -403,7 +403,10 @@ DRIVES_CASE(test_flipped_bit)
 	assert_non_null(strstr(spw_last_error(), "expected"));
 }
 
-/* While a read waits for its checksum, its slot goes to the next: the second try waits for one. */
+/*
+ * STORE-6, OVERLAP-1: while a read waits for its checksum, its slot goes to the next: the second
+ * try waits for one.
+ */
 DRIVES_CASE(test_second_try_waits_for_a_slot)
 {
 	size_t len = 30 * CHUNK_BYTES;
@@ -427,6 +430,7 @@ DRIVES_CASE(test_second_try_waits_for_a_slot)
 
 /* ---- Cancel, free and close between any two completions ---- */
 
+/* STORE-1, STORE-5 */
 DRIVES_CASE(test_cancel_at_every_point)
 {
 	size_t len = 20 * CHUNK_BYTES;
@@ -464,8 +468,8 @@ DRIVES_CASE(test_cancel_at_every_point)
 }
 
 /*
- * Freed while it is written or read: the space comes back only after the last transfer, and the get
- * still gets its bytes.
+ * STORE-2: freed while it is written or read: the space comes back only after the last transfer,
+ * and the get still gets its bytes.
  */
 DRIVES_CASE(test_free_at_every_point)
 {
@@ -614,7 +618,7 @@ DRIVES_CASE(test_urgent_first_but_nobody_starves)
 	assert_true(stats().bypasses > 0);
 }
 
-/* A prefetch that becomes urgent overtakes the other prefetches. */
+/* STORE-8: a prefetch that becomes urgent overtakes the other prefetches. */
 DRIVES_CASE(test_raise)
 {
 	static uint8_t names[] = {'0', '1', '2', '3', '4', '5', '6', '7'};
@@ -685,6 +689,7 @@ DRIVES_CASE(test_equal_drives_share_evenly)
 	}
 }
 
+/* STORE-7 */
 DRIVES_CASE(test_split_over_fragments)
 {
 	uint64_t capacity;
@@ -735,6 +740,7 @@ DRIVES_CASE(test_full_changes_nothing)
 
 /* ---- Drives that hang, come back, flush, trim ---- */
 
+/* STORE-9 */
 DRIVES_CASE(test_hung_write_moves)
 {
 	uint8_t *bytes = pattern(1 << 20, 13);
@@ -773,8 +779,8 @@ DRIVES_CASE(test_hung_write_moves)
 }
 
 /*
- * Copy memory that a hung drive does not give back must not be all there is: the other drives need
- * some.
+ * STORE-4: copy memory that a hung drive does not give back must not be all there is: the other
+ * drives need some.
  */
 DRIVES_CASE(test_hung_drive_leaves_copy_memory)
 {

@@ -101,7 +101,6 @@ TEST(test_read_only)
 	assert_int_equal(spw_device_lock(reader, 0, 1), -EBADF);
 	spw_queue_opts_init(&queue_opts, sizeof(queue_opts));
 	queue_opts.arena = arena;
-	queue_opts.tune_path = "";
 	assert_int_equal(spw_queue_open(&reader, 1, &queue_opts, &queue), 0);
 	assert_int_equal(run(SPW_WRITE, memory, 512, 0), -EBADF);
 	assert_int_equal(run(SPW_DISCARD, NULL, 512, 0), -EBADF);
@@ -186,6 +185,7 @@ TEST(test_controllers_that_do_not_start)
 
 /* ---- Transfers ------------------------------------------------------------------------------- */
 
+/* VFIO-3 */
 TEST_EACH(test_every_size_and_place)
 {
 	uint32_t block = 1u << fake.block_shift;
@@ -232,6 +232,7 @@ static int32_t run_vector(enum spw_op op, const struct iovec *iov, unsigned coun
 	return results[0];
 }
 
+/* VFIO-1 */
 TEST(test_copies_are_counted_with_their_reason)
 {
 	struct spw_queue_stats stats;
@@ -397,6 +398,7 @@ TEST(test_many_at_depth_1)
 	many(1, 2, FAKE_SHUFFLED);
 }
 
+/* PAIR-3 */
 TEST(test_doorbells_are_rung_once_per_batch)
 {
 	unsigned before;
@@ -489,6 +491,7 @@ TEST(test_cancelled_in_flight)
 
 /* ---- Several queues, namespaces, backends ---------------------------------------------------- */
 
+/* CTRL-3 */
 TEST(test_queues_share_a_controller)
 {
 	struct spw_queue *queues[16];
@@ -497,7 +500,6 @@ TEST(test_queues_share_a_controller)
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
-	opts.tune_path = "";
 	while (spw_queue_open(&device, 1, &opts, &queues[count]) == 0)
 		count++;
 	/* The controller's own pair is one of them. */
@@ -532,7 +534,6 @@ TEST(test_two_namespaces_in_one_queue)
 	assert_int_equal(fake.opens, 1);
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		make_io(i, SPW_READ, memory + i * 65536, 65536, 4096);
@@ -618,7 +619,6 @@ TEST(test_mixed_with_a_file)
 	assert_int_equal(unlink(path), 0);
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
 	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
 	for (unsigned round = 0; round < 40; round++) {
@@ -653,7 +653,7 @@ TEST(test_mixed_with_a_file)
 	 * The one dies, and is found while the queue waits by the other's backend, which goes on.
 	 */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
-	spw_vfio_idle_ms = 5;
+	fake.link.idle_ms = 5;
 	for (unsigned i = 0; i < 100 && !fake.cut; i++)
 		assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
 	assert_true(fake.cut);
@@ -669,7 +669,6 @@ TEST(test_refused_backends)
 	struct spw_queue_opts opts;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.tune_path = "";
 	for (int backend = SPW_BACKEND_IO_URING; backend <= SPW_BACKEND_NVME; backend++) {
 		opts.backend = (enum spw_backend)backend;
 		assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), -EINVAL);

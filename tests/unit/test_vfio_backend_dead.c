@@ -126,6 +126,7 @@ TEST(test_one_slot_for_many_in_turn)
 	assert_false(fake.cut);
 }
 
+/* CTRL-1 */
 TEST(test_a_controller_that_does_not_even_stop)
 {
 	open_queue_of(32, true, 40);
@@ -137,7 +138,7 @@ TEST(test_a_controller_that_does_not_even_stop)
 	expect_dead_then_alive();
 }
 
-/* Not as long as it says that a start takes: all that it had waits for it. */
+/* VFIO-2: Not as long as it says that a start takes: all that it had waits for it. */
 TEST(test_a_controller_that_takes_long_to_stop)
 {
 	uint64_t start_ns;
@@ -234,7 +235,7 @@ TEST(test_wanted_back_while_a_queue_sleeps)
 	int fd = eventfd(1, EFD_CLOEXEC);
 
 	assert_true(fd >= 0);
-	spw_vfio_idle_ms = 3600000;
+	fake.link.idle_ms = 3600000;
 	fake.wanted_back = true;
 	fake.link.wanted_back = fd;
 	open_queue_of(32, true, 20000);
@@ -289,13 +290,12 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	struct spw_queue_opts opts;
 
 	assert_true(fd >= 0);
-	spw_vfio_idle_ms = 3600000;
+	fake.link.idle_ms = 3600000;
 	fake.link.wanted_back = fd;
 	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &devices[2]), 0);
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
 	opts.log.write = collect;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(devices, 3, &opts, &queue), 0);
 	assert_non_null(strstr(spw_queue_description(queue), backend));
 	/* A wake is one as before; */
@@ -344,7 +344,7 @@ TEST(test_wanted_back_while_a_mixed_queue_sleeps_in_libaio)
 TEST(test_death_while_a_queue_sleeps)
 {
 	open_queue_of(32, true, 20000);
-	spw_vfio_idle_ms = 5;
+	fake.link.idle_ms = 5;
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
 	sleep_until_cut();
 	expect_said("all ones");
@@ -362,7 +362,7 @@ TEST(test_looking_at_controllers_ends_no_sleep)
 	unsigned waits = 0;
 
 	open_queue_of(32, true, 20000);
-	spw_vfio_idle_ms = 5;
+	fake.link.idle_ms = 5;
 	do {
 		uint64_t start_ns = spw_clock_ns();
 
@@ -446,6 +446,7 @@ TEST(test_a_process_stopped_while_a_call_waits)
 	assert_false(fake.cut);
 }
 
+/* CTRL-2 */
 TEST(test_closing_with_commands_that_never_end)
 {
 	open_queue_of(32, true, 40);

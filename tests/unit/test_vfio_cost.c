@@ -41,7 +41,6 @@ CASE(test_transfers)
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.arena = arena;
 	opts.depth = DEPTH;
-	opts.tune_path = "";
 	assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), 0);
 	for (uint64_t i = 0; i < count;) {
 		for (unsigned j = 0; j < DEPTH && i < count; j++, i++) {

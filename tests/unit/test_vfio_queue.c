@@ -196,6 +196,7 @@ CASE(test_runs)
 
 #define MAPPINGS 200u
 
+/* SPACE-1 */
 CASE(test_addresses_never_overlap)
 {
 	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = 0xfedfffff},
@@ -232,6 +233,7 @@ CASE(test_addresses_never_overlap)
 	}
 }
 
+/* SPACE-2 */
 CASE(test_addresses_at_the_limits)
 {
 	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = UINT64_MAX}},
@@ -364,7 +366,7 @@ CASE_WITH(test_heads_are_told_late, NULL, end_fake)
 			if (pair.head - told > cases[i].lag)
 				told = pair.head;
 			assert_int_equal(fake.registers[0x100c / 4], told & pair.mask);
-			/* INV-1 */
+			/* PAIR-1 */
 			assert_true(
 				pair.head - told +
 					(cases[i].slots < pair.mask ? cases[i].slots : pair.mask) <=
@@ -374,6 +376,7 @@ CASE_WITH(test_heads_are_told_late, NULL, end_fake)
 	}
 }
 
+/* PAIR-2 */
 CASE_WITH(test_completions_that_cannot_be, NULL, end_fake)
 {
 	uint32_t slot, status, result;

@@ -741,6 +741,8 @@ static inline void fake_begin(unsigned block_shift)
 			 .registers_bytes = FAKE_REGISTERS,
 			 .numa_node = -1,
 			 .wanted_back = -1,
+			 .timeout_ms = 30000,
+			 .idle_ms = 1000,
 			 .address = FAKE_ADDRESS},
 		.registers = registers ? registers : calloc(1, FAKE_REGISTERS),
 		.block_shift = block_shift,

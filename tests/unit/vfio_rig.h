@@ -97,7 +97,6 @@ static inline void open_queue_of(uint32_t depth, bool with_arena, uint32_t timeo
 	opts.log.write = collect;
 	opts.wait = SPW_WAIT_POLL;
 	opts.timeout_ms = timeout_ms;
-	opts.tune_path = "";
 	if (spw_queue_open(&device, 1, &opts, &queue))
 		fail_msg("%s", spw_last_error());
 	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
@@ -110,8 +109,7 @@ static inline void begin_with(unsigned block_shift, uint32_t sgls)
 
 	fake_begin(block_shift);
 	fake.sgls = sgls;
-	spw_vfio_timeout_ms = 200;
-	spw_vfio_idle_ms = 1000;
+	fake.link.timeout_ms = 200;
 	said[0] = '\0';
 	ended = failed = 0;
 	spw_arena_opts_init(&opts, sizeof(opts));

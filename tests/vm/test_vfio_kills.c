@@ -201,7 +201,6 @@ static void late_open(void)
 	arena_opts.bytes = LATE_WRITES * MIB;
 	spw_queue_opts_init(&queue_opts, sizeof(queue_opts));
 	queue_opts.depth = LATE_WRITES;
-	queue_opts.tune_path = "";
 	child_check(spw_device_open(drive_paths[LATE_DRIVE], NULL, &late.device) == 0);
 	child_check(spw_arena_open(&arena_opts, &late.arena) == 0);
 	child_check(spw_arena_alloc(late.arena, LATE_WRITES * MIB, &buffers) == 0);

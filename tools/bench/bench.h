@@ -240,8 +240,6 @@ struct bench_stats {
 	char description[256]; /* the backend in words */
 };
 
-void bench_stats_merge(struct bench_stats *to, const struct bench_stats *from);
-
 /* ---- Running --------------------------------------------------------------------------------- */
 
 struct bench_drive_share {

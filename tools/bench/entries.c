@@ -47,7 +47,7 @@ static void merge_queue(struct spw_queue_stats *to, const struct spw_queue_stats
 		to->kernel_workers = from->kernel_workers;
 }
 
-void bench_stats_merge(struct bench_stats *to, const struct bench_stats *from)
+static void merge(struct bench_stats *to, const struct bench_stats *from)
 {
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
 		merge_direction(&to->direction[i], &from->direction[i]);
@@ -94,7 +94,7 @@ int bench_entries(const struct bench_run *run, struct bench_entry **entries)
 			*last = (struct bench_entry){
 				.job = worker->job, .group = worker->group, .workers = 1};
 		}
-		bench_stats_merge(&last->stats, &worker->stats);
+		merge(&last->stats, &worker->stats);
 	}
 	return count;
 }

@@ -12,21 +12,7 @@
 static const uint64_t limits_ns[BENCH_LATENCY_CLASSES] = {2,   4,   10,  20,  50,
 							  100, 250, 500, 750, 1000};
 
-void bench_latency_classes(const struct bench_stats *stats, struct bench_latency *latency)
-{
-	memset(latency, 0, sizeof(*latency));
-	for (unsigned dir = 0; dir < BENCH_DIRECTIONS; dir++) {
-		const struct spw_histogram *histogram = &stats->direction[dir].complete_ns;
-
-		latency->count += histogram->summary.count;
-		for (unsigned bucket = 0; bucket < SPW_HISTOGRAM_BUCKETS; bucket++)
-			if (histogram->buckets[bucket] > 0)
-				bench_latency_add(latency, spw_histogram_bucket_value(bucket),
-						  histogram->buckets[bucket]);
-	}
-}
-
-void bench_latency_add(struct bench_latency *latency, uint64_t value_ns, uint64_t count)
+static void add(struct bench_latency *latency, uint64_t value_ns, uint64_t count)
 {
 	uint64_t unit_ns = 1;
 
@@ -40,6 +26,20 @@ void bench_latency_add(struct bench_latency *latency, uint64_t value_ns, uint64_
 		latency->up_to_2s += count;
 	else
 		latency->above_2s += count;
+}
+
+void bench_latency_classes(const struct bench_stats *stats, struct bench_latency *latency)
+{
+	memset(latency, 0, sizeof(*latency));
+	for (unsigned dir = 0; dir < BENCH_DIRECTIONS; dir++) {
+		const struct spw_histogram *histogram = &stats->direction[dir].complete_ns;
+
+		latency->count += histogram->summary.count;
+		for (unsigned bucket = 0; bucket < SPW_HISTOGRAM_BUCKETS; bucket++)
+			if (histogram->buckets[bucket] > 0)
+				add(latency, spw_histogram_bucket_value(bucket),
+				    histogram->buckets[bucket]);
+	}
 }
 
 uint64_t bench_latency_limit(unsigned index)

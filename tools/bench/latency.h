@@ -15,7 +15,6 @@ struct bench_latency {
 };
 
 void bench_latency_classes(const struct bench_stats *stats, struct bench_latency *latency);
-void bench_latency_add(struct bench_latency *latency, uint64_t value_ns, uint64_t count);
 
 /* 2, 4, 10 ... 1000: the upper end of class @index, in its unit. */
 uint64_t bench_latency_limit(unsigned index);

@@ -347,6 +347,8 @@ static int open_store(struct state *state)
 {
 	const struct bench_job *job = state->job;
 	struct spw_store_opts opts;
+	struct spw_tune tune;
+	int result;
 
 	if (job->numa_node != BENCH_NUMA_ANY &&
 	    (numa_available() < 0 || (int)job->numa_node > numa_max_node() ||
@@ -365,6 +367,11 @@ static int open_store(struct state *state)
 				   job->iodepth +
 			   (64u << 20);
 	opts.log = state->worker->log;
+	opts.tune = &tune;
+	result = spw_tune_read(getenv("SPILLWAY_TUNE"), (const char *const *)state->worker->paths,
+			       state->worker->devices_count, &opts.log, &tune, sizeof(tune));
+	if (result)
+		return result;
 	return spw_store_open((const char *const *)state->worker->paths,
 			      state->worker->devices_count, &opts, &state->store);
 }

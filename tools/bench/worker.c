@@ -457,7 +457,6 @@ static int open_queue(struct state *state)
 	struct spw_queue_opts opts;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.tune_path = ""; /* the job says it all */
 	opts.backend = job->backend;
 	opts.wait = job->hipri           ? SPW_WAIT_POLL
 		    : job->sqthread_poll ? SPW_WAIT_SQPOLL

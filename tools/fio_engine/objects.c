@@ -82,6 +82,8 @@ static int open_store(struct objects *objects)
 {
 	const struct spw_fio_config *config = &objects->config;
 	struct spw_store_opts opts;
+	struct spw_tune tune;
+	int err;
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = SPW_PARTITION_ANY;
@@ -94,6 +96,11 @@ static int open_store(struct objects *objects)
 	opts.backend = config->backend;
 	opts.inline_mode = true;
 	opts.log = config->log;
+	opts.tune = &tune;
+	err = spw_tune_read(getenv("SPILLWAY_TUNE"), (const char *const *)config->paths,
+			    config->path_count, &opts.log, &tune, sizeof(tune));
+	if (err)
+		return err;
 	return spw_store_open((const char *const *)config->paths, config->path_count, &opts,
 			      &objects->store);
 }

@@ -291,7 +291,6 @@ static int volume_start(struct spw_fio_level *level)
 	struct spw_queue_opts opts;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.tune_path = ""; /* the job says it all */
 	opts.backend = volume->config.backend;
 	opts.wait = volume->config.wait;
 	opts.depth = kernel_depth(volume);

@@ -15,7 +15,7 @@
 #define MIN_BYTES   (64u << 10) /* the cache's own default */
 #define DAY_SECONDS 86400.0
 
-const unsigned plan_trace_budget_percent[PLAN_TRACE_BUDGETS] = {75, 50, 25};
+static const unsigned budget_percent[PLAN_TRACE_BUDGETS] = {75, 50, 25};
 
 /* ---- Recompute ---- */
 
@@ -130,8 +130,7 @@ static int plan_rate(const struct plan_trace_report *report, const struct planni
 		rc = plan_once(planning, &drives, SPW_PLAN_POSITIONAL, 0, &rate->positional);
 	for (unsigned i = 0; i < PLAN_TRACE_BUDGETS && rc == 0; i++)
 		rc = plan_once(planning, &drives, SPW_PLAN_BUDGET,
-			       rate->fastest.peak_keep_all_bytes / 100 *
-				       plan_trace_budget_percent[i],
+			       rate->fastest.peak_keep_all_bytes / 100 * budget_percent[i],
 			       &rate->budgets[i]);
 	if (rc == 0 && rate->fastest.bytes_written > 0)
 		rate->life_seconds =
@@ -306,7 +305,7 @@ static json_t *rate_json(const struct plan_trace_rate *rate)
 		json_t *budget = result_json(&rate->budgets[i]);
 
 		(void)json_object_set_new(budget, "percent_of_keep",
-					  json_integer(plan_trace_budget_percent[i]));
+					  json_integer(budget_percent[i]));
 		(void)json_array_append_new(budgets, budget);
 	}
 	return json_pack("{s:f, s:f, s:o, s:o, s:o, s:f}", "write_bytes_per_second", rate->write,

@@ -47,8 +47,6 @@ struct plan_trace_report {
 	unsigned rates_count; /* set, with write and read, by the caller */
 };
 
-extern const unsigned plan_trace_budget_percent[PLAN_TRACE_BUDGETS];
-
 /*
  * Fill in all but path, endurance_bytes and the rates themselves. Return: 0; negative errno with
  * words.

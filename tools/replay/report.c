@@ -45,12 +45,23 @@ static uint32_t first_steady(const struct replay_report *report)
 	return report->run->measured > WARM_STEPS ? WARM_STEPS : report->run->measured - 1;
 }
 
-struct replay_summary replay_summarize(const struct replay_report *report)
+/*
+ * In short: of the replays from the third on, as the first one measures and the second is the first
+ * with a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
+ * highest.
+ */
+struct summary {
+	double step_seconds, ideal_seconds, stall_seconds, over_ideal_max;
+	double peak_bytes, bytes_written, bytes_read, bytes_forwarded;
+};
+
+/* At least one replay was measured. */
+static struct summary summarize(const struct replay_report *report)
 {
 	uint64_t step_ns[REPLAY_STEPS_MAX] = {0}, stall_ns[REPLAY_STEPS_MAX] = {0},
 		 written[REPLAY_STEPS_MAX] = {0};
 	uint64_t read[REPLAY_STEPS_MAX] = {0}, forwarded[REPLAY_STEPS_MAX] = {0};
-	struct replay_summary summary = {.ideal_seconds = seconds_of(report->step->compute_ns)};
+	struct summary summary = {.ideal_seconds = seconds_of(report->step->compute_ns)};
 	uint32_t first = first_steady(report), count = 0;
 
 	for (uint32_t i = first; i < report->run->measured; i++, count++) {
@@ -151,7 +162,7 @@ static void print_steps(const struct replay_report *report, FILE *out)
 void replay_report_print(const struct replay_report *report, FILE *out)
 {
 	const struct replay_step *step = report->step;
-	struct replay_summary summary = replay_summarize(report);
+	struct summary summary = summarize(report);
 	char text[SIZE_TEXT_BYTES];
 
 	(void)fprintf(out, "trace        %s, step %u: ", report->trace_path, step->number);
@@ -227,7 +238,7 @@ static json_t *steps_json(const struct replay_report *report)
 
 json_t *replay_report_json(const struct replay_report *report)
 {
-	struct replay_summary summary = replay_summarize(report);
+	struct summary summary = summarize(report);
 	const struct replay_step *step = report->step;
 	const struct spw_cache_stats *stats =
 		&report->run->measures[report->run->measured - 1].stats;

@@ -24,18 +24,6 @@ struct replay_report {
 	uint64_t lower_bound_bytes; /* the largest scope, and two chunks per drive; scaled */
 };
 
-/*
- * In short: of the replays from the third on, as the first one measures and the second is the first
- * with a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
- * highest.
- */
-struct replay_summary {
-	double step_seconds, ideal_seconds, stall_seconds, over_ideal_max;
-	double peak_bytes, bytes_written, bytes_read, bytes_forwarded;
-};
-
-/* At least one replay was measured. */
-struct replay_summary replay_summarize(const struct replay_report *report);
 /* The last replay, from the beginning of one pass to that of the next. */
 struct replay_pass {
 	uint64_t begin_ns, end_ns; /* since the replay began */

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/tune.c - the settings that `spillway tune` found best for drives, read back for a queue
- * over the same drives
- */
-#include "engine/tune.h"
-
+/* drives/tune.c - the settings that `spillway tune` found best for drives, read back */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +8,11 @@
 
 #include <jansson.h>
 
+#include <spillway/format.h>
+
 #include "util/util.h"
 
 #define FILE_BYTES_MAX (16 << 20)
-
-#define TRANSFER_BYTES (UINT64_C(1) << 20)
 
 static int load(const char *path, json_t **document)
 {
@@ -122,94 +117,73 @@ static bool is_drive(json_t *entry, const struct spw_device *device)
 					   : same_file(path, spw_device_path(device));
 }
 
-static int check_drives(const char *path, json_t *drives, struct spw_device *const devices[],
-			unsigned count)
+static bool is_among(json_t *drives, const struct spw_device *device)
 {
+	for (size_t i = 0; i < json_array_size(drives); i++)
+		if (is_drive(json_array_get(drives, i), device))
+			return true;
+	return false;
+}
+
+/* What cannot be opened now is no drive of theirs: whoever opens it in earnest says why. */
+static int check_drives(const char *path, json_t *drives, const char *const paths[], unsigned count)
+{
+	const struct spw_device_opts opts = {.size = sizeof(opts), .read_only = true};
+
 	if (count > 0 && !json_is_array(drives))
 		return spw_error(
 			-EINVAL,
 			"%s: does not say which drives were measured: run 'spillway tune' again",
 			path);
 	for (unsigned i = 0; i < count; i++) {
+		struct spw_device *device;
 		bool found = false;
-		json_t *entry;
-		size_t at;
 
-		json_array_foreach(drives, at, entry) found |= is_drive(entry, devices[i]);
+		if (spw_device_open(paths[i], &opts, &device) == 0) {
+			found = is_among(drives, device);
+			spw_device_close(device);
+		}
 		if (!found)
 			return spw_error(-ENODEV,
 					 "%s: %s is not among the drives that were measured: run "
 					 "'spillway tune'",
-					 path, spw_device_path(devices[i]));
+					 path, paths[i]);
 	}
 	return 0;
 }
 
-int spw_tune_read(const char *path, struct spw_device *const devices[], unsigned count,
-		  struct spw_tune *tune, size_t size)
+static int read_file(const char *path, const char *const drives[], unsigned count,
+		     struct spw_tune *tune)
 {
-	struct spw_tune now = {0};
 	json_t *document = NULL, *best;
 	int ret = load(path, &document);
 
 	if (ret)
 		return ret;
 	best = json_object_get(document, "best");
-	ret = parse_settings(path, best, "read", &now.read);
+	ret = parse_settings(path, best, "read", &tune->read);
 	if (!ret)
-		ret = parse_settings(path, best, "write", &now.write);
-	if (!ret && !now.read.depth && !now.write.depth)
+		ret = parse_settings(path, best, "write", &tune->write);
+	if (!ret && !tune->read.depth && !tune->write.depth)
 		ret = spw_error(-EINVAL, "%s: holds no settings: run 'spillway tune' again", path);
 	if (!ret)
-		ret = check_drives(path, json_object_get(document, "drives"), devices, count);
+		ret = check_drives(path, json_object_get(document, "drives"), drives, count);
 	json_decref(document);
-	if (!ret)
-		spw_opts_merge(tune, size, &now, sizeof(now));
 	return ret;
 }
 
-/*
- * As many transfers as keep in flight what was measured. How large the queue's are is not known
- * here: those of a store are chunks, much smaller than the largest blocks that are measured.
- */
-static uint32_t depth_of(const struct spw_tune_settings *settings)
+int spw_tune_read(const char *path, const char *const drives[], unsigned count,
+		  const struct spw_log *log, struct spw_tune *tune, size_t size)
 {
-	uint64_t depth =
-		settings->depth * ((settings->block_bytes + TRANSFER_BYTES - 1) / TRANSFER_BYTES);
+	struct spw_tune now = {0};
+	int ret = path && path[0] != '\0' ? read_file(path, drives, count, &now) : 0;
 
-	return depth < SPW_QUEUE_DEPTH_MAX ? (uint32_t)depth : SPW_QUEUE_DEPTH_MAX;
-}
-
-int spw_tune_apply(struct spw_device *const devices[], unsigned count, struct spw_queue_opts *opts)
-{
-	static const char *const waits[] = {"interrupts", "polling", "sqpoll"};
-	const char *path = opts->tune_path ? opts->tune_path : secure_getenv("SPILLWAY_TUNE");
-	const struct spw_tune_settings *from;
-	struct spw_tune tune = {.size = sizeof(tune)};
-	int ret;
-
-	if (!path || path[0] == '\0')
-		return 0;
-	ret = spw_tune_read(path, devices, count, &tune, sizeof(tune));
 	if (ret == -ENODEV) {
-		spw_log(&opts->log, SPW_LOG_WARNING, "%s; its settings are not used",
-			spw_last_error());
-		return 0;
-	}
-	if (ret)
+		spw_log(log, SPW_LOG_WARNING, "%s; its settings are not used", spw_last_error());
+		now = (struct spw_tune){0};
+	} else if (ret) {
 		return ret;
-	/*
-	 * One queue reads and writes: it waits as is best for reads, which somebody waits for, and
-	 * is deep enough for both.
-	 */
-	from = tune.read.depth ? &tune.read : &tune.write;
-	opts->depth = depth_of(&tune.read) > depth_of(&tune.write) ? depth_of(&tune.read)
-								   : depth_of(&tune.write);
-	/* io_uring is what is tried first anyway; whatever is refused today, another does. */
-	if (opts->backend == SPW_BACKEND_AUTO && from->backend != SPW_BACKEND_IO_URING)
-		opts->backend = from->backend;
-	if (opts->wait == SPW_WAIT_INTERRUPT)
-		opts->wait = from->wait;
-	spw_log(&opts->log, SPW_LOG_INFO, "%s: depth %u, %s", path, opts->depth, waits[opts->wait]);
+	}
+	spw_opts_merge(tune, size, &now, sizeof(now));
 	return 0;
 }

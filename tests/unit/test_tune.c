@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_engine_tune.c - settings files: used for the drives that they name, refused when
+ * tests/unit/test_tune.c - settings files: used for the drives that they name, refused when
  * they are bad
  */
 #include <errno.h>
+
+#include <spillway/format.h>
 
 #include "tests/unit/engine_file.h"
 #include "util/util.h"
@@ -48,12 +50,18 @@ static int remove_files(void **state)
 
 static int open_tuned(const char *path)
 {
+	const char *drives[] = {drive_path};
 	struct spw_queue_opts opts;
+	struct spw_tune tune;
+	int ret;
 
 	drive_log[0] = '\0';
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.log.write = collect;
-	opts.tune_path = path;
+	opts.tune = &tune;
+	ret = spw_tune_read(path, drives, 1, &opts.log, &tune, sizeof(tune));
+	if (ret)
+		return ret;
 	return spw_queue_open(&drive, 1, &opts, &drive_queue);
 }
 
@@ -62,7 +70,7 @@ static int close_all(void **state)
 	(void)state;
 	spw_queue_close(drive_queue);
 	drive_queue = NULL;
-	return unsetenv("SPILLWAY_TUNE");
+	return 0;
 }
 
 #define TUNE_TEST(name) CASE_WITH(name, NULL, close_all)
@@ -73,7 +81,6 @@ TUNE_TEST(test_settings_for_this_drive_are_used)
 	assert_int_equal(open_tuned(tune_path), 0);
 	assert_int_equal(spw_queue_room(drive_queue, 0), 9);
 	assert_int_equal(spw_queue_backend(drive_queue), SPW_BACKEND_LIBAIO);
-	assert_logged(tune_path);
 	assert_logged("depth 9");
 }
 
@@ -107,19 +114,22 @@ TUNE_TEST(test_a_backend_that_is_refused_today_is_done_without)
 	assert_logged("is not a whole NVMe namespace");
 }
 
-TUNE_TEST(test_the_environment_names_a_file_unless_the_caller_does)
+TUNE_TEST(test_without_a_file_there_are_no_settings)
 {
-	write_file("{\"format\": 1, " DRIVES ", \"best\": {" WRITE "}}", drive_path, DRIVE_BYTES);
-	assert_int_equal(setenv("SPILLWAY_TUNE", tune_path, 1), 0);
 	assert_int_equal(open_tuned(NULL), 0);
-	assert_int_equal(spw_queue_room(drive_queue, 0), 9);
+	assert_int_equal(spw_queue_room(drive_queue, 0), 32);
 	spw_queue_close(drive_queue);
 	assert_int_equal(open_tuned(""), 0);
 	assert_int_equal(spw_queue_room(drive_queue, 0), 32);
-	assert_null(strstr(drive_log, tune_path));
-	spw_queue_close(drive_queue);
-	assert_int_equal(setenv("SPILLWAY_TUNE", "", 1), 0);
+	assert_null(strstr(drive_log, "depth"));
+}
+
+/* That is for who starts a program to say, not for a library within it. */
+TUNE_TEST(test_the_environment_is_not_read)
+{
+	assert_int_equal(setenv("SPILLWAY_TUNE", drive_folder, 1), 0);
 	assert_int_equal(open_tuned(NULL), 0);
+	assert_int_equal(unsetenv("SPILLWAY_TUNE"), 0);
 	assert_int_equal(spw_queue_room(drive_queue, 0), 32);
 }
 
@@ -137,12 +147,9 @@ TUNE_TEST(test_settings_for_another_drive_are_left)
 
 static void assert_refused(const char *words)
 {
-	struct spw_tune tune = {.size = sizeof(tune)};
-
-	assert_int_equal(spw_tune_read(tune_path, &drive, 1, &tune, sizeof(tune)), -EINVAL);
+	assert_int_equal(open_tuned(tune_path), -EINVAL);
 	if (!strstr(spw_last_error(), words))
 		fail_msg("no \"%s\" in: %s", words, spw_last_error());
-	assert_int_equal(open_tuned(tune_path), -EINVAL);
 	assert_null(drive_queue);
 }
 

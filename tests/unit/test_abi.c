@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_abi.c - public structs as programs that were built before know them
+ *
+ * A program says how large its struct was, so members may be appended, and never be inserted, moved
+ * or removed. Whoever appends one puts its name, offset and the new size here, and a line into
+ * CHANGELOG.md.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <spillway/spillway.h>
+
+/* The last member, where it is, and how large all is. */
+#define ABI(type, last, offset, size)                                          \
+	{                                                                      \
+#type, #last, offsetof(type, last), offset, sizeof(type), size \
+	}
+
+static const struct {
+	const char *type, *last;
+	size_t offset, offset_known, size, size_known;
+} structs[] = {
+	ABI(struct spw_log, context, 8, 16),
+	ABI(struct spw_geometry, reserved, 248, 312),
+	ABI(struct spw_device_opts, log, 16, 32),
+	ABI(struct spw_arena_opts, log, 24, 40),
+	ABI(struct spw_arena_stats, refusals, 48, 56),
+	ABI(struct spw_io, engine_reserved, 100, 112),
+	ABI(struct spw_tune_settings, wait, 16, 24),
+	ABI(struct spw_tune, write, 32, 56),
+	ABI(struct spw_queue_opts, timeout_ms, 64, 72),
+	ABI(struct spw_queue_stats, vfio_by_group, 120, 128),
+	ABI(struct spw_nvme_info, error_log_entries, 216, 224),
+	ABI(struct spw_vfio_obstacle, text, 5, 328),
+	ABI(struct spw_vfio_probe_info, device_node, 4664, 4856),
+	ABI(struct spw_vfio_bind_opts, alone, 32, 40),
+	ABI(struct spw_format_opts, erase, 48, 56),
+	ABI(struct spw_store_info, partitions_in_use, 88, 96),
+	ABI(struct spw_drive_info, reason, 660, 920),
+	ABI(struct spw_probe_info, unknown_data, 1000, 1008),
+	ABI(spw_object, value, 0, 8),
+	ABI(struct spw_store_opts, tune, 72, 80),
+	ABI(struct spw_notify, context, 8, 16),
+	ABI(struct spw_store_stats, bytes_trimmed, 224, 232),
+	ABI(struct spw_drive_stats, full, 424, 432),
+	ABI(struct spw_status, drive, 496, 28144),
+	ABI(struct spw_status_name, partition, 40, 44),
+	ABI(struct spw_plan_tensor, must_keep, 40, 48),
+	ABI(struct spw_plan_step, calls, 40, 48),
+	ABI(struct spw_plan_drives, staging_bytes, 40, 48),
+	ABI(struct spw_plan_opts, memory_bytes, 16, 24),
+	ABI(struct spw_plan_result, points, 84, 88),
+	ABI(struct spw_plan_point, bytes, 8, 16),
+	ABI(struct spw_trace_event, wait_ns, 88, 96),
+	ABI(struct spw_trace, storages, 28, 32),
+	ABI(spw_tensor, value, 0, 8),
+	ABI(struct spw_cache_opts, trace, 72, 80),
+	ABI(struct spw_offer, owner, 48, 56),
+	ABI(struct spw_taken, storage_bytes_total, 32, 40),
+	ABI(struct spw_cache_stats, tensors_kept_changed, 728, 736),
+};
+
+static void test_public_structs_are_appended_to_only(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(structs) / sizeof(structs[0]); i++) {
+		if (structs[i].offset != structs[i].offset_known)
+			fail_msg("%s: %s is at %zu, was at %zu: append only", structs[i].type,
+				 structs[i].last, structs[i].offset, structs[i].offset_known);
+		if (structs[i].size != structs[i].size_known)
+			fail_msg("%s: has %zu bytes, had %zu: append only, and say so here",
+				 structs[i].type, structs[i].size, structs[i].size_known);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_public_structs_are_appended_to_only),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
