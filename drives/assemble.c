@@ -160,8 +160,7 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 		if (rc == -EBUSY)
 			(void)spw_error(rc,
 					"%s: partition %u of the store is open in another process; "
-					"use another "
-					"partition, or end that process",
+					"use another partition, or end that process",
 					spw_device_path(device), partition);
 		if (rc != 0) {
 			unlock_partition(assembly, partition, i);

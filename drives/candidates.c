@@ -78,11 +78,11 @@ static int no_superblock_error(const struct spw_candidate *candidate)
 				 "use that version",
 				 path, first ? first : "intact", last ? last : "intact");
 	default:
-		return spw_error(-EUCLEAN,
-				 "%s: both superblock copies are damaged (the first: %s; the last: "
-				 "%s); nothing stored "
-				 "outlives a process, so format the store again with --force",
-				 path, first ? first : "intact", last ? last : "intact");
+		return spw_error(
+			-EUCLEAN,
+			"%s: both superblock copies are damaged (the first: %s; the last: %s); "
+			"nothing stored outlives a process, so format the store again with --force",
+			path, first ? first : "intact", last ? last : "intact");
 	}
 }
 
@@ -94,20 +94,19 @@ static int verify_against_device(const struct spw_candidate *candidate)
 	char now[32], then[32];
 
 	if (geometry->size_bytes < sb->device_bytes)
-		return spw_error(-ENOSPC,
-				 "%s: is smaller than when it was formatted: %s (%llu bytes), not "
-				 "%s (%llu); restore "
-				 "its size, or format the store again with --force",
-				 candidate->path,
-				 spw_size_format(geometry->size_bytes, now, sizeof(now)),
-				 (unsigned long long)geometry->size_bytes,
-				 spw_size_format(sb->device_bytes, then, sizeof(then)),
-				 (unsigned long long)sb->device_bytes);
+		return spw_error(
+			-ENOSPC,
+			"%s: is smaller than when it was formatted: %s (%llu bytes), not %s "
+			"(%llu); restore its size, or format the store again with --force",
+			candidate->path, spw_size_format(geometry->size_bytes, now, sizeof(now)),
+			(unsigned long long)geometry->size_bytes,
+			spw_size_format(sb->device_bytes, then, sizeof(then)),
+			(unsigned long long)sb->device_bytes);
 	if (geometry->logical_block_bytes > sb->block_bytes)
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: has logical blocks of %u bytes, larger than the store's "
-				 "blocks of %u; attach it "
-				 "as it was formatted (%u), or format the store again with --force",
+				 "blocks of %u; attach it as it was formatted (%u), or format the "
+				 "store again with --force",
 				 candidate->path, geometry->logical_block_bytes, sb->block_bytes,
 				 sb->logical_block_bytes);
 	if (!sb->complete) /* ASSEMBLE-2 */
@@ -118,9 +117,8 @@ static int verify_against_device(const struct spw_candidate *candidate)
 	if (candidate->contents.foreign) /* ASSEMBLE-3 */
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: something else has been made of this drive of a store (it "
-				 "holds: %s); name the "
-				 "right drive, or, if nobody needs that, format the store again "
-				 "with --force",
+				 "holds: %s); name the right drive, or, if nobody needs that, "
+				 "format the store again with --force",
 				 candidate->path, candidate->contents.text);
 	return 0;
 }
@@ -136,8 +134,8 @@ static void warn_of_damage(const struct spw_candidate *candidate, const struct s
 		bad = &superblocks->places[SPW_PLACE_LAST];
 	spw_log(log, SPW_LOG_WARNING,
 		"%s: the %s superblock copy is not usable (%s); the other one serves. The drive "
-		"may be failing, or "
-		"something has written to it: check it, and format the store again with --force",
+		"may be failing, or something has written to it: check it, and format the store "
+		"again with --force",
 		candidate->path, superblocks->chosen == SPW_PLACE_FIRST ? "last" : "first",
 		bad->why ? bad->why : "it is older");
 }
@@ -170,8 +168,7 @@ static int judge(struct spw_candidate *candidate, bool read_only, const struct s
 			   ~SPW_FEATURES_READ_ONLY_COMPATIBLE) != 0)
 		return spw_error(-EPROTONOSUPPORT,
 				 "%s: uses a feature of a newer version of spillway, with which "
-				 "this one may read but "
-				 "not write; use that version",
+				 "this one may read but not write; use that version",
 				 candidate->path);
 	if (!read_only)
 		rc = spw_safety_in_use(candidate->path, loops);

@@ -279,8 +279,7 @@ static void warn_of_data(const struct format_run *run, const struct target *targ
 	if (samples->not_zero > 0)
 		spw_log(run->log, SPW_LOG_WARNING,
 			"%s: there is data between its ends, at %u of %u places looked at, first "
-			"at byte %llu; "
-			"the store will write over it",
+			"at byte %llu; the store will write over it",
 			target->path, samples->not_zero, samples->taken,
 			(unsigned long long)samples->offset_bytes);
 	if (samples->unreadable > 0)
@@ -488,14 +487,13 @@ static int plan_drive(struct target *target, const struct spw_superblock *store,
 	target->superblock.logical_block_bytes = geometry->logical_block_bytes;
 	rc = spw_layout_plan(&target->superblock, geometry->size_bytes);
 	if (rc == -ENOSPC)
-		return spw_error(rc,
-				 "%s: %s is too small for %u partitions of at least one chunk "
-				 "(%s); choose fewer "
-				 "--partitions or a smaller --chunk, or a larger drive",
-				 target->path,
-				 spw_size_format(geometry->size_bytes, size, sizeof(size)),
-				 store->partition_count,
-				 spw_size_format(store->chunk_bytes, chunk, sizeof(chunk)));
+		return spw_error(
+			rc,
+			"%s: %s is too small for %u partitions of at least one chunk (%s); choose "
+			"fewer --partitions or a smaller --chunk, or a larger drive",
+			target->path, spw_size_format(geometry->size_bytes, size, sizeof(size)),
+			store->partition_count,
+			spw_size_format(store->chunk_bytes, chunk, sizeof(chunk)));
 	if (rc != 0)
 		return spw_error(rc, "%s: blocks of %u bytes and a size of %llu are not supported",
 				 target->path, geometry->logical_block_bytes,
@@ -637,19 +635,18 @@ static int examine_for_wipe(struct target *target)
 	if (contents->superblocks.chosen < 0 && contents->store)
 		return spw_error(contents->superblocks.chosen,
 				 "%s: carries a %s, whose extent is not known; format it again "
-				 "with --force, or run "
-				 "wipefs -a and clear its first 4 KiB",
+				 "with --force, or run wipefs -a and clear its first 4 KiB",
 				 target->path, contents->text);
 	if (!contents->store)
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: holds no spillway store (it holds: %s); nothing to wipe",
 				 target->path, contents->text);
 	if (contents->foreign)
-		return spw_error(-EEXIST,
-				 "%s: something else has been made of this drive of a store (it "
-				 "holds: %s); if nobody needs "
-				 "that, format it with --force, then wipe it",
-				 target->path, contents->text);
+		return spw_error(
+			-EEXIST,
+			"%s: something else has been made of this drive of a store (it holds: %s); "
+			"if nobody needs that, format it with --force, then wipe it",
+			target->path, contents->text);
 	target->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
 	return 0;
 }

@@ -265,10 +265,8 @@ static int find_other_path(const char *path)
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
 				   "%s: the kernel reaches it by another controller, as %s, where "
-				   "nobody would see that "
-				   "it is "
-				   "in use; name that, or take that controller from the kernel too "
-				   "(its PCI address into "
+				   "nobody would see that it is in use; name that, or take that "
+				   "controller from the kernel too (its PCI address into "
 				   "/sys/bus/pci/drivers/nvme/unbind)",
 				   path, name);
 }
@@ -374,9 +372,7 @@ static int file_locked(const char *path, const struct spw_relative *file)
 		rc = ask_table("/proc/locks", is_lock_on, &question);
 	return rc > 0 ? spw_error(-EBUSY,
 				  "%s: a process has a store on the file open that this loop "
-				  "device shows; end that "
-				  "process first, "
-				  "or name the file",
+				  "device shows; end that process first, or name the file",
 				  path)
 		      : rc;
 }
@@ -399,8 +395,7 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
 				   "%s: a process has a store on %s open, which has the same "
-				   "blocks; end that process "
-				   "first (see fuser %s)",
+				   "blocks; end that process first (see fuser %s)",
 				   path, node, node);
 }
 

@@ -86,9 +86,8 @@ int spw_residue_error(const char *path, const struct spw_residue *residue)
 	/* The remedy comes first: who keeps the message may cut it. */
 	return spw_error(-EEXIST,
 			 "%s: nothing known is on it, and yet it is not empty; use --erase if that "
-			 "may be lost, or name "
-			 "another device: from byte %llu on %s(\"%s\"), %s of its first MiB and %s "
-			 "of its last are not zero",
+			 "may be lost, or name another device: from byte %llu on %s(\"%s\"), %s of "
+			 "its first MiB and %s of its last are not zero",
 			 path, (unsigned long long)residue->offset_bytes, hex, text,
 			 spw_size_format(residue->first_bytes, first, sizeof(first)),
 			 spw_size_format(residue->last_bytes, last, sizeof(last)));

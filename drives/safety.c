@@ -202,11 +202,10 @@ int spw_safety_conventional(const char *path)
 	    !spw_sysfs_join(queue, sizeof(queue), folder, "queue/zoned") ||
 	    !spw_read_line(queue, zoned, sizeof(zoned)) || strcmp(zoned, "none") == 0)
 		return 0;
-	return spw_error(
-		-ESPIPE,
-		"%s: is a zoned drive (%s), which has to be written in order, zone by zone; name a "
-		"conventional drive",
-		path, zoned);
+	return spw_error(-ESPIPE,
+			 "%s: is a zoned drive (%s), which has to be written in order, zone by "
+			 "zone; name a conventional drive",
+			 path, zoned);
 }
 
 int spw_safety_changeable(const char *path)
@@ -279,9 +278,8 @@ static int vfio_busy_error(const char *path)
 		return spw_error(-EBUSY, "%s", words);
 	return spw_error(-EBUSY,
 			 "%s: its controller is driven by %s; only one process can: end that one, "
-			 "or use its partitions from "
-			 "there, or give the controller back to the kernel (spillway unbind), "
-			 "whose drives processes share",
+			 "or use its partitions from there, or give the controller back to the "
+			 "kernel (spillway unbind), whose drives processes share",
 			 path, holder);
 }
 

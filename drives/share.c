@@ -417,13 +417,11 @@ static int refuse(const struct spw_share *share, unsigned busy, bool living)
 	struct stat st = {.st_mode = S_IFBLK, .st_rdev = share->drives[busy].number};
 
 	if (living)
-		return spw_error(
-			-EBUSY,
-			"%s: processes that have other partitions of the store open did not hand "
-			"over their "
-			"claim on it; "
-			"run all in one network namespace, and see whether one of them is stopped",
-			path);
+		return spw_error(-EBUSY,
+				 "%s: processes that have other partitions of the store open did "
+				 "not hand over their claim on it; run all in one network "
+				 "namespace, and see whether one of them is stopped",
+				 path);
 	(void)spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener));
 	return spw_error(-EBUSY, "%s: is held exclusively by %s; end that first (see fuser %s)",
 			 path, opener, path);
@@ -455,8 +453,7 @@ static int claim(struct spw_share *share)
 		if (!logged)
 			spw_log(share->log, SPW_LOG_WARNING,
 				"%s: is held exclusively, by a process that was killed perhaps; "
-				"waiting up to %u s for "
-				"it to come free",
+				"waiting up to %u s for it to come free",
 				spw_device_path(share->drives[busy].device), SPW_TEARDOWN_S_MAX);
 		logged = true;
 		if (!spw_opener_pause(deadline_ns))

@@ -141,14 +141,12 @@ static int busy_error(const char *store_uuid, uint32_t partition)
 	if (status && spw_status_read(store_uuid, partition, status, sizeof(*status)) == 0)
 		(void)spw_error(rc,
 				"partition %u of the store is open in process %d (%s); use another "
-				"partition, or end "
-				"that process",
+				"partition, or end that process",
 				partition, status->pid, status->command);
 	else
 		(void)spw_error(rc,
 				"partition %u of the store is open in another process; use another "
-				"partition, or end "
-				"that process",
+				"partition, or end that process",
 				partition);
 	free(status);
 	return rc;

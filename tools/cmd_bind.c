@@ -121,9 +121,8 @@ static int give_to_user(const struct spw_vfio_probe_info *controller)
 	    !user_may_open(IOMMU_NODE))
 		(void)fprintf(stderr,
 			      "spillway bind: %s may not open " IOMMU_NODE
-			      ", so %s will be reached by its IOMMU group; "
-			      "for iommufd: setfacl -m u:%s:rw " IOMMU_NODE
-			      " (or a rule of udev, to last)\n",
+			      ", so %s will be reached by its IOMMU group; for iommufd: setfacl -m "
+			      "u:%s:rw " IOMMU_NODE " (or a rule of udev, to last)\n",
 			      user, controller->address, user);
 	return result;
 }
@@ -195,23 +194,17 @@ const struct tool_command command_bind = {
 	.summary = "take NVMe controllers from the kernel, to drive them from a process",
 	.synopsis = "PCI-ADDRESS... [--user NAME] [--force] [--dry-run] [--json]",
 	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block devices "
-		       "go away; what they hold "
-		       "stays, and their\n"
+		       "go away; what they hold stays, and their\n"
 		       "namespaces are then named pci:ADDRESS/1, wherever a drive is named. A "
-		       "controller with a namespace "
-		       "that is mounted,\n"
+		       "controller with a namespace that is mounted,\n"
 		       "held, swapped on or in use by a store, also on a partition, or that is "
-		       "reached by another controller "
-		       "too, is refused\n"
+		       "reached by another controller too, is refused\n"
 		       "always; one that carries a file system or any other known signature is "
-		       "refused unless --force is "
-		       "given. --user is\n"
+		       "refused unless --force is given. --user is\n"
 		       "refused if the controller shares its IOMMU group: it would hand over the "
-		       "other devices as well. It "
-		       "stays bound until\n"
+		       "other devices as well. It stays bound until\n"
 		       "'spillway unbind' or the next boot. What stands in the way, 'spillway "
-		       "probe' tells; how to use it, "
-		       "and what it\n"
+		       "probe' tells; how to use it, and what it\n"
 		       "protects from, docs/VFIO.md.\n",
 	.examples = "  spillway probe                                    # which controllers there "
 		    "are\n"

@@ -109,25 +109,18 @@ const struct tool_command command_format = {
 	.synopsis =
 		"--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
 	.description = "Writes a superblock to each drive. All drives are checked before the first "
-		       "is written: one that is "
-		       "mounted,\n"
+		       "is written: one that is mounted,\n"
 		       "held, swapped on or in use by a store is refused always, one that carries "
-		       "a partition table, a file "
-		       "system\n"
+		       "a partition table, a file system\n"
 		       "or another store is refused unless --force is given. One on which nothing "
-		       "is known, but whose first "
-		       "or last "
-		       "MiB is\n"
+		       "is known, but whose first or last MiB is\n"
 		       "not all zeros, is refused unless --erase is given, or agreed to on a "
-		       "terminal: what is there is "
-		       "shown. A "
-		       "refusal\n"
+		       "terminal: what is there is shown. A refusal\n"
 		       "writes nothing and exits with 3.\n",
 	.examples =
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "
-		"ranks share the "
-		"drives\n"
+		"ranks share the drives\n"
 		"  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no "
 		"drives to spare\n",
 	.run = run,

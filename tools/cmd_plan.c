@@ -281,10 +281,10 @@ static int run_trace(const struct tool_command *command)
 	int result;
 
 	if (traces.count != 1 || describes_a_model())
-		return tool_usage_error(command,
-					"one trace stands in place of a model, and draws no chart: "
-					"with it go --step, "
-					"--speed, --bandwidth, --drives, --endurance and --json");
+		return tool_usage_error(
+			command,
+			"one trace stands in place of a model, and draws no chart: with it go "
+			"--step, --speed, --bandwidth, --drives, --endurance and --json");
 	if (parse_number(command, "endurance", endurance_text, 1e9, &terabytes) ||
 	    parse_number(command, "speed", speed_text, 1e6, &speed) ||
 	    parse_rates(command, &report))
@@ -318,8 +318,7 @@ static int run_model(const struct tool_command *command)
 			bandwidth_text);
 	if (need == 0 && (model.layers == 0 || model.hidden == 0 || model.heads == 0))
 		return tool_usage_error(command, "describe the model: --layers, --hidden and "
-						 "--heads; or give --bandwidth, or "
-						 "--trace");
+						 "--heads; or give --bandwidth, or --trace");
 	if (need != 0 && (model.layers != 0 || model.hidden != 0 || model.heads != 0 || svg))
 		return tool_usage_error(command, "--bandwidth stands in place of a model, and "
 						 "there is no curve without one");
@@ -353,25 +352,19 @@ const struct tool_command command_plan = {
 	.summary = "what spilling a model's activations takes from drives, and gives",
 	.synopsis = "(--layers N --hidden N --heads N | --trace FILE) [OPTION...]",
 	.description = "Computes, for a transformer that is trained on given GPUs and drives: the "
-		       "activations of a "
-		       "layer and of a\n"
+		       "activations of a layer and of a\n"
 		       "step, the bandwidth and the drives that each GPU needs to spill them all, "
-		       "what the planner "
-		       "would spill\n"
+		       "what the planner would spill\n"
 		       "without making the step longer, how long the drives last, and, for growing "
-		       "micro-batches, the "
-		       "peak of\n"
+		       "micro-batches, the peak of\n"
 		       "the activations and the throughput if they are kept, recomputed or "
-		       "spilled. For a recorded step, "
-		       "the same of\n"
+		       "spilled. For a recorded step, the same of\n"
 		       "that step for drives of several bandwidths. Touches no device.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
-		    "--pipeline-parallel 8 "
-		    "--micro-batches 32 \\\n"
+		    "--pipeline-parallel 8 --micro-batches 32 \\\n"
 		    "                --recompute selective --gpu-tflops 989 --efficiency 40 "
-		    "--drive-write 10GB --svg "
-		    "curve.svg\n"
+		    "--drive-write 10GB --svg curve.svg\n"
 		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 "
 		    "--drives 4\n"
 		    "  spillway plan --bandwidth 12.1GB --drives 4 --endurance 600 --json\n",

@@ -175,17 +175,13 @@ const struct tool_command command_probe = {
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
 	.description = "Shows every block device (or those named, plain files too): its size, "
-		       "logical block size, NUMA "
-		       "node, whether\n"
+		       "logical block size, NUMA node, whether\n"
 		       "completions can be polled, its NVMe character device, what is on it, and "
-		       "whether 'spillway "
-		       "format' would\n"
+		       "whether 'spillway format' would\n"
 		       "take it; below the table, the wear and health of NVMe drives (as root), "
-		       "why a device is not "
-		       "usable, and\n"
+		       "why a device is not usable, and\n"
 		       "what to do about it; then which NVMe controllers a process could drive "
-		       "itself (see 'spillway "
-		       "bind'), and what\n"
+		       "itself (see 'spillway bind'), and what\n"
 		       "stands in the way of that. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"

@@ -35,8 +35,7 @@ static const struct tool_option options[] = {
 	 "all drives of a store; what is on them stays a store; \\, is a comma in a name"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
 	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both "
-	 "together (default: the "
-	 "lower)"},
+	 "together (default: the lower)"},
 	{"dip", TOOL_TEXT, &dip_text, "N-M",
 	 "half of that bandwidth in replays N to M (of --steps)"},
 	{"mode", TOOL_TEXT, &mode, "MODE",
@@ -47,8 +46,7 @@ static const struct tool_option options[] = {
 	{"speed", TOOL_TEXT, &speed_text, "X", "compute is X times faster (default 1)"},
 	{"scale", TOOL_TEXT, &scale_text, "X",
 	 "tensors, and a simulated drive's bandwidth, are X times as large (default 1); the report "
-	 "is in sizes of the "
-	 "trace"},
+	 "is in sizes of the trace"},
 	{"chrome", TOOL_TEXT, &chrome, "FILE",
 	 "write the last replay there as a Chrome trace, for Perfetto"},
 	{"svg", TOOL_TEXT, &svg, "FILE", "the same as a picture: compute, writes, reads, memory"},
@@ -132,8 +130,7 @@ static int parse_rates(const struct tool_command *command, struct wanted *wanted
 		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN) {
 			(void)tool_usage_error(command,
 					       "--bandwidth=%s: at least %u bytes per second, also "
-					       "when made smaller "
-					       "by --scale",
+					       "when made smaller by --scale",
 					       bandwidth_text, RATE_MIN);
 			return -EINVAL;
 		}
@@ -402,25 +399,20 @@ const struct tool_command command_replay = {
 	.synopsis = "TRACE (--devices A,B,... | --bandwidth RATE) [OPTION...]",
 	.description =
 		"Takes a step from a trace that the tensor cache has recorded and repeats it "
-		"through the cache: "
-		"compute is\n"
+		"through the cache: compute is\n"
 		"waiting, tensors are real memory, and every byte that comes back is compared. "
-		"Shows the step's "
-		"time against\n"
+		"Shows the step's time against\n"
 		"the same without I/O, how long it stalled, the peak of the activations, and what "
-		"was written "
-		"and read.\n"
+		"was written and read.\n"
 		"With --bandwidth the drive is simulated, and so is the time: the result is the "
-		"same on any "
-		"machine, at once.\n"
+		"same on any machine, at once.\n"
 		"The drives must hold a store (spillway format) that no other process has open.\n"
 		"An interrupt ends it after the report of what was measured until then, with "
 		"status 130.\n",
 	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
-		    "--svg step.svg "
-		    "--chrome step.json\n"
+		    "--svg step.svg --chrome step.json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
 	.run = run_replay,
 	.options = options,

@@ -289,11 +289,9 @@ const struct tool_command command_top = {
 	.synopsis = "[--once] [--interval SECONDS] [--json]",
 	.description =
 		"Shows for every open partition which process has it, and for each drive what it "
-		"moves, how deep its "
-		"queue is,\n"
+		"moves, how deep its queue is,\n"
 		"its latencies, its share of the traffic, how full it is, its errors, and whether "
-		"it is retired. Reads "
-		"the pages that\n"
+		"it is retired. Reads the pages that\n"
 		"the processes publish in /dev/shm: yours, or all as root. Ends with Ctrl-C.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --once --json\n",

@@ -480,10 +480,10 @@ static int report(const struct tool_command *command, const struct sweep *sweep)
 		if (result != 0)
 			code = tool_fail(command, result, false);
 		else if (!json)
-			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them, "
-				     "and so does every "
-				     "program over these drives with SPILLWAY_TUNE=%s.\n",
-				     sweep->path, sweep->path);
+			(void)printf(
+				"Settings written to %s; 'spillway bench --tuned' uses them, and "
+				"so does every program over these drives with SPILLWAY_TUNE=%s.\n",
+				sweep->path, sweep->path);
 	}
 	if (json && tool_print_json(json_incref(document)) != TOOL_DONE && code == TOOL_DONE)
 		code = TOOL_FAILED;
@@ -529,14 +529,11 @@ const struct tool_command command_tune = {
 	.summary = "find the block size, depth, polling and backend that suit the drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
 	.description = "Measures sequential transfers of the drives together, in every combination "
-		       "of block size, "
-		       "depth per drive,\n"
+		       "of block size, depth per drive,\n"
 		       "backend and (where all drives can) polling; prints a table with the best "
-		       "marked, and writes "
-		       "the settings to\n"
+		       "marked, and writes the settings to\n"
 		       "a file. A backend that is refused here is left out. Reads only, unless "
-		       "--write is given. Drives that "
-		       "were\n"
+		       "--write is given. Drives that were\n"
 		       "never written answer reads without reading anything: write them once "
 		       "before, or give --write.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"

@@ -54,11 +54,9 @@ const struct tool_command command_unbind = {
 	.summary = "give NVMe controllers back to the kernel",
 	.synopsis = "PCI-ADDRESS... [--json]",
 	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and "
-		       "lets it have the controllers "
-		       "again. Their\n"
+		       "lets it have the controllers again. Their\n"
 		       "block devices come back some time later. A controller that a process "
-		       "drives at this moment is "
-		       "refused.\n",
+		       "drives at this moment is refused.\n",
 	.examples = "  spillway unbind 0000:3d:00.0 0000:3e:00.0\n",
 	.run = run,
 	.options = options,

@@ -29,8 +29,8 @@ static const char tutorial[] =
 	"  spillway wipe   --devices /dev/nvme1n1,/dev/nvme2n1 give the drives back\n"
 	"Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
 	"\n"
-	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use "
-	"or carries something, or\n"
+	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use or "
+	"carries something, or\n"
 	"nobody consented).\n";
 
 static void print_help(FILE *out)

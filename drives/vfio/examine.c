@@ -94,8 +94,7 @@ static void find_way(const struct spw_vfio_system *system, struct spw_vfio_probe
 	else if (access(iommu, R_OK | W_OK) != 0)
 		not_iommufd(controller,
 			    "this user may not open %s; give the user a right to it (setfacl -m "
-			    "u:NAME:rw, or a rule "
-			    "of udev)",
+			    "u:NAME:rw, or a rule of udev)",
 			    iommu);
 	else if (bound && access(controller->device_node, R_OK | W_OK) != 0)
 		not_iommufd(controller, "this user may not open %s; give it to the user (chown)",
@@ -162,11 +161,8 @@ static void find_neighbours(const struct spw_vfio_system *system,
 	else if (names[0])
 		add(controller, -EBUSY, true,
 		    "%s: shares IOMMU group %d with %s, which could be reached with it; use a slot "
-		    "with a group of its "
-		    "own "
-		    "(one behind a port with ACS), or give those to vfio-pci by other means first "
-		    "(driverctl "
-		    "set-override), if nobody needs them",
+		    "with a group of its own (one behind a port with ACS), or give those to "
+		    "vfio-pci by other means first (driverctl set-override), if nobody needs them",
 		    controller->address, controller->iommu_group, names);
 }
 
@@ -181,11 +177,11 @@ int spw_vfio_verify_alone(const struct spw_vfio_system *system,
 		rc = list_neighbours(system, controller, true, names, sizeof(names));
 	if (rc || names[0] == '\0')
 		return rc;
-	return spw_error(-EBUSY,
-			 "%s: shares IOMMU group %d with %s, which whoever is given the group gets "
-			 "too; use a slot with a "
-			 "group of its own (one behind a port with ACS), or drive it as root",
-			 controller->address, controller->iommu_group, names);
+	return spw_error(
+		-EBUSY,
+		"%s: shares IOMMU group %d with %s, which whoever is given the group gets too; use "
+		"a slot with a group of its own (one behind a port with ACS), or drive it as root",
+		controller->address, controller->iommu_group, names);
 }
 
 static void find_isolation(const struct spw_vfio_system *system,
@@ -196,9 +192,7 @@ static void find_isolation(const struct spw_vfio_system *system,
 	if (controller->iommu_group < 0) {
 		add(controller, -EOPNOTSUPP, true,
 		    "%s: no IOMMU confines it; switch VT-d or AMD-Vi on in the firmware, and boot "
-		    "with intel_iommu=on "
-		    "or "
-		    "amd_iommu=on",
+		    "with intel_iommu=on or amd_iommu=on",
 		    controller->address);
 		return;
 	}
@@ -206,9 +200,8 @@ static void find_isolation(const struct spw_vfio_system *system,
 	if (spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, "vfio-noiommu") == 0)
 		add(controller, -EOPNOTSUPP, true,
 		    "%s: is in no-IOMMU mode, in which a wrong address reaches any memory of the "
-		    "machine; spillway "
-		    "does not "
-		    "use that: switch the IOMMU on (intel_iommu=on, amd_iommu=on)",
+		    "machine; spillway does not use that: switch the IOMMU on (intel_iommu=on, "
+		    "amd_iommu=on)",
 		    controller->address);
 	else
 		find_neighbours(system, controller);
@@ -235,10 +228,8 @@ static void find_memlock(const struct spw_vfio_system *system,
 	if (system->memlock_bytes < MEMLOCK_BYTES_LEAST)
 		add(controller, -ENOMEM, false,
 		    "%s: this user may lock %s of memory%s, and a drive needs all that it reaches "
-		    "locked: %s with the "
-		    "default "
-		    "staging memory; raise it (ulimit -l, LimitMEMLOCK=, "
-		    "/etc/security/limits.conf)",
+		    "locked: %s with the default staging memory; raise it (ulimit -l, "
+		    "LimitMEMLOCK=, /etc/security/limits.conf)",
 		    controller->address,
 		    spw_size_format(system->memlock_bytes, limit, sizeof(limit)),
 		    is_by_iommufd(controller) ? " in all processes together" : "",
@@ -305,8 +296,7 @@ int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller)
 		return 0;
 	return spw_error(-EAGAIN,
 			 "%s: the kernel shows no namespace of it (yet), so nobody can tell what "
-			 "it holds; wait until its "
-			 "block devices are there (udevadm settle)",
+			 "it holds; wait until its block devices are there (udevadm settle)",
 			 controller->address);
 }
 

@@ -47,9 +47,8 @@ static int other_path_error(const struct search *search, const char *folder, con
 		(void)snprintf(address, sizeof(address), "its address");
 	return spw_error(-EBUSY,
 			 "%s: %s is reached by controller %s (%s) too, as %s, where nobody would "
-			 "see that it is in use; take "
-			 "that controller from the kernel first (echo %s > "
-			 "/sys/bus/pci/drivers/nvme/unbind)",
+			 "see that it is in use; take that controller from the kernel first (echo "
+			 "%s > /sys/bus/pci/drivers/nvme/unbind)",
 			 search->address, search->own, name, address, search->other, address);
 }
 

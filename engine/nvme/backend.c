@@ -153,8 +153,7 @@ static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abiliti
 	if (q->arena_len_bytes > 0)
 		spw_log(&q->log, SPW_LOG_INFO,
 			"nvme: the kernel takes no large pieces of registered memory for "
-			"passthrough; each command "
-			"pins its own pages");
+			"passthrough; each command pins its own pages");
 	return 0;
 }
 
@@ -408,8 +407,7 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 	if (!d->reset_logged)
 		spw_log(&q->log, SPW_LOG_WARNING,
 			"%s: the kernel takes no commands past the block layer (is the controller "
-			"being reset?); the "
-			"block node is used instead",
+			"being reset?); the block node is used instead",
 			device->path);
 	d->reset_logged = true;
 	q->stats.system_calls++;

@@ -102,8 +102,7 @@ static int find_block_node(const char *path, const char *char_folder, char *node
 			return 0;
 	return spw_error(-ENODEV,
 			 "%s: its block node /dev/%s is missing, by which others see that it is in "
-			 "use; make that node "
-			 "available too",
+			 "use; make that node available too",
 			 path, name);
 }
 

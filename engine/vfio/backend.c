@@ -868,11 +868,10 @@ static void verify_if_changed(struct vfio_device *d)
 		return;
 	d->changes_seen = changes;
 	if (spw_vfio_has_changed(d->ns))
-		spw_vfio_controller_stop(
-			c, -EIO,
-			"namespace %u is not what it was when it was opened: it was formatted, "
-			"replaced, cut or detached",
-			d->nvme.id);
+		spw_vfio_controller_stop(c, -EIO,
+					 "namespace %u is not what it was when it was opened: it "
+					 "was formatted, replaced, cut or detached",
+					 d->nvme.id);
 }
 
 static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d,

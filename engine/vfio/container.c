@@ -50,11 +50,10 @@ static int make_container(struct spw_vfio_domain *d)
 	if (version != VFIO_API_VERSION ||
 	    ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1) {
 		(void)close(d->fd);
-		return spw_error(
-			-EOPNOTSUPP,
-			"/dev/vfio/vfio has version %d and not the kind of IOMMU that is needed "
-			"(modprobe vfio_iommu_type1)",
-			version);
+		return spw_error(-EOPNOTSUPP,
+				 "/dev/vfio/vfio has version %d and not the kind of IOMMU that is "
+				 "needed (modprobe vfio_iommu_type1)",
+				 version);
 	}
 	return 0;
 }
@@ -168,10 +167,8 @@ static int open_group_fd(const struct spw_vfio_function *f, int *fd)
 	else if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
 		ret = spw_error(-EBUSY,
 				"pci:%s shares its IOMMU group %u with devices that other drivers "
-				"have (see "
-				"/sys/kernel/iommu_groups/%u/devices): bind all of them to "
-				"vfio-pci, or put the drive "
-				"into another slot",
+				"have (see /sys/kernel/iommu_groups/%u/devices): bind all of them "
+				"to vfio-pci, or put the drive into another slot",
 				address, number, number);
 	else
 		return 0;

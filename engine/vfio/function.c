@@ -81,14 +81,12 @@ static int examine(const char *address, unsigned *number)
 	if (strcmp(driver, "vfio-pci") != 0)
 		return spw_error(-ENODEV,
 				 "pci:%s belongs to the kernel's driver %s; spillway bind %s takes "
-				 "it out of use there "
-				 "and gives it to vfio-pci",
+				 "it out of use there and gives it to vfio-pci",
 				 address, driver, address);
 	if (!link_target(address, "iommu_group", group, sizeof(group)))
 		return spw_error(-EOPNOTSUPP,
 				 "pci:%s has no IOMMU: switch it on in the firmware and on the "
-				 "kernel's command line "
-				 "(intel_iommu=on)",
+				 "kernel's command line (intel_iommu=on)",
 				 address);
 	*number = (unsigned)strtoul(group, &end, 10);
 	if (end == group || *end != '\0')

@@ -245,10 +245,9 @@ static int ioas_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapping *
 
 const struct spw_vfio_way spw_vfio_by_iommufd = {
 	.name = "iommufd",
-	.more_memory = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all "
-		       "processes of this user share "
-		       "it, and "
-		       "so does memory that io_uring has registered)",
+	.more_memory =
+		" (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all processes of "
+		"this user share it, and so does memory that io_uring has registered)",
 	.make = make_ioas,
 	.open = open_by_iommufd,
 	.leave = leave_iommufd,

@@ -144,11 +144,10 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 			info.reason);
 	/* What nobody knows may well be what was measured with before. */
 	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
-		return spw_error(
-			-EEXIST,
-			"%s: carries %s, which writing would destroy; if that is meant, add "
-			"--allow-destructive",
-			device->path, info.holds);
+		return spw_error(-EEXIST,
+				 "%s: carries %s, which writing would destroy; if that is meant, "
+				 "add --allow-destructive",
+				 device->path, info.holds);
 	return 0;
 }
 

@@ -121,8 +121,7 @@ int bench_region_place(struct bench_region *region, const struct bench_job *job,
 	if (len > have)
 		return spw_error(-ENOSPC,
 				 "job %s: %s has %ju bytes from offset %ju on, but size asks for "
-				 "%ju of it: give a "
-				 "smaller --size, or a larger file or device",
+				 "%ju of it: give a smaller --size, or a larger file or device",
 				 job->name, path, (uintmax_t)have, (uintmax_t)job->offset_bytes,
 				 (uintmax_t)len);
 	if (len < job->block_bytes_max)

@@ -422,30 +422,26 @@ static int check_verify(const struct bench_job *job)
 	if (job->norandommap)
 		return spw_error(-EINVAL,
 				 "job %s: verify does not go with norandommap: blocks that are "
-				 "written twice "
-				 "cannot be told apart",
+				 "written twice cannot be told apart",
 				 job->name);
 	if (job->skip_bytes % (int64_t)job->block_bytes_min != 0 ||
 	    (job->skip_bytes != 0 && job->time_based && bench_rw_writes(job->rw)))
 		return spw_error(-EINVAL,
 				 "job %s: verify with rw=%s:%jd: blocks lie over one another, or "
-				 "are written twice in a "
-				 "pass, and cannot be told apart: skip whole blocks, and leave "
-				 "time_based out",
+				 "are written twice in a pass, and cannot be told apart: skip "
+				 "whole blocks, and leave time_based out",
 				 job->name, bench_rw_name(job->rw), (intmax_t)job->skip_bytes);
 	if (job->numjobs > 1 && bench_rw_writes(job->rw) &&
 	    (job->size_bytes == 0 || job->offset_increment_bytes < job->size_bytes))
 		return spw_error(-EINVAL,
 				 "job %s: verify with numjobs=%u: the jobs would overwrite each "
-				 "other's blocks; "
-				 "give an offset_increment of at least their size",
+				 "other's blocks; give an offset_increment of at least their size",
 				 job->name, job->numjobs);
 	if (job->time_based && job->rw == BENCH_RANDWRITE &&
 	    job->block_bytes_min != job->block_bytes_max)
 		return spw_error(-EINVAL,
 				 "job %s: verify of random blocks of several sizes goes over the "
-				 "file once: leave "
-				 "time_based out",
+				 "file once: leave time_based out",
 				 job->name);
 	if (job->level == BENCH_LEVEL_STORE)
 		return spw_error(-EINVAL,

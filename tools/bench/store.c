@@ -326,8 +326,7 @@ static int make_objects(struct state *state)
 	if (count <= job->iodepth && job->rw == BENCH_RANDRW)
 		return spw_error(-EINVAL,
 				 "job %s: %ju objects are too few for iodepth=%u: give a larger "
-				 "size or a smaller "
-				 "object-size",
+				 "size or a smaller object-size",
 				 job->name, (uintmax_t)count, job->iodepth);
 	if (count == 0 || count > UINT32_MAX)
 		return spw_error(-EINVAL, "job %s: size holds %ju objects of %ju bytes", job->name,

@@ -53,8 +53,7 @@ int bench_parse_size(const char *text, uint64_t *bytes)
 		if (letter && strcasecmp(rest + 1, "ib") == 0)
 			return spw_error(-EINVAL,
 					 "'%s' is ambiguous: fio reads KiB as 1000 bytes; write k, "
-					 "m, g, t or p "
-					 "for powers of 1024",
+					 "m, g, t or p for powers of 1024",
 					 text);
 		if (letter && (rest[1] == '\0' || strcasecmp(rest + 1, "b") == 0))
 			shift = 10 * (unsigned)(letter - letters + 1);

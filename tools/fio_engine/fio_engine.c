@@ -248,8 +248,7 @@ static int make_config(struct thread_data *td, struct spw_fio_config *config)
 	};
 	if (config->striped && td->o.nr_files > 1)
 		return refuse(td, "several files: a stripe and a store are one address space; name "
-				  "the drives in "
-				  "spillway_devices");
+				  "the drives in spillway_devices");
 	if (!(named ? split_paths(config, o->devices) : file_paths(config, td))) {
 		free_paths(config);
 		return refuse(td,

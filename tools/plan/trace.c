@@ -278,8 +278,7 @@ void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 	tool_table_print(table, out);
 	tool_table_free(table);
 	(void)fprintf(out, "\nFor 75, 50 and 25 %%: the least that is written to fit so much of "
-			   "what keeping takes; it may stall. "
-			   "-: cannot be met.\n");
+			   "what keeping takes; it may stall. -: cannot be met.\n");
 }
 
 /* ---- JSON ---- */

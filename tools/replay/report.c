@@ -234,8 +234,7 @@ json_t *replay_report_json(const struct replay_report *report)
 
 	return json_pack(
 		"{s:o, s:o, s:i, s:s, s:o, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, "
-		"s:f, s:f, s:f, s:I, "
-		"s:I, s:I, s:I, s:I, s:I, s:o}",
+		"s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
 		"trace", tool_json_text(report->trace_path), "model",
 		tool_json_text(report->trace->model), "trace_step", (int)step->number, "mode",
 		report->mode, "drives", tool_json_text(report->drives_text), "speed", report->speed,

@@ -197,7 +197,7 @@ static void draw_transfers(const struct picture *picture)
 				? "fill=\"" COLOUR_READ
 				  "\" fill-opacity=\"0.6\" stroke=\"#1c6b3e\" stroke-width=\"0.2\""
 				: "fill=\"" COLOUR_WRITE "\" fill-opacity=\"0.6\" "
-				  "stroke=\"#a0522d\" stroke-width=\"0.2\"");
+							 "stroke=\"#a0522d\" stroke-width=\"0.2\"");
 	}
 }
 
@@ -316,12 +316,12 @@ static void draw(struct picture *picture)
 	const struct replay_measure *last = &report->run->measures[report->run->steps - 1];
 	char text[160];
 
-	(void)fprintf(picture->out,
-		      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
-		      "width=\"%.0f\" "
-		      "height=\"%.0f\" font-family=\"sans-serif\" font-size=\"12\">\n"
-		      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-		      WIDTH, HEIGHT, WIDTH, HEIGHT);
+	(void)fprintf(
+		picture->out,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+		"width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" font-size=\"12\">\n"
+		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		WIDTH, HEIGHT, WIDTH, HEIGHT);
 	(void)snprintf(text, sizeof(text),
 		       "%s mode: a step of %.4g s, %.2f %% more than without I/O; %.4g s waiting",
 		       report->mode, (double)last->step_ns / 1e9,
