@@ -357,17 +357,14 @@ const struct tool_command command_bench = {
 	.name = "bench",
 	.summary = "measure drives or a store, in fio's terms",
 	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
-	.description = "Runs jobs described as for fio, by options or by fio's job files, through "
-		       "spillway's own engine, and reports\n"
-		       "as fio does: text, JSON with fio's keys, or terse lines. An option that is "
-		       "not supported is refused, never\n"
-		       "ignored. A device that carries anything is not written without "
-		       "--allow-destructive, and one that is mounted\n"
-		       "or in use never.\n"
-		       "With --level=store, --filename names the drives of a store and the jobs "
-		       "move objects: write puts, read gets\n"
-		       "what was put before in reverse order (randread: in any order), rw repeats "
-		       "training steps (put all, then get\n"
+	.description = "Runs jobs described as for fio, by options or by fio's job files,\n"
+		       "through spillway's own engine, and reports as fio does: text, JSON with\n"
+		       "fio's keys, or terse lines. An option that is not supported is refused,\n"
+		       "never ignored. A device that carries anything is not written without\n"
+		       "--allow-destructive, and one that is mounted or in use never. With\n"
+		       "--level=store, --filename names the drives of a store and the jobs move\n"
+		       "objects: write puts, read gets what was put before in reverse order\n"
+		       "(randread: in any order), rw repeats training steps (put all, then get\n"
 		       "and free in reverse order), randrw puts and gets at the same time.\n",
 	.examples = "  spillway bench --filename=/dev/nvme1n1 --rw=randread --bs=4k --iodepth=32 "
 		    "--runtime=10 --time-based\n"

@@ -193,18 +193,16 @@ const struct tool_command command_bind = {
 	.name = "bind",
 	.summary = "take NVMe controllers from the kernel, to drive them from a process",
 	.synopsis = "PCI-ADDRESS... [--user NAME] [--force] [--dry-run] [--json]",
-	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block devices "
-		       "go away; what they hold stays, and their\n"
-		       "namespaces are then named pci:ADDRESS/1, wherever a drive is named. A "
-		       "controller with a namespace that is mounted,\n"
-		       "held, swapped on or in use by a store, also on a partition, or that is "
-		       "reached by another controller too, is refused\n"
-		       "always; one that carries a file system or any other known signature is "
-		       "refused unless --force is given. --user is\n"
-		       "refused if the controller shares its IOMMU group: it would hand over the "
-		       "other devices as well. It stays bound until\n"
-		       "'spillway unbind' or the next boot. What stands in the way, 'spillway "
-		       "probe' tells; how to use it, and what it\n"
+	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block\n"
+		       "devices go away; what they hold stays, and their namespaces are then\n"
+		       "named pci:ADDRESS/1, wherever a drive is named. A controller with a\n"
+		       "namespace that is mounted, held, swapped on or in use by a store, also\n"
+		       "on a partition, or that is reached by another controller too, is\n"
+		       "refused always; one that carries a file system or any other known\n"
+		       "signature is refused unless --force is given. --user is refused if the\n"
+		       "controller shares its IOMMU group: it would hand over the other devices\n"
+		       "as well. It stays bound until 'spillway unbind' or the next boot. What\n"
+		       "stands in the way, 'spillway probe' tells; how to use it, and what it\n"
 		       "protects from, docs/VFIO.md.\n",
 	.examples = "  spillway probe                                    # which controllers there "
 		    "are\n"

@@ -106,10 +106,9 @@ const struct tool_command command_check = {
 	.name = "check",
 	.summary = "verify the superblocks of a store and that its drives belong together",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "Reads and verifies both superblock copies of every drive. Exits with 0 "
-		       "when the store can be opened (and names\n"
-		       "drives that have one good copy left), else with 1 and what is wrong, of "
-		       "every drive. Reads only.\n",
+	.description = "Reads and verifies both superblock copies of every drive. Exits with 0\n"
+		       "when the store can be opened (and names drives that have one good copy\n"
+		       "left), else with 1 and what is wrong, of every drive. Reads only.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n",
 	.run = run,

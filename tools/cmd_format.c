@@ -108,15 +108,13 @@ const struct tool_command command_format = {
 	.summary = "make a new, empty store on one or more drives",
 	.synopsis =
 		"--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
-	.description = "Writes a superblock to each drive. All drives are checked before the first "
-		       "is written: one that is mounted,\n"
-		       "held, swapped on or in use by a store is refused always, one that carries "
-		       "a partition table, a file system\n"
-		       "or another store is refused unless --force is given. One on which nothing "
-		       "is known, but whose first or last MiB is\n"
-		       "not all zeros, is refused unless --erase is given, or agreed to on a "
-		       "terminal: what is there is shown. A refusal\n"
-		       "writes nothing and exits with 3.\n",
+	.description = "Writes a superblock to each drive. All drives are checked before the\n"
+		       "first is written: one that is mounted, held, swapped on or in use by a\n"
+		       "store is refused always, one that carries a partition table, a file\n"
+		       "system or another store is refused unless --force is given. One on\n"
+		       "which nothing is known, but whose first or last MiB is not all zeros,\n"
+		       "is refused unless --erase is given, or agreed to on a terminal: what is\n"
+		       "there is shown. A refusal writes nothing and exits with 3.\n",
 	.examples =
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "

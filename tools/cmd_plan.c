@@ -351,15 +351,13 @@ const struct tool_command command_plan = {
 	.name = "plan",
 	.summary = "what spilling a model's activations takes from drives, and gives",
 	.synopsis = "(--layers N --hidden N --heads N | --trace FILE) [OPTION...]",
-	.description = "Computes, for a transformer that is trained on given GPUs and drives: the "
-		       "activations of a layer and of a\n"
-		       "step, the bandwidth and the drives that each GPU needs to spill them all, "
-		       "what the planner would spill\n"
-		       "without making the step longer, how long the drives last, and, for growing "
-		       "micro-batches, the peak of\n"
-		       "the activations and the throughput if they are kept, recomputed or "
-		       "spilled. For a recorded step, the same of\n"
-		       "that step for drives of several bandwidths. Touches no device.",
+	.description = "Computes, for a transformer that is trained on given GPUs and drives:\n"
+		       "the activations of a layer and of a step, the bandwidth and the drives\n"
+		       "that each GPU needs to spill them all, what the planner would spill\n"
+		       "without making the step longer, how long the drives last, and, for\n"
+		       "growing micro-batches, the peak of the activations and the throughput\n"
+		       "if they are kept, recomputed or spilled. For a recorded step, the same\n"
+		       "of that step for drives of several bandwidths. Touches no device.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
 		    "--pipeline-parallel 8 --micro-batches 32 \\\n"

@@ -174,15 +174,13 @@ const struct tool_command command_probe = {
 	.name = "probe",
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
-	.description = "Shows every block device (or those named, plain files too): its size, "
-		       "logical block size, NUMA node, whether\n"
-		       "completions can be polled, its NVMe character device, what is on it, and "
-		       "whether 'spillway format' would\n"
-		       "take it; below the table, the wear and health of NVMe drives (as root), "
-		       "why a device is not usable, and\n"
-		       "what to do about it; then which NVMe controllers a process could drive "
-		       "itself (see 'spillway bind'), and what\n"
-		       "stands in the way of that. Reads only.\n",
+	.description = "Shows every block device (or those named, plain files too): its size,\n"
+		       "logical block size, NUMA node, whether completions can be polled, its\n"
+		       "NVMe character device, what is on it, and whether 'spillway format'\n"
+		       "would take it; below the table, the wear and health of NVMe drives (as\n"
+		       "root), why a device is not usable, and what to do about it; then which\n"
+		       "NVMe controllers a process could drive itself (see 'spillway bind'),\n"
+		       "and what stands in the way of that. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "

@@ -397,18 +397,15 @@ const struct tool_command command_replay = {
 	.name = "replay",
 	.summary = "replay a recorded training step on drives, and see what it costs",
 	.synopsis = "TRACE (--devices A,B,... | --bandwidth RATE) [OPTION...]",
-	.description =
-		"Takes a step from a trace that the tensor cache has recorded and repeats it "
-		"through the cache: compute is\n"
-		"waiting, tensors are real memory, and every byte that comes back is compared. "
-		"Shows the step's time against\n"
-		"the same without I/O, how long it stalled, the peak of the activations, and what "
-		"was written and read.\n"
-		"With --bandwidth the drive is simulated, and so is the time: the result is the "
-		"same on any machine, at once.\n"
-		"The drives must hold a store (spillway format) that no other process has open.\n"
-		"An interrupt ends it after the report of what was measured until then, with "
-		"status 130.\n",
+	.description = "Takes a step from a trace that the tensor cache has recorded and\n"
+		       "repeats it through the cache: compute is waiting, tensors are real\n"
+		       "memory, and every byte that comes back is compared. Shows the step's\n"
+		       "time against the same without I/O, how long it stalled, the peak of the\n"
+		       "activations, and what was written and read. With --bandwidth the drive\n"
+		       "is simulated, and so is the time: the result is the same on any\n"
+		       "machine, at once. The drives must hold a store (spillway format) that\n"
+		       "no other process has open. An interrupt ends it after the report of\n"
+		       "what was measured until then, with status 130.\n",
 	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "

@@ -80,10 +80,9 @@ const struct tool_command command_revive = {
 	.name = "revive",
 	.summary = "have an open store try a retired drive again",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "A drive whose write failed, or did not end in time, gets no new chunks "
-		       "while the store stays open. When the\n"
-		       "fault is mended, this puts it back into service; the next failed write "
-		       "retires it again. Which drives are\n"
+	.description = "A drive whose write failed, or did not end in time, gets no new chunks\n"
+		       "while the store stays open. When the fault is mended, this puts it back\n"
+		       "into service; the next failed write retires it again. Which drives are\n"
 		       "retired, spillway top tells.\n",
 	.examples = "  spillway revive --devices /dev/nvme2n1\n",
 	.run = run,

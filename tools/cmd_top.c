@@ -287,12 +287,11 @@ const struct tool_command command_top = {
 	.name = "top",
 	.summary = "watch the stores that are open on this machine, drive by drive",
 	.synopsis = "[--once] [--interval SECONDS] [--json]",
-	.description =
-		"Shows for every open partition which process has it, and for each drive what it "
-		"moves, how deep its queue is,\n"
-		"its latencies, its share of the traffic, how full it is, its errors, and whether "
-		"it is retired. Reads the pages that\n"
-		"the processes publish in /dev/shm: yours, or all as root. Ends with Ctrl-C.\n",
+	.description = "Shows for every open partition which process has it, and for each drive\n"
+		       "what it moves, how deep its queue is, its latencies, its share of the\n"
+		       "traffic, how full it is, its errors, and whether it is retired. Reads\n"
+		       "the pages that the processes publish in /dev/shm: yours, or all as\n"
+		       "root. Ends with Ctrl-C.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --once --json\n",
 	.run = run,

@@ -528,14 +528,13 @@ const struct tool_command command_tune = {
 	.name = "tune",
 	.summary = "find the block size, depth, polling and backend that suit the drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
-	.description = "Measures sequential transfers of the drives together, in every combination "
-		       "of block size, depth per drive,\n"
-		       "backend and (where all drives can) polling; prints a table with the best "
-		       "marked, and writes the settings to\n"
-		       "a file. A backend that is refused here is left out. Reads only, unless "
-		       "--write is given. Drives that were\n"
-		       "never written answer reads without reading anything: write them once "
-		       "before, or give --write.\n",
+	.description = "Measures sequential transfers of the drives together, in every\n"
+		       "combination of block size, depth per drive, backend and (where all\n"
+		       "drives can) polling; prints a table with the best marked, and writes\n"
+		       "the settings to a file. A backend that is refused here is left out.\n"
+		       "Reads only, unless --write is given. Drives that were never written\n"
+		       "answer reads without reading anything: write them once before, or give\n"
+		       "--write.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
 		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 "

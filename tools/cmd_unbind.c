@@ -53,10 +53,10 @@ const struct tool_command command_unbind = {
 	.name = "unbind",
 	.summary = "give NVMe controllers back to the kernel",
 	.synopsis = "PCI-ADDRESS... [--json]",
-	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and "
-		       "lets it have the controllers again. Their\n"
-		       "block devices come back some time later. A controller that a process "
-		       "drives at this moment is refused.\n",
+	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and\n"
+		       "lets it have the controllers again. Their block devices come back some\n"
+		       "time later. A controller that a process drives at this moment is\n"
+		       "refused.\n",
 	.examples = "  spillway unbind 0000:3d:00.0 0000:3e:00.0\n",
 	.run = run,
 	.options = options,
