@@ -187,10 +187,7 @@ static bool same_store(const struct spw_candidate *a, const struct spw_candidate
 		      sizeof(a->superblock.store_uuid)) == 0;
 }
 
-/*
- * The store that most of the drives belong to, so that the one drive of another store is the one
- * that is called foreign.
- */
+/* The store of most drives, so that a lone drive of another store is the one called foreign. */
 static const struct spw_candidate *representative(const struct spw_candidate *candidates,
 						  unsigned count)
 {

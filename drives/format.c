@@ -183,10 +183,7 @@ static int zero_range(const struct format_run *run, const struct target *target,
 	return rc;
 }
 
-/*
- * FORMAT-4 on one drive: all but the superblocks themselves, up to the last whole block of the
- * device.
- */
+/* FORMAT-4 on one drive: all but the superblocks, up to the last whole block of the device. */
 static int zero_reserved_areas(const struct format_run *run, const struct target *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
@@ -233,10 +230,7 @@ static int erase_signature(const struct format_run *run, const struct target *ta
 	return rc;
 }
 
-/*
- * What lies outside the reserved areas. One after the other: some show only when the one before is
- * gone.
- */
+/* What lies outside the reserved areas. One by one: some show only when others are gone. */
 static int erase_signatures(const struct format_run *run, const struct target *target)
 {
 	struct spw_signatures signatures;
@@ -350,10 +344,7 @@ static void read_target(void *context, unsigned index)
 		(void)snprintf(target->words, sizeof(target->words), "%s", spw_last_error());
 }
 
-/*
- * What they hold, of all at the same time. Return: 0, or the fault of the first that cannot be
- * read.
- */
+/* What all of them hold, in parallel. Return: 0, or the fault of the first unreadable one. */
 static int read_targets(const struct format_run *run)
 {
 	spw_safety_prepare();
@@ -528,10 +519,7 @@ static int check_opts(const struct spw_format_opts *opts)
 
 /* ---- Format ---- */
 
-/*
- * The table that the kernel's partitions came from is gone: without this their device nodes would
- * stay. One by one, because loop devices refuse to have their table read again.
- */
+/* Drops the kernel's partition nodes. One by one: loop devices refuse parallel rereads. */
 static void forget_partitions(const char *path, const struct spw_log *log)
 {
 	char node[PATH_MAX], names[96];
@@ -588,18 +576,12 @@ int spw_format_with(const char *const paths[], unsigned count,
 	if (rc == 0)
 		rc = format_targets(&run, &opts);
 	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
-		/*
-		 * Kept open until it has been read back: nobody else could have it, and opening
-		 * resets it.
-		 */
+		/* Open until read back: nobody else can take it, and opening resets it. */
 		if (spw_device_geometry(run.targets[i].device)->kind == SPW_DEVICE_VFIO) {
 			(void)spw_device_unlock(run.targets[i].device, 0, 0);
 			continue;
 		}
-		/*
-		 * Closed first: the kernel removes partitions only when nobody holds the device
-		 * exclusively.
-		 */
+		/* Closed first: the kernel drops partitions only when nobody holds the device. */
 		spw_device_close(run.targets[i].device);
 		run.targets[i].device = NULL;
 		if (run.targets[i].had_partitions)
@@ -685,10 +667,7 @@ static int wipe_place(const struct format_run *run, const struct target *target,
 	return rc == 0 ? run->io->sync(run->io->context, target->device) : rc;
 }
 
-/*
- * Both copies, and a remnant at the end. As long as the one that counts is there, the drive is
- * known for what it is.
- */
+/* Both copies and a remnant at the end; the copy that counts last, so the drive stays known. */
 static int wipe_copies(const struct format_run *run, const struct target *target)
 {
 	int chosen = target->contents.superblocks.chosen;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/in_use.c - who uses a drive or a relative of it: mounts, swap, block devices on top, loop
- * devices, locks
- */
+/* drives/in_use.c - who uses a drive or a relative: mounts, swap, holders, loops, locks */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -116,10 +113,7 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	size_t room = 0;
 	int found = 0;
 
-	/*
-	 * A kernel without swap. Without mounts there is none: then /proc itself is missing, and
-	 * nobody can tell.
-	 */
+	/* A kernel without swap. If mounts is missing, so is /proc: nobody can tell. */
 	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
 		return 0;
 	if (!file)
@@ -341,10 +335,7 @@ static bool is_lock_on(char *line, struct question *question)
 	       (major(st->st_dev) == 0 || makedev(major_number, minor_number) == st->st_dev);
 }
 
-/*
- * By its name, if that still leads to it and this user may open it. Return: 1; 0; -ESTALE
- * otherwise.
- */
+/* By its name, if that still leads to it and may be opened. Return: 1; 0; -ESTALE otherwise. */
 static int file_locked_by_name(const struct spw_relative *file)
 {
 	int fd = open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -359,10 +350,7 @@ static int file_locked_by_name(const struct spw_relative *file)
 	return rc < 0 ? -ESTALE : rc;
 }
 
-/*
- * The table of all locks tells of every file, but makes the kernel wait until no lock is changed:
- * 10 ms.
- */
+/* /proc/locks tells of every file, but the kernel takes 10 ms until no lock changes. */
 static int file_locked(const char *path, const struct spw_relative *file)
 {
 	struct question question = {.st = file->st};

@@ -137,10 +137,7 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 	return 0;
 }
 
-/*
- * Where this user may not ask the loop device, its backing's name has to do. That says nothing of a
- * file that was deleted, or has several names.
- */
+/* Without the right to ask, compare names: that misses deleted files and those of many names. */
 static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 {
 	static const char deleted[] = " (deleted)";

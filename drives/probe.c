@@ -26,10 +26,7 @@ static int find_claim(const char *path)
 	return rc;
 }
 
-/*
- * Return: 0, or why format would refuse it, in spw_last_error(). What does not change by itself
- * comes first.
- */
+/* Return: 0, or why format would refuse it, as last error. Lasting reasons come first. */
 static int find_obstacle(const char *path, const struct spw_device *device,
 			 const struct spw_contents *contents)
 {

@@ -18,10 +18,7 @@ struct spw_loops;
 struct spw_relative {
 	const char *words; /* "/dev/loop3: its partition loop3p1": begins a message */
 	const char *
-		/*
-		 * of a block device, in sysfs; of a file that a loop device shows, its path when
-		 * that was read; or NULL
-		 */
+		/* in sysfs for a block device; the path when read for a loop file; or NULL */
 		name;
 	struct stat st; /* type and numbers; of the drive itself all */
 	/*

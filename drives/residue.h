@@ -16,10 +16,7 @@
 #define SPW_RESIDUE_END_BYTES   (1u << 20) /* looked at in full, at the beginning and at the end */
 #define SPW_RESIDUE_SHOWN_BYTES 8
 
-/*
- * What lies in the MiB at each end is what format overwrites at once. A drive that was cleared, is
- * new, or held a store that was wiped, has zeros there.
- */
+/* The MiB at each end, which format overwrites: zeros if cleared, new, or wiped of a store. */
 struct spw_residue {
 	bool found;
 	uint64_t offset_bytes; /* of the first byte that is not zero */

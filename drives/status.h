@@ -44,10 +44,7 @@ void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAG
  * errno: no page can be made.
  */
 int spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
-/*
- * Has a living process a partition but @but of @count open, or is about to, as far as their pages
- * tell?
- */
+/* By their pages: has a living process a partition open, or about to be, other than @but? */
 bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but);
 void spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by a
- * process
- */
+/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel for a process */
 #include "tools/ui/tool.h"
 
 #include <errno.h>

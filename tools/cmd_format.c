@@ -28,10 +28,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/*
- * Tell which drives are about to lose what they hold. Return: whether there is data on one that
- * only --erase is about.
- */
+/* Name what is about to be lost. Return: does a drive hold data that only --erase covers? */
 static bool announce(void)
 {
 	bool unknown = false;

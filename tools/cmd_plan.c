@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_plan.c - spillway plan: what spilling a model's activations takes and gives, before
- * anything is bought
- */
+/* tools/cmd_plan.c - spillway plan: what spilling a model's activations takes and gives */
 #include "tools/ui/tool.h"
 
 #include <errno.h>

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_probe.c - spillway probe: every candidate device, what is on it, and whether it could
- * be formatted
- */
+/* tools/cmd_probe.c - spillway probe: candidate devices, what they hold, are they usable */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -22,10 +19,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/*
- * The devices to look at: those named, else all of the machine. *@listed is to be freed if it is
- * set.
- */
+/* The devices named, else all of the machine. *@listed: to be freed if set. */
 static int candidates(const char *const **paths, char ***listed)
 {
 	int count;
@@ -115,10 +109,7 @@ static int print_json(const struct spw_probe_info *infos, int count)
 		json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));
 }
 
-/*
- * A device that was named and could not even be looked at is a failure; one found by listing may
- * have gone since.
- */
+/* A named device that is unreadable is a failure; a listed one may have gone since. */
 static int exit_code(const struct spw_probe_info *infos, int count)
 {
 	for (int i = 0; i < count && devices.count > 0; i++) {

@@ -366,10 +366,7 @@ static int run_parsed(const struct tool_command *command)
 					 .speed = wanted.speed,
 					 .scale = wanted.scale,
 					 .min_bytes = defaults.min_bytes};
-	/*
-	 * Memory that was given back is used again as it is: fresh pages would cost more than what
-	 * is measured.
-	 */
+	/* Reuse freed memory as it is: fresh pages would cost more than what is measured. */
 	(void)mallopt(M_MMAP_MAX, 0);
 	(void)mallopt(M_TRIM_THRESHOLD, INT32_MAX);
 	rc = spw_trace_read(traces.paths[0], &trace);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_top.c - spillway top: what the stores that are open on this machine are doing, drive by
- * drive
- */
+/* tools/cmd_top.c - spillway top: what this machine's open stores are doing, by drive */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -56,10 +53,7 @@ static int take_snapshot(struct snapshot *snapshot)
 	return found < 0 ? found : 0;
 }
 
-/*
- * Counters only grow while a store is open: with fewer it is another, opened since by the same
- * process.
- */
+/* Counters grow while a store is open: lower ones mean that it was opened anew. */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
 {
 	bool since = now->drives != before->drives || now->store.puts < before->store.puts ||

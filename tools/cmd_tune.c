@@ -39,10 +39,7 @@ static const uint32_t depths[] = {1, 4, 16, 64};
 /* combinations that keep more in flight are left out */
 #define MEMORY_BYTES_MAX (UINT64_C(256) << 20)
 
-/*
- * Within so much of the best bandwidth, the setting that costs the least CPU time is the better
- * one.
- */
+/* Within this share of the best bandwidth, the setting with least CPU time wins. */
 #define GOOD_ENOUGH 0.97
 
 struct setting {
@@ -208,10 +205,7 @@ static int try_backend(struct spw_device *drives[], unsigned count, enum spw_bac
 	return result;
 }
 
-/*
- * What is refused here, as io_uring is in many containers and passthrough to many users, is said
- * and not measured.
- */
+/* What is refused here, such as io_uring in containers, is reported, not measured. */
 static int try_backends(struct sweep *sweep)
 {
 	static const enum spw_backend all[] = {SPW_BACKEND_IO_URING, SPW_BACKEND_LIBAIO,
@@ -368,10 +362,7 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
-	/*
-	 * Opened by the first measurement and kept until the last: nobody gets a drive between two
-	 * that write.
-	 */
+	/* Opened once for all measurements: nobody takes a drive between two that write. */
 	for (unsigned i = 0; i < devices.count && result == 0; i++) {
 		struct bench_device *device = bench_devices_find(&sweep->devices, devices.paths[i]);
 

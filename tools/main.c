@@ -77,10 +77,7 @@ static int help_command(int argc, char **argv)
 	return TOOL_DONE;
 }
 
-/*
- * Help and tables are output like any other: a full disk or a closed pipe must not look like
- * success.
- */
+/* A full disk or a closed pipe must not look like success, for help and tables too. */
 static int finish(int code)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/vfio/examine.c - what stands in the way of driving an NVMe controller from a process, each
- * with its remedy
- */
+/* drives/vfio/examine.c - what hinders driving an NVMe controller here, with remedies */
 #include "drives/vfio/bind.h"
 
 #include <ctype.h>

@@ -24,10 +24,7 @@ struct search {
 	char other[32]; /* the one of another controller that is the same drive */
 };
 
-/*
- * The kernel has joined the paths to one block device (nvme_core.multipath), or each has one of its
- * own, which are then the same drive.
- */
+/* Paths joined to one block device (nvme_core.multipath), or several devices, one drive. */
 static int compare_namespace(void *context, const char *folder, const char *entry)
 {
 	struct search *search = context;

@@ -230,10 +230,7 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
 	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
-	/*
-	 * Nobody splits what has too many segments: transparent huge pages may be missing, and
-	 * registered pages may count one by one.
-	 */
+	/* Nobody splits for us: without huge pages, registered pages may count one by one. */
 	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
 		q->arena_page_bytes = q->page_bytes;
 }
@@ -304,10 +301,7 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/*
- * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
- * way.
- */
+/* A plain transfer goes from the caller's io into the ring; others take the long way. */
 static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct nvme *n = q->state;
@@ -347,10 +341,7 @@ static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
 	struct nvme *n = q->state;
 	struct io_uring_sq *sq = &n->uring.ring.sq;
 
-	/*
-	 * The kernel cannot take a command back from a drive: it ends by itself. What was not
-	 * published yet it never sees.
-	 */
+	/* The kernel cannot cancel on a drive: it ends by itself, unless not yet published. */
 	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
 		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << 1];
 

@@ -20,10 +20,7 @@
 #define SPW_SYSFS "/sys"
 #endif
 
-/*
- * Where sysfs has a device, and what it calls it: ".../nvme/nvme0/ng0n1". Return: false for what is
- * no device node.
- */
+/* Path and name of a device in sysfs: ".../nvme/nvme0/ng0n1". Return: false: no device node. */
 static bool sysfs_folder(const struct stat *st, char folder[PATH_MAX])
 {
 	char link[PATH_MAX];

@@ -19,10 +19,7 @@ struct spw_device;
  */
 int spw_nvme_open_char(const struct spw_device *device);
 
-/*
- * Open a namespace's, a partition's or a controller's node for questions. Return: a descriptor;
- * -EOPNOTSUPP not NVMe; as open(2).
- */
+/* Open a namespace, partition or controller to ask. Return: fd; -EOPNOTSUPP; as open(2). */
 int spw_nvme_open_admin(const char *path);
 
 #endif

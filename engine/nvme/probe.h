@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/nvme/probe.h - what the kernel's NVMe passthrough can do with devices, found out by
- * reading their first blocks
- */
+/* engine/nvme/probe.h - what the kernel's NVMe passthrough can do, found by trial reads */
 #ifndef SPW_ENGINE_NVME_PROBE_H
 #define SPW_ENGINE_NVME_PROBE_H
 
@@ -21,16 +18,10 @@ struct spw_nvme_probed {
 	uint32_t segments_max; /* memory pages per command */
 };
 
-/*
- * What is tried is pinned: no more than this is, however many pages a command may have, as over a
- * network.
- */
+/* Trials pin no more memory than this, even where a command may have more pages. */
 #define SPW_NVME_PROBE_PAGES_MAX 4096u
 
-/*
- * How many pages registered memory is tried with: more than a command to any device may have; 0:
- * that is too much to try.
- */
+/* Pages to try registered memory with: more than any command may have; 0: too many to try. */
 uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
 /*

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/controller.c - an NVMe controller from reset to shutdown, by its registers and its
- * admin queue
- */
+/* engine/vfio/controller.c - an NVMe controller from reset to shutdown */
 #include "engine/vfio/controller.h"
 
 #include <errno.h>
@@ -67,30 +64,18 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 /* The admin queue's rings have limits of their own: CAP.MQES is for those of I/O. */
 #define ADMIN_ENTRIES_MAX 4096u
 
-/*
- * Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off
- * would be another question.
- */
+/* Identify: limits of the NVM command set. Before NVMe 1.2 CNS had fewer bits. */
 #define IDENTIFY_LIMITS         0x06u
 #define IDENTIFY_LIMITS_VERSION 0x00010200u
 
-/*
- * How long a shutdown may take: what the controller says, but as the kernel, no less and no more
- * than this.
- */
+/* Limits of a shutdown: the controller's figure, clamped as the kernel does. */
 #define SHUTDOWN_MS_MIN 5000u
 #define SHUTDOWN_MS_MAX 60000u
 
-/*
- * How long a start may take at most, whatever the controller says: CRTO has room for nine hours,
- * and reads as that where it is not filled in.
- */
+/* Longest start, whatever the controller says: unset, CRTO reads as nine hours. */
 #define READY_MS_MAX 600000u
 
-/*
- * How long one that is given up may take to end its transfers; then it is cut off, which ends them
- * too. As long as a start takes is too long: all that it had waits for this.
- */
+/* How long a given-up controller may take to end its transfers before it is cut off. */
 #define STOP_MS_MAX 5000u
 
 /* A wait looks at the registers and the clock each time it has looked in vain so often. */
@@ -115,10 +100,7 @@ static uint32_t status_register(const struct spw_vfio_controller *c)
 	return spw_vfio_get32(c->link, REG_CSTS);
 }
 
-/*
- * Nothing tells when a register changes. @hopeless: bits of it that end the wait.
- * Return: 0; -ENODEV gone; -EIO one of @hopeless; -ETIMEDOUT.
- */
+/* Polls a register until @hopeless bits. Return: 0; -ENODEV gone; -EIO hopeless; -ETIMEDOUT. */
 static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value,
 			 uint32_t hopeless, uint32_t ms)
 {
@@ -126,10 +108,7 @@ static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t 
 	uint64_t start_ns = spw_clock_ns();
 
 	for (;;) {
-		/*
-		 * In this order: what it has become while this process was stopped is no late
-		 * answer.
-		 */
+		/* In this order: a change while this process was stopped is not late. */
 		uint64_t passed_ns = spw_clock_ns() - start_ns;
 		uint32_t now = status_register(c);
 
@@ -185,10 +164,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	va_start(args, format);
 	(void)vsnprintf(c->reason + used, sizeof(c->reason) - (size_t)used, format, args);
 	va_end(args);
-	/*
-	 * A controller that can still hear ends its transfers before it says that it is disabled.
-	 * One that cannot is cut off all the same.
-	 */
+	/* A working controller ends its transfers before it is disabled. Others are cut off. */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
@@ -274,10 +250,7 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	while (!take(c, pair, slot, &status, result)) {
 		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) &&
 		    spw_clock_ns() > deadline_ns) {
-			/*
-			 * Nobody may have looked for long, this process being stopped: what has
-			 * ended is in time.
-			 */
+			/* This process may have been stopped: what has ended is in time. */
 			if (take(c, pair, slot, &status, result))
 				break;
 			spw_vfio_controller_stop(
@@ -527,10 +500,7 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 		return;
 	(void)pthread_mutex_lock(&c->admin_lock);
 	delete_pair(c, pair);
-	/*
-	 * A controller that is being stopped by another thread may still write: until it is
-	 * stopped.
-	 */
+	/* Until it is stopped, a controller that another thread stops may still write. */
 	(void)spw_vfio_controller_error(c);
 	spw_vfio_pair_free(pair, c->link);
 	c->pairs_free |= UINT64_C(1) << (pair->id - 1);
@@ -647,10 +617,7 @@ static int identify(struct spw_vfio_controller *c)
 	return 0;
 }
 
-/*
- * How much Write Zeroes (WZSL) and Dataset Management (DMRSL, DMSL) take at a time. Older
- * controllers do not know the question and have no such limits.
- */
+/* Limits of Write Zeroes (WZSL) and deallocate (DMRSL, DMSL). Older controllers have none. */
 static int identify_limits(struct spw_vfio_controller *c)
 {
 	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
@@ -740,10 +707,7 @@ static int start(struct spw_vfio_controller *c)
 	return 0;
 }
 
-/*
- * Say that it is over, so that the drive has its house in order; then disable it. One that has not
- * started, or has failed, would never answer.
- */
+/* Shut down properly, then disable. One that never started or failed would not answer. */
 static void shut_down(struct spw_vfio_controller *c)
 {
 	uint32_t config = spw_vfio_get32(c->link, REG_CC), status = status_register(c);
@@ -763,10 +727,7 @@ void spw_vfio_controller_close(struct spw_vfio_controller *c)
 	if (!c)
 		return;
 	spw_vfio_pair_close(c, &c->io);
-	/*
-	 * Then nothing can be written to what is freed below, whatever the controller has made of
-	 * it.
-	 */
+	/* Then nothing writes to what is freed below, whatever the controller's state. */
 	if (spw_vfio_controller_state(c) == SPW_VFIO_LIVE) {
 		shut_down(c);
 		c->link->ops->cut(c->link);

@@ -59,10 +59,7 @@ static bool sysfs_number(const char *address, const char *name, long *number)
 	return true;
 }
 
-/*
- * What has to be so before vfio is asked at all, each with its remedy. Return: 0, and the group's
- * number; a negative errno.
- */
+/* Preconditions before vfio is asked, with remedies. Return: 0, and the group; -errno. */
 static int examine(const char *address, unsigned *number)
 {
 	char path[PATH_MAX], driver[64], group[64], *end;
@@ -216,21 +213,12 @@ static void function_cut(struct spw_vfio_link *link)
 
 	if (f->fd < 0)
 		return;
-	/*
-	 * For a descriptor that a child of fork(2) has kept; one that is gone cannot be told, and
-	 * needs not.
-	 */
+	/* For a descriptor that a forked child kept. A device that is gone needs none: no error. */
 	(void)set_bus_master(f, false);
-	/*
-	 * The mapping holds the device open; other threads may be about to ring a doorbell. So
-	 * memory takes its place in one step.
-	 */
+	/* The mapping holds the device open, and threads may ring: memory replaces it at once. */
 	SPW_ASSERT(mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == registers);
-	/*
-	 * The last descriptor: the kernel clears bus master and resets the function, which takes
-	 * long.
-	 */
+	/* The last descriptor: the kernel's reset of the function takes long. */
 	f->way->leave(f);
 }
 
@@ -363,10 +351,7 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);
-	/*
-	 * Registers answer from now on. What the controller was at when it was left, it cannot go
-	 * on with.
-	 */
+	/* Registers answer from now on. The controller starts afresh. */
 	if (ret == 0)
 		ret = set_bus_master(f, false);
 	if (ret) {

@@ -16,10 +16,7 @@
 
 struct spw_vfio_link;
 
-/*
- * So many looks at a ring in vain per pause: a look costs a read from the cache, but a pause takes
- * an emulated machine's core to its monitor, which has the drives to see to.
- */
+/* Vain looks at a ring per pause: a pause exits to the hypervisor, which runs the drives. */
 #define SPW_VFIO_LOOKS_PER_RELAX 16u
 
 struct spw_vfio_link_ops {
@@ -70,10 +67,7 @@ struct spw_vfio_link {
 	char why_group[256]; /* and not by iommufd */
 };
 
-/*
- * Take the controller at a PCI address (as of struct spw_vfio_name) from vfio-pci. Return: as
- * spw_vfio_open().
- */
+/* Take the controller at a PCI address from vfio-pci. Return: as spw_vfio_open(). */
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
 
 /* ---- Memory for rings, lists and copies ---- */
@@ -140,10 +134,7 @@ static inline void spw_vfio_publish(void)
 #endif
 }
 
-/*
- * Between the read that shows that the controller has written, and the reads of what it wrote
- * before that.
- */
+/* Orders the read that shows a write before the reads of what was written earlier. */
 static inline void spw_vfio_acquire(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

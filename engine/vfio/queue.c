@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/queue.c - rings and slots of a queue pair, and what is said of completions that
- * cannot be
- */
+/* engine/vfio/queue.c - rings and slots of a queue pair, and impossible completions */
 #include "engine/vfio/queue.h"
 
 #include <errno.h>

@@ -27,10 +27,7 @@
 /* Where doorbells begin among the registers. */
 #define SPW_VFIO_DOORBELLS 0x1000u
 
-/*
- * Of a command identifier: the slot, and 5 bits of its use count above. FFFFh, which means no
- * command in an error log, is none.
- */
+/* A command identifier: slot, and above it 5 bits of its use count. FFFFh is none. */
 #define SPW_VFIO_CID_SLOT  (SPW_VFIO_SLOTS_MAX - 1)
 #define SPW_VFIO_CID_SHIFT 10
 #define SPW_VFIO_CID_MASK  0x7fffu
@@ -112,10 +109,7 @@ uint64_t spw_vfio_pair_sq_iova(const struct spw_vfio_pair *pair);
 uint64_t spw_vfio_pair_cq_iova(const struct spw_vfio_pair *pair);
 char *spw_vfio_pair_extra(const struct spw_vfio_pair *pair);
 
-/*
- * The pair was taken from the controller, or that is cut off: whatever was in flight is not any
- * more.
- */
+/* The controller no longer has the pair: nothing is in flight any more. */
 void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot);
 
 /* Whether the rings take another command. */
@@ -124,10 +118,7 @@ static inline bool spw_vfio_pair_has_room(const struct spw_vfio_pair *pair)
 	return pair->in_flight < pair->mask;
 }
 
-/*
- * The entry for the next command, in a slot that is not in use; there is room. The caller sets all
- * of it but the identifier, which is what it has to put there: @cid.
- */
+/* Entry for a command in a free slot; there is room. The caller puts @cid into it. */
 static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *pair, uint32_t slot,
 							  uint16_t *cid)
 {
@@ -146,10 +137,7 @@ static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
 {
 	if (pair->tail == pair->tail_told)
 		return;
-	/*
-	 * The commands are in memory before the doorbell rings: the controller may fetch them at
-	 * once.
-	 */
+	/* The commands are in memory before the doorbell: the controller may fetch at once. */
 	spw_vfio_publish();
 	*pair->sq_doorbell = pair->tail & pair->mask;
 	pair->tail_told = pair->tail;
@@ -174,10 +162,7 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 
 	if ((said & 1u) != phase)
 		return 0;
-	/*
-	 * The phase is read before the rest of the entry, and before the data that the command has
-	 * brought.
-	 */
+	/* The phase is read before the rest of the entry and before the data. */
 	spw_vfio_acquire();
 	cid = at->cid;
 	sq_id = at->sq_id;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/space.h - the addresses by which controllers reach memory: which are free, and what
- * is mapped where
- */
+/* engine/vfio/space.h - addresses by which controllers reach memory: free and mapped ones */
 #ifndef SPW_ENGINE_VFIO_SPACE_H
 #define SPW_ENGINE_VFIO_SPACE_H
 

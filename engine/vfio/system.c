@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/system.c - NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, who
- * drives them
- */
+/* engine/vfio/system.c - NVMe controllers in sysfs: driver, IOMMU group, namespaces, users */
 #include "engine/vfio/system.h"
 
 #include <ctype.h>
@@ -85,10 +82,7 @@ bool spw_vfio_read_line(const char *path, char *line, size_t len)
 {
 	bool found = spw_read_line(path, line, len);
 
-	/*
-	 * What a drive says of itself is padded, and what it or a process calls itself may be any
-	 * bytes.
-	 */
+	/* Names from drives are padded, and may be any bytes, as those of processes. */
 	for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--)
 		line[end - 1] = '\0';
 	spw_make_printable(line);

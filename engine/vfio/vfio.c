@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/vfio.c - namespaces behind vfio: who has them open and locked, and transfers that
- * wait
- */
+/* engine/vfio/vfio.c - namespaces behind vfio: who holds them, and transfers that wait */
 #include "engine/vfio/vfio.h"
 
 #include <errno.h>
@@ -365,10 +362,7 @@ static int start_threads(struct spw_vfio_hold *hold, void *(*work)(void *))
 	return -error;
 }
 
-/*
- * For the work on each; what no thread can be had for is done by whoever calls, one after the
- * other.
- */
+/* Threads for the work on each; without them the caller does it one by one. */
 static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(void *))
 {
 	int error = start_threads(hold, work);
@@ -389,10 +383,7 @@ static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(
 			(void)pthread_join(hold->held[i].thread, NULL);
 }
 
-/*
- * For names or devices that @names of are behind vfio. One alone is opened and closed as fast by
- * whoever wants it.
- */
+/* Names or devices behind vfio; for a single one a thread gains nothing. */
 static struct spw_vfio_hold *new_hold(unsigned names)
 {
 	return names > 1 ? calloc(1, sizeof(struct spw_vfio_hold) + names * sizeof(struct held))
@@ -511,10 +502,7 @@ void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry 
 	(void)snprintf(g->serial, sizeof(g->serial), "%s", identity->serial);
 }
 
-/*
- * Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme/admin.h)
- * knows descriptors only.
- */
+/* Whom asked_of_namespace() asks: engine/nvme/admin.h knows only descriptors. */
 static _Thread_local struct spw_vfio_namespace *asked;
 
 static int fail(int error)

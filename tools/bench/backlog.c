@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/backlog.c - verify_backlog: what was written and is to be read back while writing
- * goes on
- */
+/* tools/bench/backlog.c - verify_backlog: blocks to be read back while writing goes on */
 #include "tools/bench/backlog.h"
 
 #include <errno.h>

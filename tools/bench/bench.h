@@ -268,10 +268,7 @@ struct bench_worker {
 	unsigned shares_count;
 	struct bench_stats stats;
 
-	/*
-	 * For the progress line: written by the worker with relaxed stores, read by the main
-	 * thread.
-	 */
+	/* Progress: written by the worker with relaxed stores, read by the main thread. */
 	_Atomic uint64_t live_bytes[BENCH_DIRECTIONS], live_ios[BENCH_DIRECTIONS];
 	_Atomic uint64_t live_start_ns; /* 0: still ramping up */
 	_Atomic uint64_t live_total_bytes;
@@ -300,10 +297,7 @@ struct bench_run {
 	struct bench_worker *workers;
 	unsigned workers_count;
 	struct bench_devices
-		/*
-		 * kept open from run to run by the caller, who closes them; NULL: this run has its
-		 * own
-		 */
+		/* kept open between runs and closed by the caller; NULL: opened for this run */
 		*devices;
 	bool allow_destructive;
 	bool verbose;
@@ -342,10 +336,7 @@ void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker);
 bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns);
 void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker);
 void bench_worker_live(struct bench_worker *worker);
-/*
- * The job has ended with @result. Its words are the last error's, unless it noted some before.
- * Return: @result.
- */
+/* The job ended with @result; an earlier message is kept. Return: @result. */
 int bench_worker_ended(struct bench_worker *worker, int result);
 unsigned bench_depth_level(unsigned in_flight);
 unsigned bench_batch_level(unsigned batch);
@@ -359,10 +350,7 @@ struct bench_units {
 	uint64_t seed;
 };
 
-/*
- * Fill @len bytes that go to @offset with units, each with a header that says where, when and by
- * whom.
- */
+/* Fill @len bytes for @offset with units, whose headers say where, when and by whom. */
 void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
 		       uint64_t offset_bytes, uint64_t generation);
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/devices.c - the devices of all jobs: found once each, refused or opened before the
- * first job begins
- */
+/* tools/bench/devices.c - the devices of all jobs: refused or opened before the first begins */
 #include "tools/bench/bench.h"
 
 #include <ctype.h>
@@ -19,10 +16,7 @@
 /* A namespace that is driven from this process: it has no node. */
 #define VFIO_PREFIX "pci:"
 
-/*
- * How long "pci:0000:3d:00.0/1" at the beginning of @text is: its colons separate nothing. 0: there
- * is no such name.
- */
+/* Length of "pci:0000:3d:00.0/1" at the start of @text, whose colons do not separate; or 0. */
 static size_t vfio_name_len(const char *text)
 {
 	const char *at = text + strlen(VFIO_PREFIX);
@@ -120,10 +114,7 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 	return device;
 }
 
-/*
- * Blocks that a job writes may belong to somebody: nothing is written where anything is known to
- * be. @claimed: by us, so that it seems to be in use.
- */
+/* Nothing is written where anything is known to be. @claimed: by us, so it looks in use. */
 static int check_writable(const struct bench_device *device, bool allow_destructive, bool claimed)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
@@ -151,10 +142,7 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	return 0;
 }
 
-/*
- * What is written is held for as long, and looked at once more: until now it was anybody's, and may
- * have become a store's.
- */
+/* What is written is held and checked again: it may have become a store's until now. */
 static int open_device(struct bench_device *device, bool allow_destructive,
 		       const struct spw_log *log)
 {

@@ -61,10 +61,7 @@ static int complain(struct reader *reader, int error)
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
 }
 
-/*
- * What the option should have been is not known, and so neither what is wrong with its job
- * otherwise.
- */
+/* The value is unknown, so the job's other faults are, too. */
 static void spoil(struct reader *reader)
 {
 	if (reader->section == IN_GLOBAL)

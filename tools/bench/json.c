@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/json.c - results as JSON with fio's keys and units, so that what reads fio's output
- * reads this
- */
+/* tools/bench/json.c - results as JSON with fio's keys and units */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -19,10 +16,7 @@ static const char *const batch_names[BENCH_DEPTH_LEVELS] = {"0",  "4",  "8",   "
 
 static void set(json_t *object, const char *key, json_t *value)
 {
-	/*
-	 * Out of memory leaves the key out; tool_print_json() is the one to complain of an unusable
-	 * document.
-	 */
+	/* Out of memory leaves the key out; tool_print_json() reports an unusable document. */
 	(void)json_object_set_new(object, key, value);
 }
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/options.c - the options of a job: one table for the command line, for job files and
- * for the help
- */
+/* tools/bench/options.c - the options of a job: one table for command line, job files, help */
 #include "tools/bench/bench.h"
 
 #include <errno.h>

@@ -187,10 +187,7 @@ static int put_all(struct state *state)
 	return result == 0 ? drain(state) : result;
 }
 
-/*
- * @shuffle: NULL for the reverse of the order in which they were put. Objects that are not there
- * are passed over.
- */
+/* @shuffle: NULL for the reverse order of putting. Missing objects are skipped. */
 static int get_all(struct state *state, const struct bench_shuffle *shuffle)
 {
 	int result = 0;
@@ -302,10 +299,7 @@ static int make_transfers(struct state *state)
 	return 0;
 }
 
-/*
- * As many objects as the job's size holds, or three quarters of the partition: replacing needs
- * room.
- */
+/* As many objects as the size holds, or 3/4 of the partition: replacing needs room. */
 static int make_objects(struct state *state)
 {
 	const struct bench_job *job = state->job;
@@ -384,10 +378,7 @@ static int set_up(struct state *state)
 
 static void tear_down(struct state *state)
 {
-	/*
-	 * After an error transfers are in flight: they end with the store, and only then go their
-	 * buffers, which are its.
-	 */
+	/* The store ends what is in flight after an error; its buffers go only then. */
 	if (state->store)
 		spw_store_close(state->store);
 	free(state->completed);

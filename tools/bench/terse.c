@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/terse.c - results as fio's terse lines, version 3: one line of semicolon separated
- * fields per entry
- */
+/* tools/bench/terse.c - results as fio's terse version 3: one line of fields per entry */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -65,10 +62,7 @@ static void print_tail(FILE *out, const struct bench_stats *stats)
 	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
 		(void)fprintf(out, ";%.1f%%", share(stats->depth_levels[i], issued));
 	bench_latency_classes(stats, &latency);
-	/*
-	 * Version 3 has classes of microseconds and milliseconds; what took less than 2 us is in
-	 * the first.
-	 */
+	/* Version 3 begins with microseconds; what took less than 2 us is in the first class. */
 	for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++)
 		latency.classes[1][0] += latency.classes[0][i];
 	for (unsigned unit = 1; unit < BENCH_LATENCY_UNITS; unit++)

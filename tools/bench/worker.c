@@ -106,10 +106,7 @@ static bool next_of_region(struct state *state, unsigned index, struct slot *slo
 				 &slot->io.len_bytes);
 }
 
-/*
- * The next pass overwrites what the last one has written, which may wait to be read back, or be
- * read just now.
- */
+/* The next pass overwrites the last one's blocks, which may wait for being read back. */
 static bool must_read_back_first(struct state *state)
 {
 	if (state->backlog.every == 0)
@@ -118,10 +115,7 @@ static bool must_read_back_first(struct state *state)
 	return bench_backlog_is_due(&state->backlog) || state->in_flight > 0;
 }
 
-/*
- * By turns; but what fewer transfers are in flight to comes first, else a drive that is slow for a
- * while would gather them all.
- */
+/* By turns, fewest in flight first: else a slow drive would gather them all. */
 static unsigned choose_device(const struct state *state)
 {
 	unsigned count = state->worker->devices_count, chosen = state->region_next;
@@ -188,10 +182,7 @@ static int submit_prepared(struct state *state)
 	return result;
 }
 
-/*
- * Every sector gets two words of its own, so that a drive that finds equal data cannot skip it. As
- * fio does unless told otherwise.
- */
+/* Two distinct words per sector, as fio: a drive that finds equal data cannot skip it. */
 static void scramble(const struct slot *slot)
 {
 	char *sector = slot->io.buf;
@@ -360,10 +351,7 @@ static void nap(const struct state *state)
 	(void)nanosleep(&time, NULL);
 }
 
-/*
- * Wait for what has to be waited for: completions, or the time that a rate allows the next
- * transfer.
- */
+/* Wait for completions, or for the time of the next transfer by the rate. */
 static int wait_for_room(struct state *state)
 {
 	unsigned min = state->job->complete_min < state->in_flight ? state->job->complete_min
@@ -430,10 +418,7 @@ static int read_back(struct state *state)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
-/*
- * Kernel requests per transfer: what is larger than the kernel takes at once is split, and iodepth
- * counts transfers.
- */
+/* Kernel requests per transfer: large ones are split, but iodepth counts transfers. */
 static uint32_t queue_depth(const struct bench_worker *worker)
 {
 	uint64_t depth = worker->job->iodepth, most = 1;

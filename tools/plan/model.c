@@ -204,10 +204,7 @@ static void add_micro_batch(struct timeline *timeline, double forward_begin, dou
 	}
 }
 
-/*
- * The first stage: p forward passes, then the first backward pass comes back to it, then one of
- * each in turn.
- */
+/* The first stage: p forward passes, then backward and forward in turn. */
 static void add_step(struct timeline *timeline)
 {
 	const struct model_step *step = &timeline->step;

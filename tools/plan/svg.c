@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/plan/svg.c - the recompute-offload-keep curve as a chart: peak of activations against
- * throughput
- */
+/* tools/plan/svg.c - the curve as a chart: peak of activations against throughput */
 #include "tools/plan/report.h"
 
 #include <errno.h>

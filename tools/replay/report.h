@@ -43,10 +43,7 @@ struct replay_pass {
 	bool backward;
 };
 
-/*
- * As the trace tells them; where it does not tell of backward passes, such a pass begins at the
- * first take.
- */
+/* As in the trace; where it has no stages, the backward pass begins at the first take. */
 void replay_each_pass(const struct replay_report *report,
 		      void (*each)(void *context, const struct replay_pass *pass), void *context);
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/replay/step.c - from the events of a trace to the operations and tensors of one training
- * step
- */
+/* tools/replay/step.c - from a trace's events to a step's operations and tensors */
 #include "tools/replay/step.h"
 
 #include <errno.h>

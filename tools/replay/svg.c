@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/replay/svg.c - the last replay as a picture: compute, writes, reads and memory over one
- * step
- */
+/* tools/replay/svg.c - the last replay as a picture: compute, writes, reads, memory */
 #include "tools/replay/report.h"
 
 #include <errno.h>
@@ -197,7 +194,7 @@ static void draw_transfers(const struct picture *picture)
 				? "fill=\"" COLOUR_READ
 				  "\" fill-opacity=\"0.6\" stroke=\"#1c6b3e\" stroke-width=\"0.2\""
 				: "fill=\"" COLOUR_WRITE "\" fill-opacity=\"0.6\" "
-							 "stroke=\"#a0522d\" stroke-width=\"0.2\"");
+				  "stroke=\"#a0522d\" stroke-width=\"0.2\"");
 	}
 }
 

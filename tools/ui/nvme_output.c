@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/ui/nvme_output.c - what NVMe drives say of themselves: wear, health and abilities, as a
- * table and as JSON
- */
+/* tools/ui/nvme_output.c - wear, health and abilities of NVMe drives, as table and JSON */
 #include "tools/ui/tool.h"
 
 #include <errno.h>

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/ui/options.c - parsing the options of a subcommand from one table, and the hints for wrong
- * ones
- */
+/* tools/ui/options.c - the options of a subcommand from one table, and hints */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -84,10 +81,7 @@ static int add_devices(struct tool_devices *devices, const char *list)
 			path[len++] = *at;
 		} else {
 			path[len] = '\0';
-			/*
-			 * A variable of the shell that is not set would make a store of fewer
-			 * drives than were meant.
-			 */
+			/* An unset shell variable would make a store of too few drives. */
 			result = len > 0 ? add_device(devices, path) : -EINVAL;
 			len = 0;
 			if (*at == '\0')
@@ -207,10 +201,7 @@ static const struct tool_option *find_option(const struct tool_option *options, 
 	return NULL;
 }
 
-/*
- * One "--name", "--name=value" or "--name value" at argv[*index]; moves *index to the last argument
- * used.
- */
+/* One "--name", "--name=value" or "--name value"; moves *index to the last argument used. */
 static int parse_option(const struct tool_command *command, const struct tool_option *options,
 			int argc, char **argv, int *index)
 {
