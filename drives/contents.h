@@ -15,11 +15,7 @@ struct spw_contents {
 	char text[160];
 };
 
-/*
- * Return: 0; -ESTALE its path names another device by now; or an error of reading, as words in
- * spw_last_error(): then nothing may be assumed. Several drives may be read at the same time, by
- * threads.
- */
+/* Return: 0; -ESTALE the path names another device; -errno, in words. Threads may call it. */
 int spw_contents_read(const struct spw_device *device, struct spw_contents *contents);
 
 /* Fails with -EEXIST, says what the drive carries and names the remedy, --force or --erase. */

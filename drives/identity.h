@@ -20,11 +20,7 @@
 /* Two paths to the same blocks? A drive and its own partition are one path. */
 bool spw_identity_same(const char *sysfs, const char *a, const char *b);
 
-/*
- * Call @visit for each block device by which another path leads to blocks of @name, until it
- * returns something else than 0. Return: that; 0; or a negative errno: nobody can tell which there
- * are.
- */
+/* Call @visit for each device on another path to @name, until non-zero. Return: that; -errno. */
 int spw_identity_each_path(const char *sysfs, const char *name,
 			   int (*visit)(void *context, const char *name), void *context);
 

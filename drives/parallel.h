@@ -10,11 +10,7 @@
 
 #include <spillway/error.h>
 
-/*
- * Call @work for each of 0 .. @count - 1, by this thread and at most @count - 1 others, and return
- * when all is done. Where threads are not to be had, those that are there do it all, and @log hears
- * of it. Signals are not delivered to the others.
- */
+/* Calls @work(0 .. @count - 1) in up to @count threads, without signals, and waits for all. */
 void spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
 		  const struct spw_log *log);
 

@@ -35,11 +35,7 @@ int spw_residue_read(const struct spw_device *device, struct spw_residue *residu
 /* What was found where, and what to do about it, as -EEXIST. */
 int spw_residue_error(const char *path, const struct spw_residue *residue);
 
-/*
- * Places of 4 KiB, spread evenly between the ends. Data in one piece that is longer than a 64th of
- * the drive is met for certain; data scattered over a tenth of it is missed by all 64 once in 850
- * (0.9^64).
- */
+/* Places of 4 KiB, spread evenly: meets any run of 1/64 of the drive; 10% scatter in 849 of 850. */
 #define SPW_RESIDUE_SAMPLES 64u
 
 struct spw_residue_samples {

@@ -41,11 +41,7 @@ int spw_safety_image_signatures(const struct spw_device *device, struct spw_sign
 /* Before threads search for signatures: libblkid's first search sets it up without a lock. */
 void spw_safety_prepare(void);
 
-/*
- * Does the path of an open device still name it? The questions here are asked of a path, and what
- * is written goes to the device: a link may have been put elsewhere in between, a drive exchanged.
- * Return: 0; -ESTALE.
- */
+/* Does the path of an open device still name it? Links and drives change. Return: 0; -ESTALE. */
 int spw_safety_still(const struct spw_device *device);
 
 /* Open the node by which others know @path, to look. Return: a descriptor; -errno, no words. */

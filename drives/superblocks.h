@@ -29,11 +29,7 @@ struct spw_superblocks {
 	/* the place to believe, or a negative errno as of spw_layout_choose() */
 	int chosen;
 	unsigned copies_good; /* intact copies that agree with the one chosen, itself included */
-	/*
-	 * What somebody else has written where the other copy was (LAYOUT-14), in words; "":
-	 * nothing. A place that cannot be read is the drive's fault: what is written over it can be
-	 * read again.
-	 */
+	/* What others wrote in place of the other copy (LAYOUT-14); "": nothing, or unreadable */
 	char foreign[80];
 };
 

@@ -9,11 +9,7 @@
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system,
 			    struct spw_vfio_probe_info *controller);
 
-/*
- * Has the controller its IOMMU group to itself, but for bridges? Return: 0; -EBUSY there are other
- * devices in it, by whatever driver or by none, in words; or another negative errno: nobody can
- * tell.
- */
+/* Is the controller, bridges apart, alone in its IOMMU group? Return: 0; -EBUSY; -errno. */
 int spw_vfio_verify_alone(const struct spw_vfio_system *system,
 			  const struct spw_vfio_probe_info *controller);
 

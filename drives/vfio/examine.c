@@ -107,12 +107,7 @@ static bool is_by_iommufd(const struct spw_vfio_probe_info *controller)
 
 /* ---- What stands in the way ---- */
 
-/*
- * The devices in the IOMMU group besides the controller. A bridge does nothing by itself, and vfio
- * takes none. @bound:
- * also those that vfio-pci has, which nobody else uses. Return: 0, and @names, "" if there is none;
- * a negative errno.
- */
+/* Others in the IOMMU group, bridges apart. @bound: of vfio-pci too. Return: 0; -errno. */
 static int list_neighbours(const struct spw_vfio_system *system,
 			   const struct spw_vfio_probe_info *controller, bool bound, char *names,
 			   size_t len)

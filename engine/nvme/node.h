@@ -12,11 +12,7 @@
 
 struct spw_device;
 
-/*
- * Open the character node of a device for passthrough and make sure that it still belongs to the
- * open block node. Return: a descriptor, or a negative errno: -EOPNOTSUPP the device has none;
- * -ESTALE it is another drive's by now.
- */
+/* Open and check a block node's character node. Return: fd; -EOPNOTSUPP none; -ESTALE; -errno. */
 int spw_nvme_open_char(const struct spw_device *device);
 
 /* Open a namespace, partition or controller to ask. Return: fd; -EOPNOTSUPP; as open(2). */

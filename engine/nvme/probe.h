@@ -24,11 +24,7 @@ struct spw_nvme_probed {
 /* Pages to try registered memory with: more than any command may have; 0: too many to try. */
 uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
-/*
- * @want_polled:   try to poll
- * Return: 0; a negative errno, with the reason: passthrough does not work at all with one of
- * @devices.
- */
+/* @want_polled: try to poll. Return: 0; -errno, in words: no passthrough with one of @devices. */
 int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
 		   struct spw_nvme_abilities *abilities);
 

@@ -134,11 +134,7 @@ static int disable(struct spw_vfio_controller *c, uint32_t ms)
 	return wait_register(c, CSTS_READY, 0, 0, ms);
 }
 
-/*
- * As it was left. One that is about to start need not heed that it shall stop, and looks stopped
- * before it has begun:
- * it is stopped once it has started, or has failed to.
- */
+/* One that is about to start looks stopped before it has begun: stop it once it has started. */
 static int disable_as_found(struct spw_vfio_controller *c)
 {
 	int ret = 0;
@@ -367,11 +363,7 @@ static const char *event_text(uint32_t event)
 	}
 }
 
-/*
- * The lock is held. Log the event, read the page that it names, which allows the next of its kind,
- * and listen again:
- * for those of other kinds also when the page cannot be read.
- */
+/* Locked. Logs an event, reads its page, which allows the next, and listens again in any case. */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
 {
 	uint32_t page = c->event >> 16 & 0xffu;

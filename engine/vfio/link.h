@@ -43,11 +43,7 @@ struct spw_vfio_link_ops {
 	 */
 	int (*let_transfer)(struct spw_vfio_link *link);
 
-	/*
-	 * Cut the controller off: when this returns it can reach no memory any more. Registers read
-	 * as zeroes from then on, and what is written to them is lost. May be called while other
-	 * threads use the registers. Once.
-	 */
+	/* Cut off all memory; registers then read as zeroes. Other threads may use them. Once. */
 	void (*cut)(struct spw_vfio_link *link);
 
 	/* Nobody uses it, or memory mapped by it, any more. Cuts it off if that was not done. */
@@ -118,11 +114,7 @@ static inline void spw_vfio_set64(struct spw_vfio_link *link, uint32_t offset, u
 
 /* ---- Order ---- */
 
-/*
- * Between writes to memory that the controller reads and the write to a register that tells it so.
- * x86 keeps the order of writes; the compiler does not. Arm needs a barrier that reaches beyond the
- * cores.
- */
+/* Orders memory that the controller reads before the register write that announces it. */
 static inline void spw_vfio_publish(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -88,18 +88,10 @@ struct spw_vfio_pair {
 	struct spw_vfio_memory memory;
 };
 
-/*
- * Entries of a ring for so many slots, at most @entries_max (CAP.MQES + 1): a power of two, 2 or
- * more. Where the controller allows it a page full, and twice the slots, so that most completions
- * can be given back together.
- */
+/* Entries for the slots, 2^n up to @entries_max: if possible a page full and twice the slots. */
 uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max);
 
-/*
- * Rings and slots in memory; the controller is not told. @extra_bytes more, page-aligned, follow
- * the rings for the owner's use. @slots may be more than the rings take at a time. Return: 0;
- * -ENOMEM.
- */
+/* In memory only. @extra_bytes follow the rings, page-aligned. @slots: any. Return: 0; -ENOMEM. */
 int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
 		       uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
 		       uint64_t extra_bytes);
@@ -146,11 +138,7 @@ static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
 /* Something that no working controller sends. Return: -1. */
 int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id);
 
-/*
- * The next completion. @status: without the phase. @result: NULL: it is of no interest. Return: 1;
- * 0 there is none; -1 it is for no command in flight: the controller is not to be trusted with
- * memory any more (pair->complaint).
- */
+/* @result: or NULL. Return: 1; 0 none; -1 for no command in flight: see pair->complaint. */
 static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status,
 				     uint32_t *result)
 {
@@ -179,11 +167,7 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 	return 1;
 }
 
-/*
- * Give the entries of the completions taken back to the controller, once there are enough of them:
- * until it runs out of entries it does not care, and every doorbell is a write across the bus (an
- * exit, in a virtual machine).
- */
+/* Give completion entries back, many at a time: a doorbell crosses the bus, or exits a VM. */
 static inline void spw_vfio_pair_release(struct spw_vfio_pair *pair)
 {
 	if (pair->head - pair->head_told <= pair->head_lag_max)

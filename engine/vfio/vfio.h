@@ -102,11 +102,7 @@ struct spw_vfio_hold; /* opaque */
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 				    const struct spw_log *log);
 
-/*
- * The same for controllers that are open, for whoever is about to close these devices: letting go
- * of them shuts them down all at the same time, and each takes as long as opening it. @devices:
- * also others, and NULL.
- */
+/* The same for open controllers: closes in parallel those of @devices; others and NULL ignored. */
 struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count);
 
 /* Shuts down those not open elsewhere, all in parallel. NULL: nothing happens. */
@@ -129,11 +125,7 @@ int spw_vfio_flush(struct spw_vfio_namespace *ns);
 int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes);
 int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes);
 
-/*
- * Exclusive locks of byte ranges, as of OFD locks: @owner is whoever asks (a struct spw_device),
- * its own locks do not stand in its way, and @len_bytes 0 means to the end. Return: 0; -EBUSY
- * another owner has one in the range.
- */
+/* As OFD locks, of @owner (a spw_device); @len_bytes 0: to the end. Return: 0; -EBUSY. */
 int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
 		  uint64_t len_bytes);
 int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,

@@ -24,11 +24,7 @@ struct replay_report {
 	uint64_t lower_bound_bytes; /* the largest scope, and two chunks per drive; scaled */
 };
 
-/*
- * In short: of the replays from the third on, as the first one measures and the second is the first
- * with a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
- * highest.
- */
+/* Medians, and the highest peak, of the replays from the third on, the first with a known plan. */
 struct replay_summary {
 	double step_seconds, ideal_seconds, stall_seconds, over_ideal_max;
 	double peak_bytes, bytes_written, bytes_read, bytes_forwarded;

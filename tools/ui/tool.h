@@ -70,11 +70,7 @@ struct tool_option {
 	const char *help;
 };
 
-/*
- * Fill the values of the command's options from the arguments. On failure the message and a hint
- * have been printed. Return: 0; -EINVAL wrong usage; -ENOMEM; 1 --help was given and has been
- * printed.
- */
+/* Set the options' values; failures are printed. Return: 0; -EINVAL; -ENOMEM; 1: it was --help. */
 int tool_options_parse(const struct tool_command *command, int argc, char **argv);
 void tool_options_print(const struct tool_option *options, FILE *out);
 void tool_devices_free(struct tool_devices *devices);
