@@ -162,7 +162,7 @@ static int parse_arguments(struct command_line *line, int argc, char **argv)
 {
 	int result = 0;
 
-	for (int i = 1; i < argc && result == 0; i++) {
+	for (int i = 1; i < argc && result == 0; i++)
 		if (argv[i][0] == '-' && argv[i][1] == '-')
 			result = parse_option(line, argc, argv, &i);
 		else if (argv[i][0] == '-')
@@ -175,7 +175,6 @@ static int parse_arguments(struct command_line *line, int argc, char **argv)
 					   SPW_ARRAY_LEN(line->jobfiles));
 		else
 			line->jobfiles[line->jobfiles_count++] = argv[i];
-	}
 	return result == 0 ? end_job(line) : result;
 }
 

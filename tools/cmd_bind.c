@@ -178,11 +178,6 @@ static int bind_all(const struct tool_command *command)
 	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_controllers(command, argc, argv, &controllers, bind_all);
-}
-
 /* No IOMMU confines it, or not it alone. */
 static const int refusals[] = {EOPNOTSUPP, 0};
 
@@ -207,7 +202,8 @@ const struct tool_command command_bind = {
 		    "  spillway format --devices pci:0000:3d:00.0/1,pci:0000:3e:00.0/1\n"
 		    "  spillway bind 3d:00.0 --user trainer              # for a process that is "
 		    "not root\n",
-	.run = run,
+	.action = bind_all,
+	.none_named = tool_no_controllers,
 	.options = options,
 	.refusals = refusals,
 	.destructive = true,

@@ -97,11 +97,6 @@ static int check(const struct tool_command *command)
 	return code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, check);
-}
-
 const struct tool_command command_check = {
 	.name = "check",
 	.summary = "verify the superblocks of a store and that its drives belong together",
@@ -111,6 +106,7 @@ const struct tool_command command_check = {
 		       "left), else with 1 and what is wrong, of every drive. Reads only.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n",
-	.run = run,
+	.action = check,
+	.none_named = tool_no_drives,
 	.options = options,
 };

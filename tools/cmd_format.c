@@ -95,11 +95,6 @@ static int format_store(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, format_store);
-}
-
 const struct tool_command command_format = {
 	.name = "format",
 	.summary = "make a new, empty store on one or more drives",
@@ -118,7 +113,8 @@ const struct tool_command command_format = {
 		"ranks share the drives\n"
 		"  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no "
 		"drives to spare\n",
-	.run = run,
+	.action = format_store,
+	.none_named = tool_no_drives,
 	.options = options,
 	.destructive = true,
 };

@@ -134,11 +134,6 @@ out:
 	return code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, show);
-}
-
 const struct tool_command command_info = {
 	.name = "info",
 	.summary = "show what a store and its drives are like",
@@ -150,6 +145,7 @@ const struct tool_command command_info = {
 		       "is in use.\n",
 	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway info --devices a.img,b.img --json\n",
-	.run = run,
+	.action = show,
+	.none_named = tool_no_drives,
 	.options = options,
 };

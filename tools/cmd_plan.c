@@ -83,9 +83,8 @@ static int parse_number(const struct tool_command *command, const char *name, co
 	*value = strtod(text, &end);
 	if (end != text && *end == '\0' && isfinite(*value) && *value > 0 && *value <= most)
 		return 0;
-	(void)tool_usage_error(command, "--%s=%s: not a number above 0 and up to %g", name, text,
-			       most);
-	return -EINVAL;
+	return tool_usage_error(command, "--%s=%s: not a number above 0 and up to %g", name, text,
+				most);
 }
 
 static int parse_recompute(const struct tool_command *command)
@@ -97,8 +96,7 @@ static int parse_recompute(const struct tool_command *command)
 			model.recompute = (enum model_recompute)i;
 			return 0;
 		}
-	(void)tool_usage_error(command, "--recompute=%s: none, selective or full", recompute_text);
-	return -EINVAL;
+	return tool_usage_error(command, "--recompute=%s: none, selective or full", recompute_text);
 }
 
 static int parse_values(const struct tool_command *command, struct plan_report *report)
@@ -111,16 +109,12 @@ static int parse_values(const struct tool_command *command, struct plan_report *
 	    parse_number(command, "endurance", endurance_text, 1e9, &terabytes))
 		return -EINVAL;
 	if (drive_write == 0 || drive_read == 0 || drive_write >= 1ull << 50 ||
-	    drive_read >= 1ull << 50) {
-		(void)tool_usage_error(
+	    drive_read >= 1ull << 50)
+		return tool_usage_error(
 			command,
 			"a drive writes and reads more than 0 and less than 1 PiB per second");
-		return -EINVAL;
-	}
-	if (drives > 1024) {
-		(void)tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
-		return -EINVAL;
-	}
+	if (drives > 1024)
+		return tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
 	model.gpu_flops = tflops * 1e12 * percent / 100;
 	if (model.micro_batches == 0)
 		model.micro_batches = model.pipeline_parallel;
@@ -251,9 +245,9 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 			if (!rest)
 				return 0;
 		}
-	(void)tool_usage_error(command, "--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
-			       bandwidth_text, PLAN_TRACE_RATES_MAX);
-	return -EINVAL;
+	return tool_usage_error(command,
+				"--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
+				bandwidth_text, PLAN_TRACE_RATES_MAX);
 }
 
 /* What would be left unread without a word. */
@@ -332,16 +326,9 @@ static int run_model(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-static int run_plan(const struct tool_command *command, int argc, char **argv)
+static int plan(const struct tool_command *command)
 {
-	int result = tool_options_parse(command, argc, argv);
-
-	if (result != 0)
-		result = tool_usage_exit(result);
-	else
-		result = traces.count > 0 ? run_trace(command) : run_model(command);
-	tool_devices_free(&traces);
-	return result;
+	return traces.count > 0 ? run_trace(command) : run_model(command);
 }
 
 const struct tool_command command_plan = {
@@ -363,6 +350,6 @@ const struct tool_command command_plan = {
 		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 "
 		    "--drives 4\n"
 		    "  spillway plan --bandwidth 12.1GB --drives 4 --endurance 600 --json\n",
-	.run = run_plan,
+	.action = plan,
 	.options = options,
 };

@@ -121,19 +121,13 @@ static int exit_code(const struct spw_probe_info *infos, int count)
 	return TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
+static int probe(const struct tool_command *command)
 {
 	struct spw_probe_info *infos = NULL;
-	int result = tool_options_parse(command, argc, argv);
 	const char *const *paths;
-	char **listed = NULL;
-	int count, code;
+	char **listed;
+	int count = candidates(&paths, &listed), result, code;
 
-	if (result != 0) {
-		code = tool_usage_exit(result);
-		goto out;
-	}
-	count = candidates(&paths, &listed);
 	if (count < 0) {
 		code = tool_fail(command, count, json);
 		goto out;
@@ -157,7 +151,6 @@ static int run(const struct tool_command *command, int argc, char **argv)
 out:
 	free(infos);
 	spw_probe_list_free(listed);
-	tool_devices_free(&devices);
 	return code;
 }
 
@@ -177,6 +170,6 @@ const struct tool_command command_probe = {
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "
 		    "d in\n"
 		    "      json.load(sys.stdin)[\"devices\"] if d[\"usable\"]])'\n",
-	.run = run,
+	.action = probe,
 	.options = options,
 };

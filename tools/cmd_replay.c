@@ -83,9 +83,8 @@ static int parse_factor(const struct tool_command *command, const char *name, co
 	*value = strtod(text, &end);
 	if (end != text && *end == '\0' && isfinite(*value) && *value >= 1e-6 && *value <= 1e6)
 		return 0;
-	(void)tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name,
-			       text);
-	return -EINVAL;
+	return tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name,
+				text);
 }
 
 static int parse_mode(const struct tool_command *command, struct wanted *wanted)
@@ -95,13 +94,11 @@ static int parse_mode(const struct tool_command *command, struct wanted *wanted)
 			wanted->mode = modes[i].mode;
 			if ((wanted->mode == SPW_CACHE_BUDGET) == (budget > 0))
 				return 0;
-			(void)tool_usage_error(command,
-					       "--mode=budget and --budget=SIZE go together");
-			return -EINVAL;
+			return tool_usage_error(command,
+						"--mode=budget and --budget=SIZE go together");
 		}
-	(void)tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep",
-			       mode);
-	return -EINVAL;
+	return tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep",
+				mode);
 }
 
 static int parse_rates(const struct tool_command *command, struct wanted *wanted)
@@ -119,21 +116,18 @@ static int parse_rates(const struct tool_command *command, struct wanted *wanted
 		       rates[count] <= RATE_MAX;
 		count++;
 	}
-	if (!good || rest || count == 0) {
-		(void)tool_usage_error(
+	if (!good || rest || count == 0)
+		return tool_usage_error(
 			command,
 			"--bandwidth=%s: one to three sizes above 0, such as 2GB or 2GB,3GB,3GB",
 			bandwidth_text);
-		return -EINVAL;
-	}
 	for (unsigned i = 0; i < count; i++)
-		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN) {
-			(void)tool_usage_error(command,
-					       "--bandwidth=%s: at least %u bytes per second, also "
-					       "when made smaller by --scale",
-					       bandwidth_text, RATE_MIN);
-			return -EINVAL;
-		}
+		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN)
+			return tool_usage_error(
+				command,
+				"--bandwidth=%s: at least %u bytes per second, also "
+				"when made smaller by --scale",
+				bandwidth_text, RATE_MIN);
 	wanted->drives = (struct spw_plan_drives){
 		.write_bytes_per_second = replay_scaled(rates[0], wanted->scale),
 		.read_bytes_per_second = replay_scaled(rates[count > 1 ? 1 : 0], wanted->scale),
@@ -157,20 +151,17 @@ static int parse_dip(const struct tool_command *command, struct wanted *wanted)
 	last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
 	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX &&
 	    bandwidth_text) {
-		if (first > steps) {
-			(void)tool_usage_error(
+		if (first > steps)
+			return tool_usage_error(
 				command,
 				"--dip=%s: there are %u replays; --steps=%lu and more has them",
 				dip_text, steps, first);
-			return -EINVAL;
-		}
 		wanted->dip_first = (uint32_t)first;
 		wanted->dip_last = (uint32_t)last;
 		return 0;
 	}
-	(void)tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive",
-			       dip_text);
-	return -EINVAL;
+	return tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive",
+				dip_text);
 }
 
 static int parse(const struct tool_command *command, struct wanted *wanted)
@@ -380,16 +371,6 @@ static int run_parsed(const struct tool_command *command)
 	return code;
 }
 
-static int run_replay(const struct tool_command *command, int argc, char **argv)
-{
-	int result = tool_options_parse(command, argc, argv);
-	int code = result ? tool_usage_exit(result) : run_parsed(command);
-
-	tool_devices_free(&traces);
-	tool_devices_free(&devices);
-	return code;
-}
-
 const struct tool_command command_replay = {
 	.name = "replay",
 	.summary = "replay a recorded training step on drives, and see what it costs",
@@ -408,6 +389,6 @@ const struct tool_command command_replay = {
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
 		    "--svg step.svg --chrome step.json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
-	.run = run_replay,
+	.action = run_parsed,
 	.options = options,
 };

@@ -71,11 +71,6 @@ static int revive_all(const struct tool_command *command)
 	return json ? tool_print_json(json_pack("{s:i}", "drives", (int)devices.count)) : TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, revive_all);
-}
-
 const struct tool_command command_revive = {
 	.name = "revive",
 	.summary = "have an open store try a retired drive again",
@@ -85,6 +80,7 @@ const struct tool_command command_revive = {
 		       "into service; the next failed write retires it again. Which drives are\n"
 		       "retired, spillway top tells.\n",
 	.examples = "  spillway revive --devices /dev/nvme2n1\n",
-	.run = run,
+	.action = revive_all,
+	.none_named = tool_no_drives,
 	.options = options,
 };

@@ -87,8 +87,8 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	while (own < argc && strcmp(argv[own], "--") != 0)
 		own++;
 	result = tool_options_parse(command, own, argv);
-	if (result != 0)
-		return tool_usage_exit(result);
+	if (result != TOOL_GO_ON)
+		return result;
 	if (own + 1 >= argc)
 		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
 	path = !library && find_library(found, sizeof(found)) ? found : library;

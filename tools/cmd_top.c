@@ -15,7 +15,7 @@
 #define PARTITIONS_MAX 64
 
 static bool once, json;
-static uint32_t interval_s;
+static uint32_t interval_s = 1;
 
 static const struct tool_option options[] = {
 	{"once", TOOL_FLAG, &once, NULL, "print one interval and end"},
@@ -253,15 +253,11 @@ static int look(const struct tool_command *command, struct snapshot snapshots[2]
 	return rc < 0 ? tool_fail(command, rc, json) : code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
+static int top(const struct tool_command *command)
 {
 	struct snapshot snapshots[2] = {{0}};
-	int result, code;
+	int code;
 
-	interval_s = 1;
-	result = tool_options_parse(command, argc, argv);
-	if (result != 0)
-		return tool_usage_exit(result);
 	if (interval_s == 0)
 		return tool_usage_error(command, "--interval must be at least 1");
 	for (unsigned i = 0; i < 2; i++)
@@ -288,6 +284,6 @@ const struct tool_command command_top = {
 		       "root. Ends with Ctrl-C.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --once --json\n",
-	.run = run,
+	.action = top,
 	.options = options,
 };

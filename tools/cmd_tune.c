@@ -510,11 +510,6 @@ static int tune(const struct tool_command *command)
 	return code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, tune);
-}
-
 const struct tool_command command_tune = {
 	.name = "tune",
 	.summary = "find the block size, depth, polling and backend that suit the drives",
@@ -530,6 +525,7 @@ const struct tool_command command_tune = {
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
 		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 "
 		    "--time-based\n",
-	.run = run,
+	.action = tune,
+	.none_named = tool_no_drives,
 	.options = options,
 };

@@ -72,11 +72,6 @@ static int wipe(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, wipe);
-}
-
 /* What is no store, or cannot be told to be a whole one, is somebody's. */
 static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
 
@@ -90,7 +85,8 @@ const struct tool_command command_wipe = {
 		       "exits with 3.\n",
 	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway wipe --devices a.img,b.img --yes\n",
-	.run = run,
+	.action = wipe,
+	.none_named = tool_no_drives,
 	.options = options,
 	.refusals = refusals,
 	.destructive = true,

@@ -105,5 +105,5 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "help") == 0)
 		return finish(help_command(argc - 1, argv + 1));
 	command = find_command(argv[1]);
-	return command ? finish(command->run(command, argc - 1, argv + 1)) : TOOL_USAGE;
+	return command ? finish(tool_run(command, argc - 1, argv + 1)) : TOOL_USAGE;
 }

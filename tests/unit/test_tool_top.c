@@ -45,7 +45,7 @@ static void an_interrupt_while_it_looks_is_not_lost(void **state)
 	interrupt_at = 1;
 	/* Ends this program when it would sleep for an hour. */
 	(void)alarm(60);
-	assert_int_equal(command_top.run(&command_top, 3, arguments), TOOL_DONE);
+	assert_int_equal(tool_run(&command_top, 3, arguments), TOOL_DONE);
 	(void)alarm(0);
 	assert_int_equal(lists, 1);
 }

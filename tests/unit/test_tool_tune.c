@@ -104,7 +104,7 @@ static int tune(void)
 	char *arguments[] = {"tune", drive, "--output", settings, "--json", NULL};
 
 	measurements = 0;
-	return command_tune.run(&command_tune, 5, arguments);
+	return tool_run(&command_tune, 5, arguments);
 }
 
 static void an_interrupt_between_two_measurements(void **state)
@@ -130,7 +130,7 @@ static void an_interrupt_as_a_measurement_begins(void **state)
 	(void)unlink(settings);
 	interrupt_open = 1;
 	(void)alarm(50);
-	assert_int_equal(command_tune.run(&command_tune, 7, arguments), TOOL_INTERRUPTED);
+	assert_int_equal(tool_run(&command_tune, 7, arguments), TOOL_INTERRUPTED);
 	(void)alarm(0);
 	assert_int_equal(opens, 1);
 	assert_int_not_equal(access(settings, F_OK), 0);

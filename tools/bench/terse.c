@@ -27,7 +27,7 @@ static void print_direction(FILE *out, const struct bench_direction_stats *stats
 		      (uintmax_t)(stats->ios > 0 ? stats->runtime_ns / 1000000 : 0));
 	print_times(out, &stats->submit_ns);
 	print_times(out, &stats->complete_ns.summary);
-	for (unsigned i = 0; i < PERCENTILES_OF_A_LINE; i++) {
+	for (unsigned i = 0; i < PERCENTILES_OF_A_LINE; i++)
 		if (i < bench_percentiles_count)
 			(void)fprintf(out, ";%f%%=%ju", bench_percentiles[i],
 				      (uintmax_t)(spw_histogram_percentile(&stats->complete_ns,
@@ -35,7 +35,6 @@ static void print_direction(FILE *out, const struct bench_direction_stats *stats
 						  1000));
 		else
 			(void)fprintf(out, ";0%%=0");
-	}
 	print_times(out, &stats->total_ns);
 	(void)fprintf(out, ";%ju;%ju;%f%%;%f;%f", (uintmax_t)stats->bandwidth_kib.min,
 		      (uintmax_t)stats->bandwidth_kib.max,

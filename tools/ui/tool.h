@@ -13,6 +13,7 @@
 #include <spillway/format.h>
 
 enum tool_exit {
+	TOOL_GO_ON = -1,
 	TOOL_DONE = 0,
 	TOOL_FAILED = 1,
 	TOOL_USAGE = 2,
@@ -29,7 +30,9 @@ struct tool_command {
 	const char *synopsis; /* "--devices A,B [--json]" */
 	const char *description;
 	const char *examples;
-	/* argv[0] is the subcommand */
+	int (*action)(const struct tool_command *command); /* once the options are parsed */
+	const char *none_named; /* the usage error when no device is named; NULL: none is needed */
+	/* instead of the action, for a command with options of its own; argv[0] is the subcommand */
 	int (*run)(const struct tool_command *command, int argc, char **argv);
 	/* ended by a NULL name; they point at the command's own variables */
 	const struct tool_option *options;
@@ -70,30 +73,16 @@ struct tool_option {
 	const char *help;
 };
 
-/* Set the options' values; failures are printed. Return: 0; -EINVAL; -ENOMEM; 1: it was --help. */
+/* Set the options' values; failures are printed. Return: TOOL_GO_ON, else an exit code. */
 int tool_options_parse(const struct tool_command *command, int argc, char **argv);
 void tool_options_print(const struct tool_option *options, FILE *out);
-void tool_devices_free(struct tool_devices *devices);
 
-/* What to return from a command after tool_options_parse() gave @result, not 0. */
-int tool_usage_exit(int result);
+/* Parse the options, do the action, free what was named. Return: the exit code. */
+int tool_run(const struct tool_command *command, int argc, char **argv);
 
-/*
- * The run of a command that works on drives: parse, insist on at least one, do @action, free.
- * Return: the exit code.
- */
-int tool_run_on_drives(const struct tool_command *command, int argc, char **argv,
-		       struct tool_devices *devices,
-		       int (*action)(const struct tool_command *command));
+extern const char tool_no_drives[], tool_no_controllers[]; /* .none_named */
 
-/* The same for a command on NVMe controllers, which are named by their PCI addresses. */
-int tool_run_on_controllers(const struct tool_command *command, int argc, char **argv,
-			    struct tool_devices *devices,
-			    int (*action)(const struct tool_command *command));
-
-/*
- * A usage error found by the command itself: prints it with the hint to --help. Return: TOOL_USAGE.
- */
+/* A usage error found by the command: printed with the hint to --help. Return: TOOL_USAGE. */
 int tool_usage_error(const struct tool_command *command, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
