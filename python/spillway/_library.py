@@ -28,195 +28,44 @@ class SpillwayError(OSError):
     the remedy."""
 
 
-class Log(Structure):
-    _fields_ = [("write", c_void_p), ("context", c_void_p)]
+# The structs by their names in C.
+STRUCTS: Dict[str, Type[Structure]] = {}
+_TYPES = {"int": c_int, "u32": c_uint32, "u64": c_uint64, "size": c_size_t, "bool": c_bool, "pointer": c_void_p,
+          "text37": c_char * 37, "text64": c_char * 64, "text160": c_char * 160, "text256": c_char * 256}
 
 
-class Geometry(Structure):
-    _fields_ = [
-        ("kind", c_int),
-        ("size_bytes", c_uint64),
-        ("logical_block_bytes", c_uint32),
-        ("physical_block_bytes", c_uint32),
-        ("memory_align_bytes", c_uint32),
-        ("transfer_bytes_max", c_uint32),
-        ("segments_max", c_uint32),
-        ("numa_node", c_int),
-        ("rotational", c_bool),
-        ("polls", c_bool),
-        ("discards", c_bool),
-        ("model", c_char * 64),
-        ("serial", c_char * 64),
-        ("nvme_char_path", c_char * 64),
-    ]
+def _struct(name: str, members: str) -> Any:
+    """The C struct ``name``: types, each with the members that have it, in order, separated by semicolons; * is a pointer to it."""
+    fields = []
+    for declaration in members.split(";"):
+        kind, *names = declaration.split()
+        base: Any = STRUCTS.get("spw_" + kind.rstrip("*")) or _TYPES[kind.rstrip("*")]
+        fields += [(member, POINTER(base) if kind.endswith("*") else base) for member in names]
+    STRUCTS[name] = type(name, (Structure,), {"_fields_": fields})
+    return STRUCTS[name]
 
 
-class FormatOpts(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("partitions", c_uint32),
-        ("chunk_bytes", c_uint64),
-        ("force", c_bool),
-        ("log", Log),
-        ("erase", c_bool),
-    ]
-
-
-class StoreInfoStruct(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("store_uuid", c_char * 37),
-        ("format_version", c_uint32),
-        ("drives", c_uint32),
-        ("partitions", c_uint32),
-        ("block_bytes", c_uint32),
-        ("chunk_bytes", c_uint64),
-        ("capacity_bytes", c_uint64),
-        ("partition_capacity_bytes", c_uint64),
-        ("partitions_in_use", c_uint32),
-    ]
-
-
-class ProbeInfoStruct(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("path", c_char * 256),
-        ("geometry", Geometry),
-        ("holds", c_char * 160),
-        ("usable", c_bool),
-        ("has_store", c_bool),
-        ("reason", c_char * 256),
-    ]
-
-
-class StoreOpts(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("partition", c_uint32),
-        ("queue_depth", c_uint32),
-        ("arena_bytes", c_uint64),
-        ("requests_max", c_uint32),
-        ("objects_max", c_uint32),
-        ("stripe", c_int),
-        ("backend", c_int),
-        ("no_checksums", c_bool),
-        ("inline_mode", c_bool),
-        ("no_hugetlb", c_bool),
-        ("log", Log),
-        ("read_deadline_ms", c_uint32),
-        ("write_deadline_ms", c_uint32),
-    ]
-
-
-class CacheOpts(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("mode", c_int),
-        ("min_bytes", c_uint64),
-        ("staging_bytes", c_uint64),
-        ("prefetch_bytes", c_uint64),
-        ("spill_last_scope", c_bool),
-        ("tensors_max", c_uint32),
-        ("log", Log),
-        ("memory_bytes", c_uint64),
-        ("trace", c_void_p),
-    ]
-
-
-class Offer(Structure):
-    _fields_ = [
-        ("storage_key", c_uint64),
-        ("storage_version", c_uint64),
-        ("storage_bytes", c_void_p),
-        ("storage_len_bytes", c_uint64),
-        ("offset_bytes", c_uint64),
-        ("len_bytes", c_uint64),
-        ("owner", c_uint64),
-    ]
-
-
-class Taken(Structure):
-    _fields_ = [
-        ("bytes", c_void_p),
-        ("owner", c_uint64),
-        ("lease", c_uint64),
-        ("storage_bytes_before", c_uint64),
-        ("storage_bytes_total", c_uint64),
-    ]
-
-
-class PlanTensor(Structure):
-    _fields_ = [
-        ("bytes", c_uint64),
-        ("pack_ns", c_uint64),
-        ("use_ns", c_uint64),
-        ("release_ns", c_uint64),
-        ("users", c_uint32),
-        ("scope", c_uint32),
-        ("must_keep", c_bool),
-    ]
-
-
-class PlanStep(Structure):
-    _fields_ = [
-        ("tensors", POINTER(PlanTensor)),
-        ("count", c_uint32),
-        ("forward_ns", c_uint64),
-        ("backward_ns", c_uint64),
-        ("calls_ns", POINTER(c_uint64)),
-        ("calls", c_uint32),
-    ]
-
-
-class PlanDrives(Structure):
-    _fields_ = [
-        ("write_bytes_per_second", c_uint64),
-        ("read_bytes_per_second", c_uint64),
-        ("mixed_bytes_per_second", c_uint64),
-        ("latency_ns", c_uint64),
-        ("chunk_bytes", c_uint64),
-        ("staging_bytes", c_uint64),
-    ]
-
-
-class PlanOpts(Structure):
-    _fields_ = [("size", c_size_t), ("mode", c_int), ("memory_bytes", c_uint64)]
-
-
-class PlanResult(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("feasible", c_bool),
-        ("peak_bytes", c_uint64),
-        ("peak_keep_all_bytes", c_uint64),
-        ("memory_bytes", c_uint64),
-        ("stall_ns", c_uint64),
-        ("wall_ns", c_uint64),
-        ("bytes_written", c_uint64),
-        ("bytes_read", c_uint64),
-        ("bytes_forwarded", c_uint64),
-        ("tensors_spilled", c_uint32),
-        ("points", c_uint32),
-    ]
-
-
-# By their names in C; counters() adds to it.
-STRUCTS: Dict[str, Type[Structure]] = {
-    "spw_log": Log,
-    "spw_geometry": Geometry,
-    "spw_format_opts": FormatOpts,
-    "spw_store_info": StoreInfoStruct,
-    "spw_probe_info": ProbeInfoStruct,
-    "spw_store_opts": StoreOpts,
-    "spw_cache_opts": CacheOpts,
-    "spw_offer": Offer,
-    "spw_taken": Taken,
-    "spw_plan_tensor": PlanTensor,
-    "spw_plan_step": PlanStep,
-    "spw_plan_drives": PlanDrives,
-    "spw_plan_opts": PlanOpts,
-    "spw_plan_result": PlanResult,
-}
+Log = _struct("spw_log", "pointer write context")
+_struct("spw_geometry", """int kind; u64 size_bytes; u32 logical_block_bytes physical_block_bytes memory_align_bytes transfer_bytes_max
+    segments_max; int numa_node; bool rotational polls discards; text64 model serial nvme_char_path""")
+FormatOpts = _struct("spw_format_opts", "size size; u32 partitions; u64 chunk_bytes; bool force; log log; bool erase")
+StoreInfoStruct = _struct("spw_store_info", """size size; text37 store_uuid; u32 format_version drives partitions block_bytes;
+    u64 chunk_bytes capacity_bytes partition_capacity_bytes; u32 partitions_in_use""")
+ProbeInfoStruct = _struct("spw_probe_info", """size size; text256 path; geometry geometry; text160 holds; bool usable has_store;
+    text256 reason""")
+StoreOpts = _struct("spw_store_opts", """size size; u32 partition queue_depth; u64 arena_bytes; u32 requests_max objects_max;
+    int stripe backend; bool no_checksums inline_mode no_hugetlb; log log; u32 read_deadline_ms write_deadline_ms""")
+CacheOpts = _struct("spw_cache_opts", """size size; int mode; u64 min_bytes staging_bytes prefetch_bytes; bool spill_last_scope;
+    u32 tensors_max; log log; u64 memory_bytes; pointer trace""")
+Offer = _struct("spw_offer", "u64 storage_key storage_version; pointer storage_bytes; u64 storage_len_bytes offset_bytes len_bytes owner")
+Taken = _struct("spw_taken", "pointer bytes; u64 owner lease storage_bytes_before storage_bytes_total")
+PlanTensor = _struct("spw_plan_tensor", "u64 bytes pack_ns use_ns release_ns; u32 users scope; bool must_keep")
+PlanStep = _struct("spw_plan_step", "plan_tensor* tensors; u32 count; u64 forward_ns backward_ns; u64* calls_ns; u32 calls")
+PlanDrives = _struct("spw_plan_drives", """u64 write_bytes_per_second read_bytes_per_second mixed_bytes_per_second latency_ns
+    chunk_bytes staging_bytes""")
+PlanOpts = _struct("spw_plan_opts", "size size; int mode; u64 memory_bytes")
+PlanResult = _struct("spw_plan_result", """size size; bool feasible; u64 peak_bytes peak_keep_all_bytes memory_bytes stall_ns wall_ns
+    bytes_written bytes_read bytes_forwarded; u32 tensors_spilled points""")
 
 
 def counters(name: str, cls: Any, narrow: Iterable[str]) -> Type[Structure]:
