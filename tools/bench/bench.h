@@ -1,23 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/bench.h - spillway bench: jobs, workers and results, and who does what with them
- *
- *   bench_options.c   one table of options, for the command line and for job files
- *   bench_values.c    sizes, times, ranges as fio writes them
- *   bench_jobfile.c   fio's job files
- *   bench_offsets.c   which block comes next
- *   bench_verify.c    blocks that prove where and when they were written
- *   bench_crc32c.c    one of the checksums that they carry
- *   bench_backlog.c   what is to be read back while writing goes on
- *   bench_worker.c    the loop of one job on devices
- *   bench_store.c     the loop of one job on a store
- *   bench_timer.c     when measuring begins and ends, and what CPU time it took
- *   bench_devices.c   every device once: refused for safety, or opened
- *   bench_run.c       threads, and the order of jobs
- *   bench_live.c      the progress line, and the samples of bandwidth over time
- *   bench_report.c    results as text
- *   bench_json.c      results as JSON and terse lines, with fio's keys
- */
+/* tools/bench/bench.h - spillway bench: jobs, workers and results, and who does what with them */
 #ifndef SPW_BENCH_H
 #define SPW_BENCH_H
 
@@ -382,9 +364,12 @@ int bench_entries(const struct bench_run *run, struct bench_entry **entries);
 
 extern const double bench_percentiles[];
 extern const unsigned bench_percentiles_count;
+extern const char *const bench_depth_names[BENCH_DEPTH_LEVELS],
+	*const bench_batch_names[BENCH_DEPTH_LEVELS];
+
+double bench_percentage(uint64_t part, uint64_t whole);
 
 int bench_report_text(const struct bench_run *run, FILE *out);
 json_t *bench_report_json(const struct bench_run *run);
-int bench_report_terse(const struct bench_run *run, FILE *out);
 
 #endif
