@@ -21,12 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drives/parallel.h"
 #include "drives/safety.h"
 #include "drives/sysfs.h"
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
 #include "util/fork.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 static_assert(SPW_DRIVES_MAX == SPW_LAYOUT_DRIVES_MAX, "drives");
@@ -313,7 +313,7 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 			   spw_safety_open(paths[i], read_only, false, log, &candidate->device));
 	}
 	spw_safety_prepare();
-	spw_parallel(count, look_into, candidates, log);
+	spw_parallel(count, "drives are examined", look_into, candidates, log);
 	/* Once for all drives. What goes wrong is said where each is asked about. */
 	if (!read_only)
 		(void)spw_loops_read(&loops);

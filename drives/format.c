@@ -39,8 +39,8 @@
 #include "engine/vfio/vfio.h"
 #include "drives/format.h"
 #include "drives/contents.h"
-#include "drives/parallel.h"
 #include "drives/safety.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 #define CHUNK_BYTES_DEFAULT  (1u << 20)
@@ -348,7 +348,7 @@ static void read_target(void *context, unsigned index)
 static int read_targets(const struct format_run *run)
 {
 	spw_safety_prepare();
-	spw_parallel(run->count, read_target, run->targets, run->log);
+	spw_parallel(run->count, "drives are examined", read_target, run->targets, run->log);
 	for (unsigned i = 0; i < run->count; i++)
 		if (run->targets[i].result != 0)
 			return spw_error(run->targets[i].result, "%s", run->targets[i].words);

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "engine/nvme/admin.h"
 #include "engine/vfio/controller.h"
 #include "engine/vfio/namespace.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 /* As often as the kernel repeats what has not failed for good. */
@@ -335,8 +335,6 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 struct held {
 	const char *path;        /* to be opened */
 	struct holding *holding; /* NULL: could not be opened, or is open by others too */
-	pthread_t thread;
-	bool has_thread;
 };
 
 struct spw_vfio_hold {
@@ -345,44 +343,6 @@ struct spw_vfio_hold {
 	struct held held[];
 };
 
-/* All but the first get a thread. Return: 0; why there were no more, as a negative errno. */
-static int start_threads(struct spw_vfio_hold *hold, void *(*work)(void *))
-{
-	sigset_t all, before;
-	int error = 0;
-
-	/* The program's signals are for its own threads. */
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	for (unsigned i = 1; i < hold->count && error == 0; i++) {
-		error = pthread_create(&hold->held[i].thread, NULL, work, &hold->held[i]);
-		hold->held[i].has_thread = error == 0;
-	}
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -error;
-}
-
-/* Threads for the work on each; without them the caller does it one by one. */
-static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(void *))
-{
-	int error = start_threads(hold, work);
-	unsigned alone = 0;
-
-	for (unsigned i = 0; i < hold->count; i++)
-		alone += !hold->held[i].has_thread;
-	if (error)
-		spw_log(&hold->log, SPW_LOG_INFO,
-			"vfio: %u of %u controllers are %s one after the other, as no more threads "
-			"can be started: %s",
-			alone, hold->count, what, spw_strerror(error));
-	for (unsigned i = 0; i < hold->count; i++)
-		if (!hold->held[i].has_thread)
-			(void)work(&hold->held[i]);
-	for (unsigned i = 0; i < hold->count; i++)
-		if (hold->held[i].has_thread)
-			(void)pthread_join(hold->held[i].thread, NULL);
-}
-
 /* Names or devices behind vfio; for a single one a thread gains nothing. */
 static struct spw_vfio_hold *new_hold(unsigned names)
 {
@@ -390,18 +350,17 @@ static struct spw_vfio_hold *new_hold(unsigned names)
 			 : NULL;
 }
 
-static void *hold_one(void *context)
+static void hold_one(void *context, unsigned index)
 {
-	struct held *held = context;
+	struct held *held = &((struct spw_vfio_hold *)context)->held[index];
 	struct spw_vfio_name name;
 
 	if (spw_vfio_parse(held->path, &name))
-		return NULL;
+		return;
 	(void)pthread_mutex_lock(&lock);
 	if (find_holding(name.address, &held->holding) == 0)
 		held->holding->holds++;
 	(void)pthread_mutex_unlock(&lock);
-	return NULL;
 }
 
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
@@ -420,7 +379,7 @@ struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 	for (unsigned i = 0; i < count; i++)
 		if (spw_vfio_is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
-	run_all(hold, "opened", hold_one);
+	spw_parallel(hold->count, "controllers are opened", hold_one, hold, &hold->log);
 	return hold;
 }
 
@@ -446,10 +405,11 @@ struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], uns
 	return hold;
 }
 
-static void *close_one(void *context)
+static void close_one(void *context, unsigned index)
 {
-	spw_vfio_controller_close(((struct held *)context)->holding->controller);
-	return NULL;
+	struct spw_vfio_hold *hold = context;
+
+	spw_vfio_controller_close(hold->held[index].holding->controller);
 }
 
 void spw_vfio_let_go(struct spw_vfio_hold *hold)
@@ -473,7 +433,7 @@ void spw_vfio_let_go(struct spw_vfio_hold *hold)
 		hold->held[hold->count++] = (struct held){.holding = h};
 	}
 	(void)pthread_mutex_unlock(&lock);
-	run_all(hold, "closed", close_one);
+	spw_parallel(hold->count, "controllers are closed", close_one, hold, &hold->log);
 	(void)pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < hold->count; i++)
 		forget_holding(hold->held[i].holding);
