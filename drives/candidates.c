@@ -91,16 +91,14 @@ static int verify_against_device(const struct spw_candidate *candidate)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(candidate->device);
 	const struct spw_superblock *sb = &candidate->superblock;
-	char now[32], then[32];
 
 	if (geometry->size_bytes < sb->device_bytes)
 		return spw_error(
 			-ENOSPC,
 			"%s: is smaller than when it was formatted: %s (%llu bytes), not %s "
 			"(%llu); restore its size, or format the store again with --force",
-			candidate->path, spw_size_format(geometry->size_bytes, now, sizeof(now)),
-			(unsigned long long)geometry->size_bytes,
-			spw_size_format(sb->device_bytes, then, sizeof(then)),
+			candidate->path, SPW_SIZE_TEXT(geometry->size_bytes),
+			(unsigned long long)geometry->size_bytes, SPW_SIZE_TEXT(sb->device_bytes),
 			(unsigned long long)sb->device_bytes);
 	if (geometry->logical_block_bytes > sb->block_bytes)
 		return spw_error(-EMEDIUMTYPE,

@@ -118,8 +118,6 @@ int spw_carries_error(const char *path, const struct spw_contents *contents)
 
 int spw_too_small_error(const char *path, uint64_t size_bytes)
 {
-	char size[32], least[32];
-
 	/* Rounded, both would look the same. */
 	if (size_bytes > SPW_DRIVE_BYTES_MIN / 100 * 99)
 		return spw_error(
@@ -127,6 +125,5 @@ int spw_too_small_error(const char *path, uint64_t size_bytes)
 			"%s: is too small: %llu bytes; a drive needs at least 16 MiB (%u bytes)",
 			path, (unsigned long long)size_bytes, SPW_DRIVE_BYTES_MIN);
 	return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
-			 spw_size_format(size_bytes, size, sizeof(size)),
-			 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));
+			 SPW_SIZE_TEXT(size_bytes), SPW_SIZE_TEXT(SPW_DRIVE_BYTES_MIN));
 }

@@ -470,7 +470,6 @@ static int plan_store(const struct format_run *run, const struct spw_format_opts
 static int plan_drive(struct target *target, const struct spw_superblock *store, unsigned index)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(target->device);
-	char size[32], chunk[32];
 	int rc;
 
 	target->superblock = *store;
@@ -482,9 +481,8 @@ static int plan_drive(struct target *target, const struct spw_superblock *store,
 			rc,
 			"%s: %s is too small for %u partitions of at least one chunk (%s); choose "
 			"fewer --partitions or a smaller --chunk, or a larger drive",
-			target->path, spw_size_format(geometry->size_bytes, size, sizeof(size)),
-			store->partition_count,
-			spw_size_format(store->chunk_bytes, chunk, sizeof(chunk)));
+			target->path, SPW_SIZE_TEXT(geometry->size_bytes), store->partition_count,
+			SPW_SIZE_TEXT(store->chunk_bytes));
 	if (rc != 0)
 		return spw_error(rc, "%s: blocks of %u bytes and a size of %llu are not supported",
 				 target->path, geometry->logical_block_bytes,

@@ -32,7 +32,6 @@ static const struct tool_option options[] = {
 static bool announce(void)
 {
 	bool unknown = false;
-	char size[32];
 
 	(void)fprintf(stderr, "Making a store on %u drive%s; what they hold will be lost:\n",
 		      devices.count, devices.count == 1 ? "" : "s");
@@ -43,8 +42,7 @@ static bool announce(void)
 			continue;
 		(void)fputs("  ", stderr);
 		tool_print_text(devices.paths[i], stderr);
-		(void)fprintf(stderr, "  %s  %s\n",
-			      spw_size_format(info.geometry.size_bytes, size, sizeof(size)),
+		(void)fprintf(stderr, "  %s  %s\n", SPW_SIZE_TEXT(info.geometry.size_bytes),
 			      info.holds[0] ? info.holds : "unreadable");
 		if (!info.unknown_data || info.error != -EEXIST || erase)
 			continue;

@@ -45,11 +45,10 @@ static json_t *device_json(const struct spw_probe_info *info)
 static void device_row(struct tool_table *table, const struct spw_probe_info *info)
 {
 	const struct spw_geometry *geometry = &info->geometry;
-	char size[32];
 
 	tool_table_cell(table, "%s", info->path);
 	tool_table_cell(table, "%s", geometry->model[0] ? geometry->model : "-");
-	tool_table_cell(table, "%s", spw_size_format(geometry->size_bytes, size, sizeof(size)));
+	tool_table_cell(table, "%s", SPW_SIZE_TEXT(geometry->size_bytes));
 	tool_table_cell(table, "%u", geometry->logical_block_bytes);
 	tool_table_cell(table, geometry->numa_node < 0 ? "-" : "%d", geometry->numa_node);
 	tool_table_cell(table, "%s", geometry->polls ? "yes" : "no");

@@ -148,13 +148,11 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 		{"ERRORS", true},         {"STATE", false},
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char used[32], capacity[32];
 
 	(void)printf("store %s partition %u, open in process %d (%s), %s of %s used, %u objects, "
 		     "%u requests\n",
 		     now->store_uuid, now->partition, now->pid, now->command,
-		     spw_size_format(now->store.used_bytes, used, sizeof(used)),
-		     spw_size_format(now->store.capacity_bytes, capacity, sizeof(capacity)),
+		     SPW_SIZE_TEXT(now->store.used_bytes), SPW_SIZE_TEXT(now->store.capacity_bytes),
 		     now->store.objects, now->store.requests);
 	for (uint32_t i = 0; i < now->drives; i++)
 		print_drive(table, before, now, i, seconds);

@@ -337,18 +337,17 @@ static void show_progress(const struct sweep *sweep, unsigned done, uint64_t beg
 	const struct setting *next = &sweep->settings[done];
 	const struct result *best = best_of(sweep, next->direction);
 	uint64_t spent_ns = spw_clock_ns() - begin_ns;
-	char block[32], rate[32];
 
 	if (!isatty(STDERR_FILENO))
 		return;
 	(void)fprintf(stderr, "\rtune: %u of %u: %s, blocks of %s, depth %u, %s%s", done + 1,
 		      sweep->settings_count,
 		      next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
-		      spw_size_format(next->block_bytes, block, sizeof(block)), next->depth,
-		      backend_name(next->backend), next->poll ? " polled" : "");
+		      SPW_SIZE_TEXT(next->block_bytes), next->depth, backend_name(next->backend),
+		      next->poll ? " polled" : "");
 	if (best)
 		(void)fprintf(stderr, "; best so far %s/s",
-			      spw_size_format((uint64_t)best->bandwidth, rate, sizeof(rate)));
+			      SPW_SIZE_TEXT((uint64_t)best->bandwidth));
 	if (done > 0)
 		(void)fprintf(stderr, "; %ju s left",
 			      (uintmax_t)(spent_ns / done * (sweep->settings_count - done) /
@@ -428,7 +427,6 @@ static const struct tool_column columns[] = {
 static void print_table(const struct sweep *sweep)
 {
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char text[32];
 
 	for (unsigned i = 0; i < sweep->results_count; i++) {
 		const struct result *result = &sweep->results[i];
@@ -437,13 +435,11 @@ static void print_table(const struct sweep *sweep)
 				result == best_of(sweep, result->setting.direction) ? "*" : "");
 		tool_table_cell(table, "%s",
 				result->setting.direction == BENCH_DIR_WRITE ? "write" : "read");
-		tool_table_cell(table, "%s",
-				spw_size_format(result->setting.block_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(result->setting.block_bytes));
 		tool_table_cell(table, "%u", result->setting.depth);
 		tool_table_cell(table, "%s", backend_name(result->setting.backend));
 		tool_table_cell(table, "%s", result->setting.poll ? "poll" : "interrupt");
-		tool_table_cell(table, "%s/s",
-				spw_size_format((uint64_t)result->bandwidth, text, sizeof(text)));
+		tool_table_cell(table, "%s/s", SPW_SIZE_TEXT((uint64_t)result->bandwidth));
 		tool_table_cell(table, "%.0f", result->iops);
 		tool_table_cell(table, "%.0f us", (double)result->latency_p99_ns / 1000);
 		tool_table_cell(table, "%.4f", result->cpu_seconds_per_gib);

@@ -215,17 +215,14 @@ static void find_module(const struct spw_vfio_system *system,
 static void find_memlock(const struct spw_vfio_system *system,
 			 struct spw_vfio_probe_info *controller)
 {
-	char limit[32], least[32];
-
 	if (system->memlock_bytes < MEMLOCK_BYTES_LEAST)
 		add(controller, -ENOMEM, false,
 		    "%s: this user may lock %s of memory%s, and a drive needs all that it reaches "
 		    "locked: %s with the default staging memory; raise it (ulimit -l, "
 		    "LimitMEMLOCK=, /etc/security/limits.conf)",
-		    controller->address,
-		    spw_size_format(system->memlock_bytes, limit, sizeof(limit)),
+		    controller->address, SPW_SIZE_TEXT(system->memlock_bytes),
 		    is_by_iommufd(controller) ? " in all processes together" : "",
-		    spw_size_format(MEMLOCK_BYTES_LEAST, least, sizeof(least)));
+		    SPW_SIZE_TEXT(MEMLOCK_BYTES_LEAST));
 }
 
 static void find_driver(const struct spw_vfio_system *system,

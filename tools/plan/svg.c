@@ -49,7 +49,6 @@ static void draw_axes(const struct axes *axes, FILE *out)
 {
 	int steps = (int)lround(log2(axes->peak_max / axes->peak_min)), every = 1 + steps / 8;
 	double distance = mark_distance(axes->flops_max / 1e12) * 1e12;
-	char text[32];
 
 	for (int k = 0; k <= steps; k += every) {
 		double peak = ldexp(axes->peak_min, k);
@@ -60,7 +59,7 @@ static void draw_axes(const struct axes *axes, FILE *out)
 			      "text-anchor=\"middle\">%s</text>\n",
 			      x_of(axes, peak), TOP, x_of(axes, peak), HEIGHT - BOTTOM,
 			      x_of(axes, peak), HEIGHT - BOTTOM + 18,
-			      spw_size_format((uint64_t)peak, text, sizeof(text)));
+			      SPW_SIZE_TEXT((uint64_t)peak));
 	}
 	for (int k = 0; k * distance <= axes->flops_max; k++)
 		(void)fprintf(out,
