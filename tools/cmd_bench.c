@@ -9,6 +9,7 @@
 
 #include "tools/bench/bench.h"
 #include "tools/ui/output_file.h"
+#include "tools/ui/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
 
@@ -274,8 +275,10 @@ static int bench(const struct tool_command *command, struct command_line *line)
 	bool json = line->json && !line->output;
 	int result = line->output ? tool_output_check(line->output) : 0;
 
+	tool_stop_catch();
 	if (result == 0)
 		result = bench_run(&line->run);
+	tool_stop_release();
 	if (result == -ENOTUNIQ)
 		return tool_usage_error(command, "%s", spw_last_error());
 	if (result != 0)

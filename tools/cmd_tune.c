@@ -370,7 +370,6 @@ static int run_sweep(struct sweep *sweep)
 		else
 			result = -ENOENT;
 	}
-	/* The bench catches interrupts too, but not between two measurements. */
 	tool_stop_catch();
 	for (unsigned i = 0; i < sweep->settings_count && result == 0 && !sweep->interrupted; i++) {
 		show_progress(sweep, i, begin_ns);

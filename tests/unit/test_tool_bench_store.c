@@ -4,7 +4,7 @@
  * memory, and the first error is told
  */
 /* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values */
-/* link: tools/ui/nearest */
+/* link: tools/ui/nearest tools/ui/stop */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -165,14 +165,12 @@ static int run_job(unsigned depth, unsigned fails, struct bench_worker *worker)
 		.numa_node = BENCH_NUMA_ANY,
 	};
 	struct bench_gate gate;
-	atomic_bool stop = false;
 	int result;
 
 	fake = (struct fake){.fails = fails};
 	bench_gate_init(&gate);
 	gate.open = true;
-	*worker = (struct bench_worker){
-		.job = &job, .devices_count = 1, .stop = &stop, .gate = &gate};
+	*worker = (struct bench_worker){.job = &job, .devices_count = 1, .gate = &gate};
 	result = bench_store_worker_run(worker);
 	assert_int_equal(worker->stats.error, result);
 	free(worker->shares);

@@ -242,7 +242,6 @@ struct bench_worker {
 	char *paths[BENCH_FILES_MAX]; /* owned */
 	unsigned devices_count;
 	struct spw_log log;
-	atomic_bool *stop;
 	struct bench_gate *gate; /* all workers of a wave begin together */
 	pthread_t thread;
 	bool started;
@@ -300,8 +299,10 @@ void bench_run_free(struct bench_run *run);
 int bench_worker_run(struct bench_worker *worker);       /* on devices */
 int bench_store_worker_run(struct bench_worker *worker); /* on a store */
 
-/* Split a colon separated list; names are to be freed. Return: how many; -EINVAL; -ENOMEM. */
-int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX]);
+int bench_bind_to_node(const struct bench_job *job);
+
+/* Split a colon separated list into the worker's paths. Return: 0; -EINVAL; -ENOMEM. */
+int bench_split_filename(const char *filename, struct bench_worker *worker);
 
 /* What both loops share: the clock of a job, its limits and its accounts. */
 struct bench_timer {

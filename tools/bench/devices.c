@@ -2,7 +2,6 @@
 /* tools/bench/devices.c - the devices of all jobs: refused or opened before the first begins */
 #include "tools/bench/bench.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,64 +10,34 @@
 #include <spillway/format.h>
 
 #include "tools/bench/devices.h"
+#include "util/names.h"
 #include "util/util.h"
 
 /* A namespace that is driven from this process: it has no node. */
 #define VFIO_PREFIX "pci:"
 
-/* Length of "pci:0000:3d:00.0/1" at the start of @text, whose colons do not separate; or 0. */
-static size_t vfio_name_len(const char *text)
+static int add_path(void *context, const char *path)
 {
-	const char *at = text + strlen(VFIO_PREFIX);
+	struct bench_worker *worker = context;
 
-	if (strncmp(text, VFIO_PREFIX, strlen(VFIO_PREFIX)) != 0)
+	if (path[0] == '\0')
 		return 0;
-	at += strspn(at, "0123456789abcdefABCDEF:");
-	if (at[0] != '.' || !isdigit((unsigned char)at[1]))
-		return 0;
-	at += 2;
-	if (at[0] == '/')
-		at += 1 + strspn(at + 1, "0123456789");
-	return (size_t)(at - text);
+	if (worker->devices_count == BENCH_FILES_MAX)
+		return spw_error(-EINVAL, "more than %u files in one job", BENCH_FILES_MAX);
+	worker->paths[worker->devices_count] = strdup(path);
+	if (!worker->paths[worker->devices_count])
+		return spw_error(-ENOMEM, "out of memory");
+	worker->devices_count++;
+	return 0;
 }
 
-int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX])
+int bench_split_filename(const char *filename, struct bench_worker *worker)
 {
-	char path[BENCH_FILENAME_BYTES];
-	size_t len = 0;
-	int count = 0;
+	int result = spw_names_split(filename, ':', add_path, worker);
 
-	for (const char *at = filename;; at++) {
-		size_t name = len == 0 ? vfio_name_len(at) : 0;
-
-		if (name > 0) {
-			memcpy(path, at, name);
-			len = name;
-			at += name;
-		}
-		if (at[0] == '\\' && at[1] == ':') {
-			path[len++] = *++at;
-			continue;
-		}
-		if (*at != ':' && *at != '\0') {
-			path[len++] = *at;
-			continue;
-		}
-		path[len] = '\0';
-		if (len > 0) {
-			if (count == BENCH_FILES_MAX)
-				return spw_error(-EINVAL, "more than %u files in one job",
-						 BENCH_FILES_MAX);
-			paths[count] = strdup(path);
-			if (!paths[count])
-				return spw_error(-ENOMEM, "out of memory");
-			count++;
-		}
-		len = 0;
-		if (*at == '\0')
-			break;
-	}
-	return count > 0 ? count : spw_error(-EINVAL, "filename '%s' names no file", filename);
+	if (result == 0 && worker->devices_count == 0)
+		return spw_error(-EINVAL, "filename '%s' names no file", filename);
+	return result;
 }
 
 /* Two names may mean one device; opened twice, the second would find it held by the first. */

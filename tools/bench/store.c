@@ -15,10 +15,10 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <numa.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 struct transfer {
@@ -160,7 +160,7 @@ static int drain(struct state *state)
 static bool expired(struct state *state)
 {
 	if (!state->measuring)
-		return atomic_load_explicit(state->worker->stop, memory_order_relaxed);
+		return tool_stopped();
 	return bench_timer_expired(&state->timer, state->worker, state->now_ns);
 }
 
@@ -341,11 +341,10 @@ static int open_store(struct state *state)
 	const struct bench_job *job = state->job;
 	struct spw_store_opts opts;
 
-	if (job->numa_node != BENCH_NUMA_ANY &&
-	    (numa_available() < 0 || (int)job->numa_node > numa_max_node() ||
-	     numa_run_on_node((int)job->numa_node) != 0))
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
-				 job->name, job->numa_node);
+	int result = bench_bind_to_node(job);
+
+	if (result != 0)
+		return result;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
 	opts.backend = job->backend;

@@ -9,12 +9,12 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <numa.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "tools/bench/backlog.h"
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define BUFFER_ALIGN_BYTES 4096u
@@ -529,21 +529,9 @@ static int place_regions(struct state *state)
 	return result;
 }
 
-static int bind_to_node(const struct bench_job *job)
-{
-	if (job->numa_node == BENCH_NUMA_ANY)
-		return 0;
-	if (numa_available() < 0 || (int)job->numa_node > numa_max_node())
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
-				 job->name, job->numa_node);
-	if (numa_run_on_node((int)job->numa_node) != 0)
-		return spw_error_errno(-errno, "job %s: numa=%u", job->name, job->numa_node);
-	return 0;
-}
-
 static int set_up(struct state *state)
 {
-	int result = bind_to_node(state->job);
+	int result = bench_bind_to_node(state->job);
 
 	if (result == 0)
 		result = place_regions(state);
@@ -587,8 +575,7 @@ static int measure(struct state *state)
 	worker->stats.direction[BENCH_DIR_WRITE].runtime_ns =
 		bench_rw_writes(state->job->rw) ? transfer_ns : 0;
 	if (result == 0 && state->job->verify != BENCH_VERIFY_NONE &&
-	    bench_rw_writes(state->job->rw) &&
-	    !atomic_load_explicit(worker->stop, memory_order_relaxed))
+	    bench_rw_writes(state->job->rw) && !tool_stopped())
 		result = read_back(state);
 	bench_timer_end(&state->timer, worker);
 	spw_queue_stats(state->queue, &worker->stats.queue, sizeof(worker->stats.queue));

@@ -18,6 +18,7 @@
 #include <verify.h>
 
 #include "level.h"
+#include "util/names.h"
 
 #if FIO_IOOPS_VERSION < 31 || FIO_IOOPS_VERSION > 39
 #error "known are interfaces 31 (fio 3.33) to 39 of fio: see ioengines.h, then widen the range"
@@ -179,31 +180,22 @@ static void free_paths(struct spw_fio_config *config)
 	config->path_count = 0;
 }
 
-/* "a:b\:c" -> "a", "b:c". Sized by the text: no more names than characters. */
+static int add_path(void *context, const char *path)
+{
+	struct spw_fio_config *config = context;
+
+	if (*path && !(config->paths[config->path_count] = strdup(path)))
+		return -ENOMEM;
+	config->path_count += *path != '\0';
+	return 0;
+}
+
+/* Sized by the text: no more names than characters. */
 static bool split_paths(struct spw_fio_config *config, const char *text)
 {
-	size_t len = strlen(text), out = 0;
-	char *name = malloc(len + 1);
-
-	config->paths = calloc(len + 1, sizeof(*config->paths));
-	if (!name || !config->paths)
-		goto out;
-	for (size_t i = 0; i <= len; i++) {
-		if (text[i] == '\\' && text[i + 1] == ':') {
-			name[out++] = text[++i];
-		} else if (text[i] == ':' || text[i] == '\0') {
-			name[out] = '\0';
-			if (out && !(config->paths[config->path_count] = strdup(name)))
-				goto out;
-			config->path_count += out > 0;
-			out = 0;
-		} else {
-			name[out++] = text[i];
-		}
-	}
-out:
-	free(name);
-	return config->path_count > 0;
+	config->paths = calloc(strlen(text) + 1, sizeof(*config->paths));
+	return config->paths && spw_names_split(text, ':', add_path, config) == 0 &&
+	       config->path_count > 0;
 }
 
 static bool file_paths(struct spw_fio_config *config, struct thread_data *td)

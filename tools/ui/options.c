@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/names.h"
 #include "util/util.h"
 
 #define NAME_CHARS_MAX 48
@@ -44,43 +45,22 @@ static int unknown_option(const struct tool_command *command, const struct tool_
 	return tool_usage_error(command, "unknown option --%s", typed);
 }
 
-static int add_device(struct tool_devices *devices, const char *path)
+static int add_device(void *context, const char *path)
 {
+	struct tool_devices *devices = context;
 	const char **grown = realloc(devices->paths, (devices->count + 1) * sizeof(*grown));
 
 	if (!grown)
 		return -ENOMEM;
 	devices->paths = grown;
+	/* An unset shell variable would make a store of too few drives. */
+	if (path[0] == '\0')
+		return -EINVAL;
 	devices->paths[devices->count] = strdup(path);
 	if (!devices->paths[devices->count])
 		return -ENOMEM;
 	devices->count++;
 	return 0;
-}
-
-/* "a,b\,c" -> "a", "b,c" */
-static int add_devices(struct tool_devices *devices, const char *list)
-{
-	char *path = malloc(strlen(list) + 1);
-	int result = path ? 0 : -ENOMEM;
-	size_t len = 0;
-
-	for (const char *at = list; result == 0; at++) {
-		if (at[0] == '\\' && at[1] == ',') {
-			path[len++] = *++at;
-		} else if (*at != ',' && *at != '\0') {
-			path[len++] = *at;
-		} else {
-			path[len] = '\0';
-			/* An unset shell variable would make a store of too few drives. */
-			result = len > 0 ? add_device(devices, path) : -EINVAL;
-			len = 0;
-			if (*at == '\0')
-				break;
-		}
-	}
-	free(path);
-	return result;
 }
 
 static int parse_count(const char *text, uint32_t *count)
@@ -121,7 +101,7 @@ static int set_value(const struct tool_command *command, const struct tool_optio
 	case TOOL_TEXT: result = set_text(text, option->value); break;
 	case TOOL_COUNT: result = parse_count(text, option->value); break;
 	case TOOL_SIZE: result = spw_size_parse(text, option->value); break;
-	case TOOL_DEVICES: result = add_devices(option->value, text); break;
+	case TOOL_DEVICES: result = spw_names_split(text, ',', add_device, option->value); break;
 	}
 	if (result == -ENOMEM)
 		return tool_fail(command, result, false);

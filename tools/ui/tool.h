@@ -32,7 +32,7 @@ struct tool_command {
 	const char *examples;
 	int (*action)(const struct tool_command *command); /* once the options are parsed */
 	const char *none_named; /* the usage error when no device is named; NULL: none is needed */
-	/* instead of the action, for a command with options of its own; argv[0] is the subcommand */
+	/* instead of the action: it parses its own options; argv[0] is the subcommand */
 	int (*run)(const struct tool_command *command, int argc, char **argv);
 	/* ended by a NULL name; they point at the command's own variables */
 	const struct tool_option *options;
