@@ -73,9 +73,7 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 		if (!strstr(contents->text, signature->what))
 			add_text(contents, signature->what);
 	}
-	/*
-	 * A store over the whole device has taken the place of what the kernel read there before.
-	 */
+	/* A store over the whole device replaced what the kernel read there before. */
 	if (superblocks->chosen < 0 && spw_safety_partitions(path, names, sizeof(names)) > 0) {
 		contents->foreign = true;
 		(void)snprintf(text, sizeof(text), "table of partitions %s", names);

@@ -139,9 +139,7 @@ static bool same_drive(const char *a, const char *b)
 	return same_attribute(a, b, "size") && !has_other_serial(a, b);
 }
 
-/*
- * Of one drive. In doubt they do: a drive has no beginning, and what has no size may end anywhere.
- */
+/* Of one drive. In doubt they do: a whole drive has no start; no size means no end. */
 static bool overlap(const char *sysfs, const char *a, const char *b)
 {
 	uint64_t starts[2] = {read_blocks(sysfs, a, "start", 0), read_blocks(sysfs, b, "start", 0)};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* drives/in_use.c - who uses a drive or a relative: mounts, swap, holders, loops, locks */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -133,32 +132,34 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	return found;
 }
 
+struct holder {
+	char *text; /* "dm-0 (vg-root)" */
+	size_t len;
+};
+
+static int take_holder(void *context, const char *folder, const char *name)
+{
+	const struct holder *holder = context;
+	char path[PATH_MAX], mapped[64];
+
+	(void)folder;
+	(void)snprintf(holder->text, holder->len, "%s", name);
+	if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", name) < (int)sizeof(path) &&
+	    spw_read_line(path, mapped, sizeof(mapped)))
+		(void)snprintf(holder->text, holder->len, "%.128s (%s)", name, mapped);
+	return 1;
+}
+
 /* The block devices on top: device mapper, RAID, bcache. Return: 1, 0 or a negative errno. */
 static int find_holder(dev_t number, char *answer, size_t len)
 {
-	char folder[PATH_MAX], path[PATH_MAX], name[64];
-	struct dirent *entry = NULL;
-	DIR *dir;
-	int rc;
+	struct holder holder = {answer, len};
+	char folder[PATH_MAX], path[PATH_MAX];
 
 	if (!spw_sysfs_folder(number, folder) ||
 	    !spw_sysfs_join(path, sizeof(path), folder, "holders"))
 		return 0;
-	rc = spw_sysfs_open(path, &dir);
-	if (rc <= 0)
-		return rc;
-	while ((entry = readdir(dir)) != NULL && entry->d_name[0] == '.')
-		continue;
-	if (entry) {
-		(void)snprintf(answer, len, "%s", entry->d_name);
-		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) <
-			    (int)sizeof(path) &&
-		    spw_read_line(path, name, sizeof(name)))
-			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
-	}
-	rc = entry != NULL;
-	(void)closedir(dir);
-	return rc;
+	return spw_each_name(path, take_holder, &holder);
 }
 
 static int has_users(const char *subject, dev_t number)

@@ -23,9 +23,7 @@ struct spw_residue {
 	uint8_t bytes[SPW_RESIDUE_SHOWN_BYTES];
 	unsigned bytes_count;
 	uint64_t first_bytes,
-		/*
-		 * that are not zero in the first MiB, in the last; on a small drive in a part of it
-		 */
+		/* not zero in the first MiB, in the last; on a small drive in part of it */
 		last_bytes;
 };
 

@@ -3,7 +3,6 @@
 #ifndef SPW_DRIVES_SYSFS_H
 #define SPW_DRIVES_SYSFS_H
 
-#include <dirent.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,9 +11,6 @@
 
 /* "FOLDER/NAME". Return: false: too long. */
 bool spw_sysfs_join(char *out, size_t len, const char *folder, const char *name);
-
-/* A folder's entries. Return: 1; 0: there is no such folder; -errno: it cannot be read. */
-int spw_sysfs_open(const char *folder, DIR **dir);
 
 /* The folder of a block device. Return: false when there is none. */
 bool spw_sysfs_folder(dev_t number, char folder[PATH_MAX]);
@@ -59,6 +55,10 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 /* Name of a loop device over @shown, but not number @but (0: any). Return: 1; 0; -errno. */
 int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but,
 		  const char **name);
+
+/* @before and the names in @folder that are @wanted, sorted; for spw_probe_list_free(). */
+int spw_list_devices(const char *folder, bool (*wanted)(const char *name), const char *before,
+		     char ***names);
 
 /* Two nodes of one block device, or two names of one file. */
 bool spw_same_file(const struct stat *a, const struct stat *b);

@@ -79,9 +79,7 @@ static void bin_remove(struct spw_spans *spans, uint32_t first)
 		spans->resident_free_bytes -= len * SPW_SPAN_BYTES;
 }
 
-/*
- * Becomes free, joined with neighbours of the same state: (3). Its own entries need not be valid.
- */
+/* Becomes free, joined with equal neighbours: (3). Its own entries need not be valid. */
 static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
 {
 	uint32_t end = first + len;

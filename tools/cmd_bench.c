@@ -198,9 +198,7 @@ static void print_fault(const char *fault)
 	(void)fprintf(stderr, "spillway bench: %s\n", fault);
 }
 
-/*
- * Jobs of the command line, then those of job files; with neither, the options alone are one job.
- */
+/* Jobs of the command line, then of job files; with neither, the options are one job. */
 static int make_plan(struct command_line *line)
 {
 	int result = 0;

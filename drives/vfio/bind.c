@@ -256,9 +256,7 @@ static int verify_idle(const struct spw_vfio_system *system,
 	if (snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) >=
 	    (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", system->dev);
-	/*
-	 * A process of another container is not seen in /proc, but refused like any second opener.
-	 */
+	/* Processes of other containers are not in /proc, but refused like any second opener. */
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return spw_error(-EBUSY,

@@ -15,6 +15,7 @@
 
 #include "drives/contents.h"
 #include "drives/safety.h"
+#include "drives/sysfs.h"
 #include "util/util.h"
 
 #define CLASS_BRIDGE 0x0604u
@@ -368,48 +369,17 @@ int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller
 
 /* ---- All of them ---- */
 
-static int by_address(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static bool is_controller(const char *address)
 {
 	char path[PATH_MAX], line[32];
 
-	return snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/class", address) <
+	return isxdigit((unsigned char)address[0]) &&
+	       snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/class", address) <
 		       (int)sizeof(path) &&
 	       spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, "0x010802") == 0;
 }
 
 int spw_vfio_list(char ***addresses)
 {
-	char **found = calloc(1, sizeof(*found)), **larger;
-	struct dirent *entry;
-	size_t count = 0;
-	int rc = found ? 0 : -ENOMEM;
-	DIR *dir = opendir("/sys/bus/pci/devices");
-
-	*addresses = NULL;
-	while (rc == 0 && dir && (entry = readdir(dir)) != NULL) {
-		if (!isxdigit((unsigned char)entry->d_name[0]) || !is_controller(entry->d_name))
-			continue;
-		larger = reallocarray(found, count + 2, sizeof(*found));
-		if (larger) {
-			found = larger;
-			found[count] = strdup(entry->d_name);
-			found[count + 1] = NULL;
-		}
-		rc = larger && found[count] ? 0 : -ENOMEM;
-		count += rc == 0;
-	}
-	if (dir)
-		(void)closedir(dir);
-	if (rc) {
-		spw_probe_list_free(found);
-		return spw_error(rc, "no memory for the list of NVMe controllers");
-	}
-	qsort(found, count, sizeof(*found), by_address);
-	*addresses = found;
-	return (int)count;
+	return spw_list_devices("/sys/bus/pci/devices", is_controller, "", addresses);
 }

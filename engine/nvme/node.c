@@ -73,9 +73,7 @@ static bool is_block_node(const char *path, const char *folder)
 	return strcmp(line, wanted) == 0;
 }
 
-/*
- * Of the character node at @path: first beside it, in case /dev is not where it is, then in /dev.
- */
+/* Of the character node at @path: first beside it, if /dev is elsewhere, then in /dev. */
 static int find_block_node(const char *path, const char *char_folder, char *node, size_t len)
 {
 	char real[PATH_MAX], folder[PATH_MAX], name[NAME_MAX];

@@ -437,9 +437,7 @@ static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair
 	return ret;
 }
 
-/*
- * The lock is held. What cannot be taken from the controller, it may write to: then it is stopped.
- */
+/* The lock is held. A pair that cannot be deleted may be written to: stop the controller. */
 static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair *pair)
 {
 	union spw_vfio_command sq = {.opcode = DELETE_SQ, .cdw10 = pair->id};

@@ -26,7 +26,8 @@ struct spw_vfio_system {
 
 extern const char spw_vfio_driver[]; /* "vfio-pci" */
 
-/* The system itself. */
+/* The system itself, to read; and with all else. */
+extern const struct spw_vfio_system spw_vfio_here;
 void spw_vfio_system_init(struct spw_vfio_system *system);
 
 /* The folder of a controller, or a file in it. */
@@ -36,6 +37,16 @@ void spw_vfio_folder(const struct spw_vfio_system *system, const char *address, 
 /* Name of the driver; "" when there is none. */
 void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *address, char *driver,
 			  size_t len);
+
+/* The last name in what a link of the controller's folder says. Return: false and "": none. */
+bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
+			char *name, size_t len);
+
+int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
+			     const char *file, int64_t otherwise);
+
+/* "vfio0": by which iommufd has it. Return: false: without an IOMMU it is named otherwise. */
+bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64]);
 
 /* First line of a file. Return: false and "" when it cannot be read. */
 bool spw_vfio_read_line(const char *path, char *line, size_t len);

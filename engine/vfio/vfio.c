@@ -186,9 +186,7 @@ static int open_controller(struct holding *h)
 	return ret ? ret : spw_vfio_controller_open(link, &h->controller);
 }
 
-/*
- * The lock is held. One that died stays with those who have it; whoever opens it again begins anew.
- */
+/* The lock is held. A dead one stays with its holders; opening it again makes a new one. */
 static struct holding *present_holding(const char *address)
 {
 	struct holding *h = holdings;

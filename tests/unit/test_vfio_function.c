@@ -4,7 +4,7 @@
  * with a kernel in memory
  */
 /* link: util engine/vfio/domain engine/vfio/function engine/vfio/container */
-/* link: engine/vfio/iommufd engine/vfio/space */
+/* link: engine/vfio/iommufd engine/vfio/space engine/vfio/system engine/vfio/name */
 /* wrap: open close ioctl mmap pread pwrite fstat calloc eventfd opendir fopen readlink access */
 #include "tests/unit/vfio_kernel.h"
 
@@ -163,7 +163,7 @@ static void test_what_leads_to_the_group(void **state)
 	put(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio0/dev", addresses[0]), "511:0\n");
 	assert_by_group("/dev/vfio/devices/vfio0 is not the node of that device");
 	assert_int_equal(unlink(path), 0);
-	assert_by_group("is not the node of that device");
+	assert_by_group("the kernel shows no vfio device of it");
 	assert_int_equal(rmdir(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio0", addresses[0])),
 			 0);
 	/* So is a device without an IOMMU named. */

@@ -7,9 +7,7 @@
 
 #include "util/util.h"
 
-/*
- * What small batches leave for the end; of more than this, all is read back at the end once more.
- */
+/* Left for the end by small batches; of more than this, all is read back again at the end. */
 #define LEFT_MAX (UINT64_C(1) << 20)
 
 int bench_backlog_init(struct bench_backlog *backlog, const struct bench_job *job)

@@ -45,9 +45,7 @@ struct reader {
 	char words[512]; /* its */
 };
 
-/*
- * Of a fault the words are in spw_last_error(). Return: 0: what follows it can be read; or @error.
- */
+/* The fault's words are in spw_last_error(). Return: 0: go on reading; or @error. */
 static int complain(struct reader *reader, int error)
 {
 	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/report.c - results as text, laid out like fio's, so that it can be read beside fio's
- */
+/* tools/bench/report.c - results as text, laid out like fio's, to be read beside them */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>

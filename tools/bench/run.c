@@ -140,9 +140,7 @@ static uint64_t timeval_ns(const struct timeval *time)
 	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_usec * 1000u;
 }
 
-/*
- * CPU time of the whole process, threads of the kernel that work for it included. @sign: 1 or -1.
- */
+/* CPU time of the process, kernel threads working for it included. @sign: 1 or -1. */
 static void add_process_time(struct bench_run *run, int sign)
 {
 	struct rusage usage;

@@ -48,9 +48,7 @@ struct state {
 	int error;
 };
 
-/*
- * The first failure is what the job ends with. Called while its words are those of the last error.
- */
+/* The job ends with its first failure. Called while the last error has its words. */
 static void note_error(struct state *state, int error)
 {
 	char *text = state->worker->stats.error_text;

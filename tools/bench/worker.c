@@ -73,9 +73,7 @@ static unsigned draw_direction(struct state *state)
 										  : BENCH_DIR_WRITE;
 }
 
-/*
- * A rate lets transfers start one after another at its pace. Return: false when it is not time yet.
- */
+/* Transfers start one after another at the rate's pace. Return: false: not yet. */
 static bool rate_allows(struct state *state)
 {
 	if (state->job->rate_bytes == 0 || state->verifying)
@@ -593,9 +591,7 @@ int bench_worker_run(struct bench_worker *worker)
 			  .unit_bytes = worker->job->block_bytes_min,
 			  .seed = worker->job->randseed},
 		.random = {.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence)},
-		/*
-		 * Blocks of an earlier run with the same seed must not pass for those of this one.
-		 */
+		/* Blocks of an earlier run with the same seed must not pass for these. */
 		.generation = spw_clock_ns(),
 	};
 	int result;

@@ -134,9 +134,7 @@ json_t *tool_json_drive(const struct spw_drive_info *drive);
 void tool_print_store(const struct spw_store_info *info, FILE *out);
 void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE *out);
 
-/*
- * Wear and health of those of the devices that are NVMe, below a blank line; nothing when none is.
- */
+/* Wear and health of the NVMe devices, below a blank line; nothing when there is none. */
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out);
 /* With identity and abilities: null if not NVMe, {"error": ...} if it cannot be asked. */
 json_t *tool_json_nvme(const char *path);
