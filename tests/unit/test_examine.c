@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_examine.c - the drives of a store are examined at the same time; faults are told
- * as if it were one after the other
- */
+/* tests/unit/test_examine.c - drives are examined in parallel, faults reported in order */
 /* wrap: spw_contents_read pthread_create */
 #include <pthread.h>
 #include <time.h>
@@ -122,10 +119,7 @@ static void test_at_the_same_time(void **state)
 	assert_string_equal(heard, "");
 }
 
-/*
- * The first in the order in which they were named, with its own words, whichever thread came across
- * it.
- */
+/* The first in the order of names, with its own words, whichever thread met it. */
 static void test_faults_in_order(void **state)
 {
 	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_format.c - format, check, open, wipe and probe on files: refusals, damage, locks
- */
+/* tests/unit/test_format.c - format, check, open, wipe, probe on files: refusals, damage, locks */
 #include "tests/unit/format_drives.h"
 
 /* ---- Format and check ---- */
@@ -208,10 +206,7 @@ static void test_refuses_signatures(void **state)
 	assert_memory_not_equal(magic, "SWAPSPACE2", sizeof(magic));
 }
 
-/*
- * In the middle of the data area, where zeroing the ends does not reach: VMFS has its magic at 2
- * MiB.
- */
+/* In the data area, where zeroing the ends does not reach: VMFS has its magic at 2 MiB. */
 static void test_removes_signatures_in_the_data_area(void **state)
 {
 	static const uint8_t vmfs[] = {0x5e, 0xf1, 0xab, 0x2f, 0x01};
@@ -347,10 +342,7 @@ static void test_data_between_the_ends_is_told(void **state)
 	free(noise);
 }
 
-/*
- * Format leaves nothing of before in the reserved areas, the sector behind the last whole 4 KiB
- * included.
- */
+/* Format clears the reserved areas, also the sector behind the last whole 4 KiB. */
 static void test_reserved_areas_are_zeroed(void **state)
 {
 	uint8_t noise[4096], found[4096], zeros[4096] = {0};
@@ -496,10 +488,7 @@ static void test_resized_drives(void **state)
 	assert_int_equal(info[1].copies_good, 2);
 	expect(0, format_drives(DRIVES, true, NULL));
 	expect(0, spw_check(drives, DRIVES, NULL, info));
-	/*
-	 * Formatted larger, then cut to its first size, where the first format's copy 1 is still in
-	 * the data area, older.
-	 */
+	/* Formatted larger, then cut to the first size, whose old copy 1 is still there. */
 	assert_int_equal(truncate(drives[1], (off_t)size), 0);
 	expect(-ENOSPC, check_drives(drives, DRIVES));
 	assert_int_equal(truncate(drives[1], 4096), 0);
@@ -586,10 +575,7 @@ static bool may_differ(unsigned at)
 	return (at >= 0x10 && at < 0x20) || at >= 0xff8;
 }
 
-/*
- * A bit of every byte of either copy: somebody else wrote that, unless two copies may differ there;
- * of both copies: damaged.
- */
+/* A bit of each byte of a copy: foreign, unless copies may differ there; of both: damaged. */
 static void test_flipped_bits(void **state)
 {
 	uint64_t end = copy_offset(drives[0], 1);

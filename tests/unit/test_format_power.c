@@ -109,10 +109,7 @@ static bool flushed_before(const struct recorder *recorder, unsigned event, unsi
 	return false;
 }
 
-/*
- * The drives as a power cut before event @cut leaves them: what was flushed, and any part of what
- * was not.
- */
+/* The drives after a power cut before event @cut: what was flushed, any part of the rest. */
 static void cut_power(const struct recorder *recorder, unsigned cut)
 {
 	for (unsigned i = 0; i < cut; i++) {
@@ -193,9 +190,7 @@ static enum outcome outcome_of(const char *old_uuid, const char *new_uuid)
 	return OUTCOMES;
 }
 
-/*
- * Cut power before every event and after the last one, several times each. Count what comes of it.
- */
+/* Cut power before every event and after the last, several times; count the outcomes. */
 static void cut_everywhere(const char *old_uuid, unsigned outcomes[OUTCOMES])
 {
 	struct recorder *recorder = calloc(1, sizeof(*recorder));
@@ -247,10 +242,7 @@ static void test_power_cut_over_nothing(void **state)
 	assert_int_equal(outcomes[OUTCOME_TORN], 0);
 }
 
-/*
- * One copy of the old store was damaged already: then the drives are that store, the new one, or
- * refused; nothing else.
- */
+/* One copy was damaged before: the old store, the new one, or refused; nothing else. */
 static void test_power_cut_over_a_damaged_store(void **state)
 {
 	struct spw_store_info old = {.size = sizeof(old)};
@@ -267,10 +259,7 @@ static void test_power_cut_over_a_damaged_store(void **state)
 	}
 }
 
-/*
- * Every write and every flush fails once: format says which drive, and what is left is one of the
- * same outcomes.
- */
+/* Every write and flush fails once: format names the drive; the outcomes are the same. */
 static void test_every_transfer_fails_once(void **state)
 {
 	struct recorder *recorder = calloc(1, sizeof(*recorder));

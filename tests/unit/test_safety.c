@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_safety.c - whose device it is, when the system does not answer or the answer
- * changes under one's eyes
- */
+/* tests/unit/test_safety.c - whose device it is, when answers are missing or change */
 /* wrap: open pwrite opendir getline __getdelim */
 #include <dirent.h>
 
@@ -98,10 +95,7 @@ static void make_swap_area(const char *path, const char *label)
 
 /* ---- Tests ---- */
 
-/*
- * udev puts a link elsewhere between the questions and the opening: what was not asked about is not
- * written to.
- */
+/* udev moves a link between the questions and the opening: nothing is written there. */
 static void test_a_name_that_changes_hands(void **state)
 {
 	struct spw_format_opts opts = options(false);
@@ -175,10 +169,7 @@ static void test_interrupted_wipe(void **state)
 	}
 }
 
-/*
- * The device has become smaller, and no longer has the byte that tells that a process has its last
- * partition open.
- */
+/* The device shrank: the byte that locks the last partition lies outside now. */
 static void test_a_lock_behind_the_end(void **state)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_spans.c - large blocks: they never overlap, are reused, join again, and go back
- * beyond the limit
- */
+/* tests/unit/test_spans.c - large blocks: never overlap, are reused, join, go back */
 /* link: util */
 #include <errno.h>
 #include <setjmp.h>
@@ -137,10 +134,7 @@ static void test_beyond_the_limit_memory_goes_back(void **state)
 	spw_spans_destroy(&spans);
 }
 
-/*
- * Free blocks that are too short for the next one go back instead of staying beside it, but no more
- * of them than it takes.
- */
+/* Free blocks too short for the next one go back, but no more than it takes. */
 static void test_resident_is_what_was_used_at_once(void **state)
 {
 	struct spw_spans spans;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_bench.c - the parts of the bench: offsets, verified blocks, histograms,
- * names
- */
+/* tests/unit/test_tool_bench.c - parts of the bench: offsets, blocks, histograms, names */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -260,10 +257,7 @@ static void crc32c_is_castagnolis(void **state)
 	}
 }
 
-/*
- * Writes end in any order; what is due is read back in the order of writing, each once, and never
- * before it has ended.
- */
+/* Writes end in any order; each is read back once, in order, after it has ended. */
 static void a_backlog_gives_back_what_was_written(void **state)
 {
 	struct bench_job job = {.verify_backlog = 4, .iodepth = 3};

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_bench_store.c - the bench on a store that fails: what is in flight keeps its
- * memory, and the first error is told
- */
+/* tests/unit/test_tool_bench_store.c - the bench on a failing store: buffers, first error */
 /* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values */
 /* link: tools/ui/nearest tools/ui/stop */
 #include <setjmp.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_jobfile.c - job files: what is understood, and every bad input with its line
- */
+/* tests/unit/test_tool_jobfile.c - job files: valid ones, and every bad input with its line */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

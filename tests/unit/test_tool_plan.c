@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures and against
- * each other
- */
+/* tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,10 +57,7 @@ static void activations_of_a_layer(void **state)
 	     1e-12);
 }
 
-/*
- * Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80: selective recomputation saves 70
- * %.
- */
+/* GPT-3: attention's core is 5 a s / h = 80 of 34 + 80: selective recomputation saves 70 %. */
 static void selective_recomputation_saves_70_percent(void **state)
 {
 	struct model model = gpt3;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_top.c - spillway top: an interrupt at any time ends it, and rates of a store
- * that was opened again
- */
+/* tests/unit/test_tool_top.c - spillway top: interrupts, and rates of a reopened store */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
 #include <setjmp.h>
 #include <stdarg.h>

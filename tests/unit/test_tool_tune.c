@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one
- * within a measurement does
- */
+/* tests/unit/test_tool_tune.c - spillway tune: interrupts within and between measurements */
 /* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file */
 /* link: tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
 /* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */

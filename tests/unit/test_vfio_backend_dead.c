@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong: all
- * that it can do, and what becomes of buffers
- */
+/* tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong */
 /* wrap: spw_vfio_link_open io_uring_queue_init_params */
 #include "tests/unit/vfio_rig.h"
 
@@ -83,10 +80,7 @@ static void test_a_command_past_its_deadline(void **state)
 	expect_dead_then_alive();
 }
 
-/*
- * Others come and go meanwhile: the one that does not is found all the same, and no other one has
- * its deadline.
- */
+/* Others come and go: the one that does not is found by a deadline of its own. */
 static void test_one_stuck_among_many(void **state)
 {
 	unsigned rounds = 0;
@@ -113,10 +107,7 @@ static void test_one_stuck_among_many(void **state)
 	expect_dead_then_alive();
 }
 
-/*
- * A slot that is hardly ever free for longer than the deadline: each of its commands has a deadline
- * of its own.
- */
+/* A slot hardly ever free: each of its commands has a deadline of its own. */
 static void test_one_slot_for_many_in_turn(void **state)
 {
 	uint64_t until_ns = spw_clock_ns() + 800000000;
@@ -321,10 +312,7 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	expect_said("the kernel wants the device back");
 	spw_queue_stats(queue, &after, sizeof(after));
 	assert_in_range(after.sleeps - before.sleeps, 1, 3);
-	/*
-	 * It stays readable, and keeps nobody awake; the wake, and polls left over, may do so for a
-	 * turn.
-	 */
+	/* It stays readable, and wakes nobody; the wake and old polls may, for one turn. */
 	spw_queue_stats(queue, &before, sizeof(before));
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
 	spw_queue_stats(queue, &after, sizeof(after));
@@ -364,10 +352,7 @@ static void test_death_while_a_queue_sleeps(void **state)
 	expect_dead_then_alive();
 }
 
-/*
- * Looking now and then ends no wait, neither one with a limit nor one without. On a busy machine a
- * sleep may last as long as the wait.
- */
+/* Health checks end no wait, limited or not. On a busy machine a sleep may take it all. */
 static void test_looking_at_controllers_ends_no_sleep(void **state)
 {
 	uint64_t begin_ns = spw_clock_ns();
@@ -477,10 +462,7 @@ static void test_closing_with_commands_that_never_end(void **state)
 	assert_int_equal(bad_ends, 0);
 }
 
-/*
- * Nothing has reset it since somebody left it: it is stopped first, and only then does it reach
- * memory.
- */
+/* Not reset since its last user: it is stopped first, and only then reaches memory. */
 static void test_a_controller_that_still_runs_when_opened(void **state)
 {
 	(void)state;
@@ -500,10 +482,7 @@ static void test_a_controller_that_still_runs_when_opened(void **state)
 	open_device();
 }
 
-/*
- * It is waited for as long as the controller says, within limits: not as long as it takes to become
- * ready.
- */
+/* Waits as long as the controller says, within limits, not as long as a start. */
 static void test_how_long_a_shutdown_may_take(void **state)
 {
 	static const struct {

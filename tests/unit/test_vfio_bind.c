@@ -426,10 +426,7 @@ static void test_the_second_namespace_counts(void **state)
 	assert_non_null(strstr(controller.block_devices, "nvme0n2"));
 }
 
-/*
- * The kernel looks for them after it has taken the controller, and nobody knows what they will
- * hold.
- */
+/* The kernel looks for namespaces after taking the controller: nobody knows their content. */
 static void test_no_namespace_is_shown_yet(void **state)
 {
 	struct spw_vfio_probe_info controller;
@@ -770,10 +767,7 @@ static void test_what_it_is(void **state)
 	assert_string_equal(controller.address, ADDRESS);
 }
 
-/*
- * Not root's case: nothing is said of a machine that has none, and asking for all of them harms
- * nothing.
- */
+/* Also without root: a machine without controllers; listing all harms nothing. */
 static void test_the_list(void **state)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_function.c - controllers behind vfio-pci by iommufd and by their groups,
- * with a kernel in memory
- */
+/* tests/unit/test_vfio_function.c - vfio-pci by iommufd and by groups, on a kernel in memory */
 /* link: util engine/vfio/domain engine/vfio/function engine/vfio/container */
 /* link: engine/vfio/iommufd engine/vfio/space engine/vfio/system engine/vfio/name */
 /* wrap: open close ioctl mmap pread pwrite fstat calloc eventfd opendir fopen readlink access */
@@ -172,10 +169,7 @@ static void test_what_leads_to_the_group(void **state)
 	assert_by_group("the kernel shows no vfio device of it");
 }
 
-/*
- * What fails only once the node and a space are there: nothing was let transfer, so the group may
- * still have it.
- */
+/* Failures after node and space are there: nothing transferred yet, so the group may do. */
 static void test_what_leads_to_the_group_late(void **state)
 {
 	static const struct {
@@ -346,9 +340,7 @@ static void test_shared_by_group(void **state)
 	share("group");
 }
 
-/*
- * The first is cut, and still has memory mapped, when the second comes: to which that is nothing.
- */
+/* The first is cut with memory mapped when the second comes, which is unaffected. */
 static void come_after(const char *way)
 {
 	struct spw_vfio_link *first, *second;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_hold.c - controllers opened and closed at the same time, each of which waits
- * for all the others to get as far
- */
+/* tests/unit/test_vfio_hold.c - controllers opened and closed in parallel */
 /* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin */
 /* wrap: spw_vfio_command */
 /* wrap: pthread_create */
@@ -203,10 +200,7 @@ static void test_opened_and_closed_at_the_same_time(void **state)
 	assert_int_equal(alone, 0);
 }
 
-/*
- * Those that somebody else has open stay so, and so do those that are opened again before they are
- * let go of.
- */
+/* Those open elsewhere stay so, as do those opened again before the release. */
 static void test_what_others_have_stays_open(void **state)
 {
 	struct spw_device *devices[SPW_ARRAY_LEN(paths)], *other, *again, *mixed[3];

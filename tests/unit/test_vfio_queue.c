@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_queue.c - names, addresses, lists of pages, and rings: arithmetic without a
- * controller
- */
+/* tests/unit/test_vfio_queue.c - names, addresses, page lists, rings: without a controller */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_fake.h"
 
@@ -288,10 +285,7 @@ static void answer(struct spw_vfio_pair *pair, uint32_t position, uint16_t cid, 
 	at->status = (uint16_t)(status << 1 | !(position & (pair->mask + 1)));
 }
 
-/*
- * Round and round, with the number in flight going up and down: entries, phases and doorbells stay
- * right.
- */
+/* Round and round, with varying depth: entries, phases and doorbells stay right. */
 static void test_rings_go_round(void **state)
 {
 	uint16_t flying[16];
