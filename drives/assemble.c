@@ -160,8 +160,7 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 		if (rc == -EBUSY)
 			(void)spw_error(rc,
 					"%s: partition %u of the store is open in another process; "
-					"use another "
-					"partition, or end that process",
+					"use another partition, or end that process",
 					spw_device_path(device), partition);
 		if (rc != 0) {
 			unlock_partition(assembly, partition, i);
@@ -185,9 +184,7 @@ int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const 
 		rc = spw_loops_read(&loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = keep_from_machines(assembly->devices[i]);
-	/*
-	 * With locks and claims of its own: whoever asks the same way meets them, or is met here.
-	 */
+	/* With its own locks and claims: whoever asks likewise meets them, or is met. */
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = spw_safety_relatives_locked(spw_device_path(assembly->devices[i]), loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)

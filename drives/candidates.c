@@ -21,12 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drives/parallel.h"
 #include "drives/safety.h"
 #include "drives/sysfs.h"
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
 #include "util/fork.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 static_assert(SPW_DRIVES_MAX == SPW_LAYOUT_DRIVES_MAX, "drives");
@@ -78,11 +78,11 @@ static int no_superblock_error(const struct spw_candidate *candidate)
 				 "use that version",
 				 path, first ? first : "intact", last ? last : "intact");
 	default:
-		return spw_error(-EUCLEAN,
-				 "%s: both superblock copies are damaged (the first: %s; the last: "
-				 "%s); nothing stored "
-				 "outlives a process, so format the store again with --force",
-				 path, first ? first : "intact", last ? last : "intact");
+		return spw_error(
+			-EUCLEAN,
+			"%s: both superblock copies are damaged (the first: %s; the last: %s); "
+			"nothing stored outlives a process, so format the store again with --force",
+			path, first ? first : "intact", last ? last : "intact");
 	}
 }
 
@@ -91,23 +91,20 @@ static int verify_against_device(const struct spw_candidate *candidate)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(candidate->device);
 	const struct spw_superblock *sb = &candidate->superblock;
-	char now[32], then[32];
 
 	if (geometry->size_bytes < sb->device_bytes)
-		return spw_error(-ENOSPC,
-				 "%s: is smaller than when it was formatted: %s (%llu bytes), not "
-				 "%s (%llu); restore "
-				 "its size, or format the store again with --force",
-				 candidate->path,
-				 spw_size_format(geometry->size_bytes, now, sizeof(now)),
-				 (unsigned long long)geometry->size_bytes,
-				 spw_size_format(sb->device_bytes, then, sizeof(then)),
-				 (unsigned long long)sb->device_bytes);
+		return spw_error(
+			-ENOSPC,
+			"%s: is smaller than when it was formatted: %s (%llu bytes), not %s "
+			"(%llu); restore its size, or format the store again with --force",
+			candidate->path, SPW_SIZE_TEXT(geometry->size_bytes),
+			(unsigned long long)geometry->size_bytes, SPW_SIZE_TEXT(sb->device_bytes),
+			(unsigned long long)sb->device_bytes);
 	if (geometry->logical_block_bytes > sb->block_bytes)
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: has logical blocks of %u bytes, larger than the store's "
-				 "blocks of %u; attach it "
-				 "as it was formatted (%u), or format the store again with --force",
+				 "blocks of %u; attach it as it was formatted (%u), or format the "
+				 "store again with --force",
 				 candidate->path, geometry->logical_block_bytes, sb->block_bytes,
 				 sb->logical_block_bytes);
 	if (!sb->complete) /* ASSEMBLE-2 */
@@ -118,9 +115,8 @@ static int verify_against_device(const struct spw_candidate *candidate)
 	if (candidate->contents.foreign) /* ASSEMBLE-3 */
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: something else has been made of this drive of a store (it "
-				 "holds: %s); name the "
-				 "right drive, or, if nobody needs that, format the store again "
-				 "with --force",
+				 "holds: %s); name the right drive, or, if nobody needs that, "
+				 "format the store again with --force",
 				 candidate->path, candidate->contents.text);
 	return 0;
 }
@@ -136,8 +132,8 @@ static void warn_of_damage(const struct spw_candidate *candidate, const struct s
 		bad = &superblocks->places[SPW_PLACE_LAST];
 	spw_log(log, SPW_LOG_WARNING,
 		"%s: the %s superblock copy is not usable (%s); the other one serves. The drive "
-		"may be failing, or "
-		"something has written to it: check it, and format the store again with --force",
+		"may be failing, or something has written to it: check it, and format the store "
+		"again with --force",
 		candidate->path, superblocks->chosen == SPW_PLACE_FIRST ? "last" : "first",
 		bad->why ? bad->why : "it is older");
 }
@@ -170,8 +166,7 @@ static int judge(struct spw_candidate *candidate, bool read_only, const struct s
 			   ~SPW_FEATURES_READ_ONLY_COMPATIBLE) != 0)
 		return spw_error(-EPROTONOSUPPORT,
 				 "%s: uses a feature of a newer version of spillway, with which "
-				 "this one may read but "
-				 "not write; use that version",
+				 "this one may read but not write; use that version",
 				 candidate->path);
 	if (!read_only)
 		rc = spw_safety_in_use(candidate->path, loops);
@@ -190,10 +185,7 @@ static bool same_store(const struct spw_candidate *a, const struct spw_candidate
 		      sizeof(a->superblock.store_uuid)) == 0;
 }
 
-/*
- * The store that most of the drives belong to, so that the one drive of another store is the one
- * that is called foreign.
- */
+/* The store of most drives, so that a lone drive of another store is the one called foreign. */
 static const struct spw_candidate *representative(const struct spw_candidate *candidates,
 						  unsigned count)
 {
@@ -319,7 +311,7 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 			   spw_safety_open(paths[i], read_only, false, log, &candidate->device));
 	}
 	spw_safety_prepare();
-	spw_parallel(count, look_into, candidates, log);
+	spw_parallel(count, "drives are examined", look_into, candidates, log);
 	/* Once for all drives. What goes wrong is said where each is asked about. */
 	if (!read_only)
 		(void)spw_loops_read(&loops);

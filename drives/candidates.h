@@ -18,11 +18,7 @@ struct spw_candidate {
 	char words[512];
 };
 
-/*
- * Open all of @paths, read them, and verify that they are one store: rules in candidates.c.
- * @candidates: in the order of @paths, also after a fault; NULL only if there was no memory, or are
- * too many Return: 0; the first fault, in words.
- */
+/* Open and verify @paths as one store. @candidates: in order; NULL: no memory, or too many. */
 int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
 			   const struct spw_log *log, struct spw_candidate **candidates);
 

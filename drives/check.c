@@ -81,9 +81,7 @@ static int fill_store(const struct spw_candidate *candidates, unsigned count,
 	return 0;
 }
 
-/*
- * The step from one element to the next, as the caller was compiled. 0: as this library knows it.
- */
+/* Bytes from one element to the next, as the caller was compiled. 0: as this library. */
 static int drive_info_step(const struct spw_drive_info drives[], size_t *step)
 {
 	*step = drives && drives[0].size != 0 ? drives[0].size : sizeof(drives[0]);

@@ -73,9 +73,7 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 		if (!strstr(contents->text, signature->what))
 			add_text(contents, signature->what);
 	}
-	/*
-	 * A store over the whole device has taken the place of what the kernel read there before.
-	 */
+	/* A store over the whole device replaced what the kernel read there before. */
 	if (superblocks->chosen < 0 && spw_safety_partitions(path, names, sizeof(names)) > 0) {
 		contents->foreign = true;
 		(void)snprintf(text, sizeof(text), "table of partitions %s", names);
@@ -118,8 +116,6 @@ int spw_carries_error(const char *path, const struct spw_contents *contents)
 
 int spw_too_small_error(const char *path, uint64_t size_bytes)
 {
-	char size[32], least[32];
-
 	/* Rounded, both would look the same. */
 	if (size_bytes > SPW_DRIVE_BYTES_MIN / 100 * 99)
 		return spw_error(
@@ -127,6 +123,5 @@ int spw_too_small_error(const char *path, uint64_t size_bytes)
 			"%s: is too small: %llu bytes; a drive needs at least 16 MiB (%u bytes)",
 			path, (unsigned long long)size_bytes, SPW_DRIVE_BYTES_MIN);
 	return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
-			 spw_size_format(size_bytes, size, sizeof(size)),
-			 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));
+			 SPW_SIZE_TEXT(size_bytes), SPW_SIZE_TEXT(SPW_DRIVE_BYTES_MIN));
 }

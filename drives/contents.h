@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/contents.h - what a drive holds: a store, something that others know, data that nobody
- * knows, or nothing
- */
+/* drives/contents.h - what a drive holds: a store, what others know, unknown data, or nothing */
 #ifndef SPW_DRIVES_CONTENTS_H
 #define SPW_DRIVES_CONTENTS_H
 
@@ -18,17 +15,10 @@ struct spw_contents {
 	char text[160];
 };
 
-/*
- * Return: 0; -ESTALE its path names another device by now; or an error of reading, as words in
- * spw_last_error(): then nothing may be assumed. Several drives may be read at the same time, by
- * threads.
- */
+/* Return: 0; -ESTALE the path names another device; -errno, in words. Threads may call it. */
 int spw_contents_read(const struct spw_device *device, struct spw_contents *contents);
 
-/*
- * "/dev/loop3: carries an ext4 file system "root"; use --force to overwrite it, or name another
- * device", as -EEXIST.
- */
+/* Fails with -EEXIST, says what the drive carries and names the remedy, --force or --erase. */
 int spw_carries_error(const char *path, const struct spw_contents *contents);
 
 /* Of a drive below SPW_DRIVE_BYTES_MIN, as -ENOSPC. */

@@ -39,8 +39,8 @@
 #include "engine/vfio/vfio.h"
 #include "drives/format.h"
 #include "drives/contents.h"
-#include "drives/parallel.h"
 #include "drives/safety.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 #define CHUNK_BYTES_DEFAULT  (1u << 20)
@@ -183,10 +183,7 @@ static int zero_range(const struct format_run *run, const struct target *target,
 	return rc;
 }
 
-/*
- * FORMAT-4 on one drive: all but the superblocks themselves, up to the last whole block of the
- * device.
- */
+/* FORMAT-4 on one drive: all but the superblocks, up to the last whole block of the device. */
 static int zero_reserved_areas(const struct format_run *run, const struct target *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
@@ -233,10 +230,7 @@ static int erase_signature(const struct format_run *run, const struct target *ta
 	return rc;
 }
 
-/*
- * What lies outside the reserved areas. One after the other: some show only when the one before is
- * gone.
- */
+/* What lies outside the reserved areas. One by one: some show only when others are gone. */
 static int erase_signatures(const struct format_run *run, const struct target *target)
 {
 	struct spw_signatures signatures;
@@ -279,8 +273,7 @@ static void warn_of_data(const struct format_run *run, const struct target *targ
 	if (samples->not_zero > 0)
 		spw_log(run->log, SPW_LOG_WARNING,
 			"%s: there is data between its ends, at %u of %u places looked at, first "
-			"at byte %llu; "
-			"the store will write over it",
+			"at byte %llu; the store will write over it",
 			target->path, samples->not_zero, samples->taken,
 			(unsigned long long)samples->offset_bytes);
 	if (samples->unreadable > 0)
@@ -351,14 +344,11 @@ static void read_target(void *context, unsigned index)
 		(void)snprintf(target->words, sizeof(target->words), "%s", spw_last_error());
 }
 
-/*
- * What they hold, of all at the same time. Return: 0, or the fault of the first that cannot be
- * read.
- */
+/* What all of them hold, in parallel. Return: 0, or the fault of the first unreadable one. */
 static int read_targets(const struct format_run *run)
 {
 	spw_safety_prepare();
-	spw_parallel(run->count, read_target, run->targets, run->log);
+	spw_parallel(run->count, "drives are examined", read_target, run->targets, run->log);
 	for (unsigned i = 0; i < run->count; i++)
 		if (run->targets[i].result != 0)
 			return spw_error(run->targets[i].result, "%s", run->targets[i].words);
@@ -480,7 +470,6 @@ static int plan_store(const struct format_run *run, const struct spw_format_opts
 static int plan_drive(struct target *target, const struct spw_superblock *store, unsigned index)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(target->device);
-	char size[32], chunk[32];
 	int rc;
 
 	target->superblock = *store;
@@ -488,14 +477,12 @@ static int plan_drive(struct target *target, const struct spw_superblock *store,
 	target->superblock.logical_block_bytes = geometry->logical_block_bytes;
 	rc = spw_layout_plan(&target->superblock, geometry->size_bytes);
 	if (rc == -ENOSPC)
-		return spw_error(rc,
-				 "%s: %s is too small for %u partitions of at least one chunk "
-				 "(%s); choose fewer "
-				 "--partitions or a smaller --chunk, or a larger drive",
-				 target->path,
-				 spw_size_format(geometry->size_bytes, size, sizeof(size)),
-				 store->partition_count,
-				 spw_size_format(store->chunk_bytes, chunk, sizeof(chunk)));
+		return spw_error(
+			rc,
+			"%s: %s is too small for %u partitions of at least one chunk (%s); choose "
+			"fewer --partitions or a smaller --chunk, or a larger drive",
+			target->path, SPW_SIZE_TEXT(geometry->size_bytes), store->partition_count,
+			SPW_SIZE_TEXT(store->chunk_bytes));
 	if (rc != 0)
 		return spw_error(rc, "%s: blocks of %u bytes and a size of %llu are not supported",
 				 target->path, geometry->logical_block_bytes,
@@ -530,10 +517,7 @@ static int check_opts(const struct spw_format_opts *opts)
 
 /* ---- Format ---- */
 
-/*
- * The table that the kernel's partitions came from is gone: without this their device nodes would
- * stay. One by one, because loop devices refuse to have their table read again.
- */
+/* Drops the kernel's partition nodes. One by one: loop devices refuse parallel rereads. */
 static void forget_partitions(const char *path, const struct spw_log *log)
 {
 	char node[PATH_MAX], names[96];
@@ -590,18 +574,12 @@ int spw_format_with(const char *const paths[], unsigned count,
 	if (rc == 0)
 		rc = format_targets(&run, &opts);
 	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
-		/*
-		 * Kept open until it has been read back: nobody else could have it, and opening
-		 * resets it.
-		 */
+		/* Open until read back: nobody else can take it, and opening resets it. */
 		if (spw_device_geometry(run.targets[i].device)->kind == SPW_DEVICE_VFIO) {
 			(void)spw_device_unlock(run.targets[i].device, 0, 0);
 			continue;
 		}
-		/*
-		 * Closed first: the kernel removes partitions only when nobody holds the device
-		 * exclusively.
-		 */
+		/* Closed first: the kernel drops partitions only when nobody holds the device. */
 		spw_device_close(run.targets[i].device);
 		run.targets[i].device = NULL;
 		if (run.targets[i].had_partitions)
@@ -637,19 +615,18 @@ static int examine_for_wipe(struct target *target)
 	if (contents->superblocks.chosen < 0 && contents->store)
 		return spw_error(contents->superblocks.chosen,
 				 "%s: carries a %s, whose extent is not known; format it again "
-				 "with --force, or run "
-				 "wipefs -a and clear its first 4 KiB",
+				 "with --force, or run wipefs -a and clear its first 4 KiB",
 				 target->path, contents->text);
 	if (!contents->store)
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: holds no spillway store (it holds: %s); nothing to wipe",
 				 target->path, contents->text);
 	if (contents->foreign)
-		return spw_error(-EEXIST,
-				 "%s: something else has been made of this drive of a store (it "
-				 "holds: %s); if nobody needs "
-				 "that, format it with --force, then wipe it",
-				 target->path, contents->text);
+		return spw_error(
+			-EEXIST,
+			"%s: something else has been made of this drive of a store (it holds: %s); "
+			"if nobody needs that, format it with --force, then wipe it",
+			target->path, contents->text);
 	target->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
 	return 0;
 }
@@ -688,10 +665,7 @@ static int wipe_place(const struct format_run *run, const struct target *target,
 	return rc == 0 ? run->io->sync(run->io->context, target->device) : rc;
 }
 
-/*
- * Both copies, and a remnant at the end. As long as the one that counts is there, the drive is
- * known for what it is.
- */
+/* Both copies and a remnant at the end; the copy that counts last, so the drive stays known. */
 static int wipe_copies(const struct format_run *run, const struct target *target)
 {
 	int chosen = target->contents.superblocks.chosen;

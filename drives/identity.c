@@ -27,10 +27,7 @@
 
 #define ATTRIBUTE_BYTES 512
 
-/*
- * A page of vital product data: a header of four bytes, and at most a byte's worth of serial
- * number.
- */
+/* A page of vital product data: a header of four bytes, then at most 255 of serial number. */
 #define PAGE_BYTES_MAX    260
 #define PAGE_HEADER_BYTES 4
 
@@ -142,9 +139,7 @@ static bool same_drive(const char *a, const char *b)
 	return same_attribute(a, b, "size") && !has_other_serial(a, b);
 }
 
-/*
- * Of one drive. In doubt they do: a drive has no beginning, and what has no size may end anywhere.
- */
+/* Of one drive. In doubt they do: a whole drive has no start; no size means no end. */
 static bool overlap(const char *sysfs, const char *a, const char *b)
 {
 	uint64_t starts[2] = {read_blocks(sysfs, a, "start", 0), read_blocks(sysfs, b, "start", 0)};
@@ -182,10 +177,7 @@ static bool has_file(const char *folder, const char *name, const char *file)
 	       access(path, F_OK) == 0;
 }
 
-/*
- * A drive, or a partition of one. What has no number cannot be opened: the kernel hides paths that
- * it has joined.
- */
+/* A drive or partition. Without a number it cannot be opened: the kernel joined its paths. */
 static int visit_path(void *context, const char *folder, const char *name)
 {
 	const struct search *search = context;
@@ -232,10 +224,7 @@ int spw_identity_each_path(const char *sysfs, const char *name,
 
 /* ---- A namespace that is driven from here ---- */
 
-/*
- * Is an identifier that both have another one? @text as the kernel writes it: hexadecimal, with
- * dashes or blanks.
- */
+/* Do both have an identifier, and different ones? @text: hexadecimal with dashes or blanks. */
 static bool contradicts(const char *folder, const char *attribute, const uint8_t *bytes,
 			size_t count)
 {

@@ -17,17 +17,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- * Do two block devices, drives or partitions, lead to the same blocks by two paths? A drive and its
- * own partition do not: that is one path.
- */
+/* Two paths to the same blocks? A drive and its own partition are one path. */
 bool spw_identity_same(const char *sysfs, const char *a, const char *b);
 
-/*
- * Call @visit for each block device by which another path leads to blocks of @name, until it
- * returns something else than 0. Return: that; 0; or a negative errno: nobody can tell which there
- * are.
- */
+/* Call @visit for each device on another path to @name, until non-zero. Return: that; -errno. */
 int spw_identity_each_path(const char *sysfs, const char *name,
 			   int (*visit)(void *context, const char *name), void *context);
 
@@ -38,10 +31,7 @@ struct spw_identity_namespace {
 	const uint8_t *unique; /* NGUID and EUI-64, 16 and 8 bytes; zeroes: it has none */
 };
 
-/*
- * The block device by which the kernel has such a namespace too. Return: 1, and its name; 0: there
- * is none; or a negative errno: nobody can tell.
- */
+/* The kernel's block device for this namespace. Return: 1, and its name; 0: none; -errno. */
 int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted,
 				char *name, size_t len);
 

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/in_use.c - who uses a drive or a relative of it: mounts, swap, block devices on top, loop
- * devices, locks
- */
-#include <dirent.h>
+/* drives/in_use.c - who uses a drive or a relative: mounts, swap, holders, loops, locks */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -116,10 +112,7 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	size_t room = 0;
 	int found = 0;
 
-	/*
-	 * A kernel without swap. Without mounts there is none: then /proc itself is missing, and
-	 * nobody can tell.
-	 */
+	/* A kernel without swap. If mounts is missing, so is /proc: nobody can tell. */
 	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
 		return 0;
 	if (!file)
@@ -139,32 +132,34 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	return found;
 }
 
+struct holder {
+	char *text; /* "dm-0 (vg-root)" */
+	size_t len;
+};
+
+static int take_holder(void *context, const char *folder, const char *name)
+{
+	const struct holder *holder = context;
+	char path[PATH_MAX], mapped[64];
+
+	(void)folder;
+	(void)snprintf(holder->text, holder->len, "%s", name);
+	if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", name) < (int)sizeof(path) &&
+	    spw_read_line(path, mapped, sizeof(mapped)))
+		(void)snprintf(holder->text, holder->len, "%.128s (%s)", name, mapped);
+	return 1;
+}
+
 /* The block devices on top: device mapper, RAID, bcache. Return: 1, 0 or a negative errno. */
 static int find_holder(dev_t number, char *answer, size_t len)
 {
-	char folder[PATH_MAX], path[PATH_MAX], name[64];
-	struct dirent *entry = NULL;
-	DIR *dir;
-	int rc;
+	struct holder holder = {answer, len};
+	char folder[PATH_MAX], path[PATH_MAX];
 
 	if (!spw_sysfs_folder(number, folder) ||
 	    !spw_sysfs_join(path, sizeof(path), folder, "holders"))
 		return 0;
-	rc = spw_sysfs_open(path, &dir);
-	if (rc <= 0)
-		return rc;
-	while ((entry = readdir(dir)) != NULL && entry->d_name[0] == '.')
-		continue;
-	if (entry) {
-		(void)snprintf(answer, len, "%s", entry->d_name);
-		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) <
-			    (int)sizeof(path) &&
-		    spw_read_line(path, name, sizeof(name)))
-			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
-	}
-	rc = entry != NULL;
-	(void)closedir(dir);
-	return rc;
+	return spw_each_name(path, take_holder, &holder);
 }
 
 static int has_users(const char *subject, dev_t number)
@@ -265,10 +260,8 @@ static int find_other_path(const char *path)
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
 				   "%s: the kernel reaches it by another controller, as %s, where "
-				   "nobody would see that "
-				   "it is "
-				   "in use; name that, or take that controller from the kernel too "
-				   "(its PCI address into "
+				   "nobody would see that it is in use; name that, or take that "
+				   "controller from the kernel too (its PCI address into "
 				   "/sys/bus/pci/drivers/nvme/unbind)",
 				   path, name);
 }
@@ -343,10 +336,7 @@ static bool is_lock_on(char *line, struct question *question)
 	       (major(st->st_dev) == 0 || makedev(major_number, minor_number) == st->st_dev);
 }
 
-/*
- * By its name, if that still leads to it and this user may open it. Return: 1; 0; -ESTALE
- * otherwise.
- */
+/* By its name, if that still leads to it and may be opened. Return: 1; 0; -ESTALE otherwise. */
 static int file_locked_by_name(const struct spw_relative *file)
 {
 	int fd = open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -361,10 +351,7 @@ static int file_locked_by_name(const struct spw_relative *file)
 	return rc < 0 ? -ESTALE : rc;
 }
 
-/*
- * The table of all locks tells of every file, but makes the kernel wait until no lock is changed:
- * 10 ms.
- */
+/* /proc/locks tells of every file, but the kernel takes 10 ms until no lock changes. */
 static int file_locked(const char *path, const struct spw_relative *file)
 {
 	struct question question = {.st = file->st};
@@ -374,9 +361,7 @@ static int file_locked(const char *path, const struct spw_relative *file)
 		rc = ask_table("/proc/locks", is_lock_on, &question);
 	return rc > 0 ? spw_error(-EBUSY,
 				  "%s: a process has a store on the file open that this loop "
-				  "device shows; end that "
-				  "process first, "
-				  "or name the file",
+				  "device shows; end that process first, or name the file",
 				  path)
 		      : rc;
 }
@@ -399,8 +384,7 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
 				   "%s: a process has a store on %s open, which has the same "
-				   "blocks; end that process "
-				   "first (see fuser %s)",
+				   "blocks; end that process first (see fuser %s)",
 				   path, node, node);
 }
 

@@ -70,33 +70,29 @@ static bool read_loop(const char *name, struct loop *loop)
 	return loop->asked != -ENXIO;
 }
 
-static int add(struct spw_loops *loops, const struct loop *loop)
+static int add(void *context, const char *folder, const char *name)
 {
-	struct loop *larger = reallocarray(loops->list, loops->count + 1, sizeof(*larger));
+	struct spw_loops *loops = context;
+	struct loop loop, *larger;
 
+	(void)folder;
+	if (!read_loop(name, &loop))
+		return 0;
+	larger = reallocarray(loops->list, loops->count + 1, sizeof(*larger));
 	if (!larger)
 		return spw_error(-ENOMEM, "no memory for the list of loop devices");
 	loops->list = larger;
-	larger[loops->count++] = *loop;
+	larger[loops->count++] = loop;
 	return 0;
 }
 
+/* Without sysfs there is none. */
 int spw_loops_read(struct spw_loops **out)
 {
 	struct spw_loops *loops = calloc(1, sizeof(*loops));
-	struct dirent *entry;
-	struct loop loop;
-	DIR *dir = NULL;
-	int rc = loops ? spw_sysfs_open(ALL_BLOCK_DEVICES, &dir)
+	int rc = loops ? spw_each_name(ALL_BLOCK_DEVICES, add, loops)
 		       : spw_error(-ENOMEM, "no memory for the list of loop devices");
 
-	/* Without sysfs there is none. */
-	rc = rc > 0 ? 0 : rc;
-	while (dir && rc == 0 && (entry = readdir(dir)) != NULL)
-		if (read_loop(entry->d_name, &loop))
-			rc = add(loops, &loop);
-	if (dir)
-		(void)closedir(dir);
 	if (rc) {
 		spw_loops_free(loops);
 		loops = NULL;
@@ -127,8 +123,7 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 		if (loop->asked == -EACCES || loop->asked == -EPERM)
 			return spw_error(loop->asked,
 					 "/dev/%s: no permission to ask it what it shows; run as "
-					 "root, or as a user in the "
-					 "group that owns it",
+					 "root, or as a user in the group that owns it",
 					 loop->name);
 		return loop->asked ? spw_error_errno(loop->asked,
 						     "/dev/%s cannot be asked what it shows (%s)",
@@ -138,10 +133,7 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 	return 0;
 }
 
-/*
- * Where this user may not ask the loop device, its backing's name has to do. That says nothing of a
- * file that was deleted, or has several names.
- */
+/* Without the right to ask, compare names: that misses deleted files and those of many names. */
 static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 {
 	static const char deleted[] = " (deleted)";

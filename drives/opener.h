@@ -14,10 +14,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-/*
- * How long the kernel may take to release the drives of a killed process: milliseconds, and as long
- * as its last write takes.
- */
+/* Milliseconds that the kernel may take to release a killed process's drives, but for writes */
 #define SPW_TEARDOWN_S_MAX 5u
 
 /**

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* drives/probe.c - what a device is, what it holds, and whether it could be formatted */
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 
 #include "drives/contents.h"
 #include "drives/safety.h"
+#include "drives/sysfs.h"
 #include "util/util.h"
 
 /* ---- One device ---- */
@@ -26,10 +26,7 @@ static int find_claim(const char *path)
 	return rc;
 }
 
-/*
- * Return: 0, or why format would refuse it, in spw_last_error(). What does not change by itself
- * comes first.
- */
+/* Return: 0, or why format would refuse it, as last error. Lasting reasons come first. */
 static int find_obstacle(const char *path, const struct spw_device *device,
 			 const struct spw_contents *contents)
 {
@@ -118,68 +115,65 @@ static bool has_size(const char *name)
 	       spw_read_line(path, line, sizeof(line)) && strtoull(line, NULL, 10) > 0;
 }
 
-/* "cciss!c0d0" -> "/dev/cciss/c0d0" */
-static char *device_path(const char *name)
-{
-	char *path;
-
-	if (asprintf(&path, "/dev/%s", name) < 0)
-		return NULL;
-	for (char *at = strchr(path, '!'); at; at = strchr(at, '!'))
-		*at = '/';
-	return path;
-}
-
 static int by_version(const void *a, const void *b)
 {
 	return strverscmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int add_path(char ***paths, size_t *count, const char *name)
-{
-	/* One more than needed: NULL ends the array. */
-	char **larger = reallocarray(*paths, *count + 2, sizeof(**paths));
+struct list {
+	bool (*wanted)(const char *name);
+	const char *before;
+	char **names; /* ended by NULL */
+	size_t count;
+};
 
+static int add_name(void *context, const char *folder, const char *name)
+{
+	struct list *list = context;
+	char **larger;
+
+	(void)folder;
+	if (!list->wanted(name))
+		return 0;
+	larger = reallocarray(list->names, list->count + 2, sizeof(*larger));
 	if (!larger)
 		return -ENOMEM;
-	*paths = larger;
-	larger[*count] = device_path(name);
-	larger[*count + 1] = NULL;
-	if (!larger[*count])
+	list->names = larger;
+	if (asprintf(&larger[list->count], "%s%s", list->before, name) < 0) {
+		larger[list->count] = NULL;
 		return -ENOMEM;
-	(*count)++;
+	}
+	/* "cciss!c0d0" -> "/dev/cciss/c0d0" */
+	for (char *at = strchr(larger[list->count], '!'); at; at = strchr(at, '!'))
+		*at = '/';
+	larger[++list->count] = NULL;
 	return 0;
+}
+
+int spw_list_devices(const char *folder, bool (*wanted)(const char *name), const char *before,
+		     char ***names)
+{
+	struct list list = {
+		.wanted = wanted, .before = before, .names = calloc(1, sizeof(*list.names))};
+	int rc = list.names ? spw_each_name(folder, add_name, &list) : -ENOMEM;
+
+	*names = NULL;
+	if (rc) {
+		spw_probe_list_free(list.names);
+		return rc == -ENOMEM ? spw_error(rc, "no memory for the list of devices") : rc;
+	}
+	qsort(list.names, list.count, sizeof(*list.names), by_version);
+	*names = list.names;
+	return (int)list.count;
 }
 
 int spw_probe_list(char ***paths)
 {
-	struct dirent *entry;
-	char **found = calloc(1, sizeof(*found));
-	size_t count = 0;
-	int rc = found ? 0 : -ENOMEM;
-	DIR *dir;
-
+	if (access("/sys/class/block", F_OK) == 0)
+		return spw_list_devices("/sys/class/block", has_size, "/dev/", paths);
 	*paths = NULL;
-	dir = opendir("/sys/class/block");
-	if (!dir) {
-		rc = spw_error_errno(-errno, "/sys/class/block: the list of block devices cannot "
-					     "be read; is sysfs mounted?");
-		goto fail;
-	}
-	while (rc == 0 && (entry = readdir(dir)) != NULL)
-		if (entry->d_name[0] != '.' && has_size(entry->d_name))
-			rc = add_path(&found, &count, entry->d_name);
-	(void)closedir(dir);
-	if (rc != 0) {
-		(void)spw_error(rc, "no memory for the list of block devices");
-		goto fail;
-	}
-	qsort(found, count, sizeof(*found), by_version);
-	*paths = found;
-	return (int)count;
-fail:
-	spw_probe_list_free(found);
-	return rc;
+	return spw_error_errno(-errno, "/sys/class/block: the list of block devices cannot be "
+				       "read; is sysfs mounted?");
 }
 
 void spw_probe_list_free(char **paths)

@@ -72,10 +72,7 @@ static int visit_path(void *context, const char *name)
 	return tell(kin->walk, &path);
 }
 
-/*
- * What the loop device @whole shows, if it is one. The kernel lets loop devices show each other,
- * but not in a circle.
- */
+/* What the loop device @whole shows, if it is one. Loop devices may show each other. */
 static int visit_shown(const struct walk *walk, const struct spw_relative *relative, dev_t whole)
 {
 	char words[WORDS_BYTES], folder[PATH_MAX];

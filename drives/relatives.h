@@ -18,15 +18,10 @@ struct spw_loops;
 struct spw_relative {
 	const char *words; /* "/dev/loop3: its partition loop3p1": begins a message */
 	const char *
-		/*
-		 * of a block device, in sysfs; of a file that a loop device shows, its path when
-		 * that was read; or NULL
-		 */
+		/* in sysfs for a block device; the path when read for a loop file; or NULL */
 		name;
 	struct stat st; /* type and numbers; of the drive itself all */
-	/*
-	 * a loop device that shows it and led here, so that it does not count as a stranger; or 0
-	 */
+	/* a loop device that shows it and led here, so it is no stranger; or 0 */
 	dev_t via;
 	bool is_self;                  /* the drive that was named */
 	const struct spw_loops *loops; /* as given to spw_relatives_each() */

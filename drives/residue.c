@@ -74,8 +74,7 @@ int spw_residue_read(const struct spw_device *device, struct spw_residue *residu
 
 int spw_residue_error(const char *path, const struct spw_residue *residue)
 {
-	char hex[SPW_RESIDUE_SHOWN_BYTES * 3 + 1] = "", text[SPW_RESIDUE_SHOWN_BYTES + 1] = "",
-					       first[32], last[32];
+	char hex[SPW_RESIDUE_SHOWN_BYTES * 3 + 1] = "", text[SPW_RESIDUE_SHOWN_BYTES + 1] = "";
 
 	for (unsigned i = 0; i < residue->bytes_count; i++) {
 		(void)snprintf(hex + 3 * i, 4, "%02x ", residue->bytes[i]);
@@ -86,12 +85,10 @@ int spw_residue_error(const char *path, const struct spw_residue *residue)
 	/* The remedy comes first: who keeps the message may cut it. */
 	return spw_error(-EEXIST,
 			 "%s: nothing known is on it, and yet it is not empty; use --erase if that "
-			 "may be lost, or name "
-			 "another device: from byte %llu on %s(\"%s\"), %s of its first MiB and %s "
-			 "of its last are not zero",
+			 "may be lost, or name another device: from byte %llu on %s(\"%s\"), %s of "
+			 "its first MiB and %s of its last are not zero",
 			 path, (unsigned long long)residue->offset_bytes, hex, text,
-			 spw_size_format(residue->first_bytes, first, sizeof(first)),
-			 spw_size_format(residue->last_bytes, last, sizeof(last)));
+			 SPW_SIZE_TEXT(residue->first_bytes), SPW_SIZE_TEXT(residue->last_bytes));
 }
 
 static bool is_zero(const uint8_t *buf, size_t len)

@@ -16,19 +16,14 @@
 #define SPW_RESIDUE_END_BYTES   (1u << 20) /* looked at in full, at the beginning and at the end */
 #define SPW_RESIDUE_SHOWN_BYTES 8
 
-/*
- * What lies in the MiB at each end is what format overwrites at once. A drive that was cleared, is
- * new, or held a store that was wiped, has zeros there.
- */
+/* The MiB at each end, which format overwrites: zeros if cleared, new, or wiped of a store. */
 struct spw_residue {
 	bool found;
 	uint64_t offset_bytes; /* of the first byte that is not zero */
 	uint8_t bytes[SPW_RESIDUE_SHOWN_BYTES];
 	unsigned bytes_count;
 	uint64_t first_bytes,
-		/*
-		 * that are not zero in the first MiB, in the last; on a small drive in a part of it
-		 */
+		/* not zero in the first MiB, in the last; on a small drive in part of it */
 		last_bytes;
 };
 
@@ -38,11 +33,7 @@ int spw_residue_read(const struct spw_device *device, struct spw_residue *residu
 /* What was found where, and what to do about it, as -EEXIST. */
 int spw_residue_error(const char *path, const struct spw_residue *residue);
 
-/*
- * Places of 4 KiB, spread evenly between the ends. Data in one piece that is longer than a 64th of
- * the drive is met for certain; data scattered over a tenth of it is missed by all 64 once in 850
- * (0.9^64).
- */
+/* Places of 4 KiB, spread evenly: meets any run of 1/64 of the drive; 10% scatter in 849 of 850. */
 #define SPW_RESIDUE_SAMPLES 64u
 
 struct spw_residue_samples {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/safety.c - drives by name: opening them with a remedy in the message, and what kind they
- * are
- */
+/* drives/safety.c - drives by name: opening with a remedy in the message, and their kinds */
 #include "drives/safety.h"
 
 #include <errno.h>
@@ -45,10 +42,7 @@ static int stat_node(const char *path, struct stat *st)
 	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
 }
 
-/*
- * The same, for who needs to know. Return: 1; 0: it has none, being a controller behind vfio-pci,
- * which nobody else could use; or a negative errno, with the words.
- */
+/* The same, in words. Return: 1; 0: it has none, being behind vfio-pci; or -errno, in words. */
 static int examine_node(const char *path, struct stat *st)
 {
 	int rc;
@@ -202,11 +196,10 @@ int spw_safety_conventional(const char *path)
 	    !spw_sysfs_join(queue, sizeof(queue), folder, "queue/zoned") ||
 	    !spw_read_line(queue, zoned, sizeof(zoned)) || strcmp(zoned, "none") == 0)
 		return 0;
-	return spw_error(
-		-ESPIPE,
-		"%s: is a zoned drive (%s), which has to be written in order, zone by zone; name a "
-		"conventional drive",
-		path, zoned);
+	return spw_error(-ESPIPE,
+			 "%s: is a zoned drive (%s), which has to be written in order, zone by "
+			 "zone; name a conventional drive",
+			 path, zoned);
 }
 
 int spw_safety_changeable(const char *path)
@@ -229,10 +222,7 @@ int spw_safety_changeable(const char *path)
 	return 0;
 }
 
-/*
- * The store that a process has open on the controller, as its page tells. Return: false: none that
- * this user may read.
- */
+/* The store open on the controller, by its page. Return: false: none this user may read. */
 static bool find_open_store(const char *address, int *pid, char *text, size_t len)
 {
 	struct spw_status_name names[64];
@@ -279,9 +269,8 @@ static int vfio_busy_error(const char *path)
 		return spw_error(-EBUSY, "%s", words);
 	return spw_error(-EBUSY,
 			 "%s: its controller is driven by %s; only one process can: end that one, "
-			 "or use its partitions from "
-			 "there, or give the controller back to the kernel (spillway unbind), "
-			 "whose drives processes share",
+			 "or use its partitions from there, or give the controller back to the "
+			 "kernel (spillway unbind), whose drives processes share",
 			 path, holder);
 }
 

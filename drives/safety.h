@@ -19,10 +19,7 @@ struct spw_loops;
 
 #define SPW_SIGNATURES_MAX 16
 
-/*
- * One thing that libblkid knows: a file system, a partition table, a RAID or LVM member, a swap
- * area, an encrypted volume.
- */
+/* What libblkid knows: file system, partition table, RAID or LVM member, swap, encryption. */
 struct spw_signature {
 	char what[96]; /* "ext4 file system \"root\"" */
 	uint64_t offset_bytes;
@@ -35,38 +32,22 @@ struct spw_signatures {
 	struct spw_signature found[SPW_SIGNATURES_MAX];
 };
 
-/*
- * Everything that libblkid finds, backup partition tables included. Return: 0, or an errno when the
- * device could not be read.
- */
+/* All that libblkid finds, backup tables too. Return: 0, or an errno if it is unreadable. */
 int spw_safety_signatures(const char *path, struct spw_signatures *signatures);
 
 /* The same by way of spw_device_pread() alone, as it is done with a drive that has no node. */
 int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures);
 
-/*
- * Before signatures are searched for in several threads: libblkid sets itself up with the first
- * search, and not under a lock.
- */
+/* Before threads search for signatures: libblkid's first search sets it up without a lock. */
 void spw_safety_prepare(void);
 
-/*
- * Does the path of an open device still name it? The questions here are asked of a path, and what
- * is written goes to the device: a link may have been put elsewhere in between, a drive exchanged.
- * Return: 0; -ESTALE.
- */
+/* Does the path of an open device still name it? Links and drives change. Return: 0; -ESTALE. */
 int spw_safety_still(const struct spw_device *device);
 
-/*
- * Open the node by which others know @path, to look only. Return: a descriptor; a negative errno,
- * without words.
- */
+/* Open the node by which others know @path, to look. Return: a descriptor; -errno, no words. */
 int spw_safety_open_node(const char *path);
 
-/*
- * Names of the partitions that the kernel has for a whole device: "loop0p1, loop0p2". Return: how
- * many.
- */
+/* Names of the kernel's partitions of a device: "loop0p1, loop0p2". Return: how many. */
 unsigned spw_safety_partitions(const char *path, char *names, size_t len);
 
 /*
@@ -77,16 +58,10 @@ unsigned spw_safety_partitions(const char *path, char *names, size_t len);
  */
 int spw_safety_in_use(const char *path, const struct spw_loops *loops);
 
-/*
- * Return: 0; -ENOTUNIQ two names are the same device or file, or lead to the same drive by two
- * paths. What cannot be examined is no fault here.
- */
+/* Return: 0; -ENOTUNIQ two names lead to one drive. What cannot be examined is no fault here. */
 int spw_safety_distinct(const char *const paths[], unsigned count);
 
-/*
- * Is any byte of the range locked by anybody but us? Needs no right to write. Return: 1, 0 or a
- * negative errno.
- */
+/* Has anybody else locked a byte of the range? Needs no right to write. Return: 1, 0, -errno. */
 int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* For locks from byte 0 on: also of bytes that a device no longer has. */
@@ -99,25 +74,16 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
  */
 int spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
 
-/*
- * spw_opener_find() for the drive and its relatives. @but_fd: a descriptor of the drive itself that
- * does not count; -1: none
- */
+/* spw_opener_find() for the drive and its relatives. @but_fd: does not count; -1: none */
 bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
 
-/*
- * Return: 0; -EPERM the file is immutable or append-only (chattr(1)): nobody may write it, whatever
- * his rights.
- */
+/* Return: 0; -EPERM the file is immutable or append-only (chattr(1)), for root too. */
 int spw_safety_changeable(const char *path);
 
 /* Return: 0; -EROFS the block device is write-protected. */
 int spw_safety_writable(const char *path);
 
-/*
- * Return: 0; -ESPIPE it is a zoned drive, or a partition of one: what is not written in order, zone
- * by zone, fails with EIO.
- */
+/* Return: 0; -ESPIPE a zoned drive or part of one: it takes writes only in order, by zone. */
 int spw_safety_conventional(const char *path);
 
 /* spw_device_open() with a remedy in the message. */

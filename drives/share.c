@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/share.c - claim the drives of a store, hand the claims to other processes of it, or get
- * them from one; see share.h
- */
+/* drives/share.c - claim the drives of a store, and pass claims between its processes */
 #include "drives/share.h"
 
 #include <errno.h>
@@ -64,10 +61,7 @@ static socklen_t name_of(const struct spw_share_store *store, uint32_t partition
 			 struct sockaddr_un *address)
 {
 	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
-	/*
-	 * In the abstract name space: the first byte is zero, and the name is gone with its
-	 * process.
-	 */
+	/* Abstract name space: the first byte is zero, and the name goes with its process. */
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
 			   (size_t)snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
 					    "spillway-claim-%s-%u", store->uuid, partition));
@@ -211,10 +205,7 @@ static void *serve(void *context)
 	}
 }
 
-/*
- * Where others of the same store find this process. A store works without: later processes are then
- * refused, or ask another.
- */
+/* Where others of the store find this process. Without it, later processes are refused. */
 static void listen_here(struct spw_share *share)
 {
 	struct sockaddr_un address;
@@ -294,10 +285,7 @@ static int keep(const struct drive *drive, int fd)
 	return rc;
 }
 
-/*
- * SHARE-1. @busy: the index of the drive that somebody else has. Return: 0; -EBUSY; another
- * negative errno, in words.
- */
+/* SHARE-1. @busy: index of the drive that somebody else has. Return: 0; -EBUSY; -errno. */
 static int claim_all(struct spw_share *share, unsigned *busy)
 {
 	int rc = 0;
@@ -320,10 +308,7 @@ static int claim_all(struct spw_share *share, unsigned *busy)
 	return rc;
 }
 
-/*
- * SHARE-3. The descriptors are the share's, or closed. Return: 0; -EPROTO they are not what they
- * should be.
- */
+/* SHARE-3. Takes or closes the descriptors. Return: 0; -EPROTO they are not as they should be. */
 static int accept_claims(struct spw_share *share, const struct message *message, const int fds[],
 			 unsigned count)
 {
@@ -354,10 +339,7 @@ static int accept_claims(struct spw_share *share, const struct message *message,
 	return rc;
 }
 
-/*
- * SHARE-2. A description of its own: those that carry locks would keep them for as long as the
- * message lies unread.
- */
+/* SHARE-2. Its own description: a shared one would keep locks while the message is unread. */
 static int send_request(const struct spw_share *share, int socket)
 {
 	const struct message request = {.magic = MAGIC};
@@ -417,13 +399,11 @@ static int refuse(const struct spw_share *share, unsigned busy, bool living)
 	struct stat st = {.st_mode = S_IFBLK, .st_rdev = share->drives[busy].number};
 
 	if (living)
-		return spw_error(
-			-EBUSY,
-			"%s: processes that have other partitions of the store open did not hand "
-			"over their "
-			"claim on it; "
-			"run all in one network namespace, and see whether one of them is stopped",
-			path);
+		return spw_error(-EBUSY,
+				 "%s: processes that have other partitions of the store open did "
+				 "not hand over their claim on it; run all in one network "
+				 "namespace, and see whether one of them is stopped",
+				 path);
 	(void)spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener));
 	return spw_error(-EBUSY, "%s: is held exclusively by %s; end that first (see fuser %s)",
 			 path, opener, path);
@@ -455,8 +435,7 @@ static int claim(struct spw_share *share)
 		if (!logged)
 			spw_log(share->log, SPW_LOG_WARNING,
 				"%s: is held exclusively, by a process that was killed perhaps; "
-				"waiting up to %u s for "
-				"it to come free",
+				"waiting up to %u s for it to come free",
 				spw_device_path(share->drives[busy].device), SPW_TEARDOWN_S_MAX);
 		logged = true;
 		if (!spw_opener_pause(deadline_ns))
@@ -499,10 +478,7 @@ int spw_share_open(struct spw_device *const devices[], unsigned count,
 		free(share);
 		return rc;
 	}
-	/*
-	 * First: who comes while the drives are claimed here waits to be served, instead of being
-	 * refused.
-	 */
+	/* First: who comes while the drives are being claimed waits, and is not refused. */
 	listen_here(share);
 	rc = claim(share);
 	if (rc == 0)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/signatures.c - what libblkid finds on a drive: file systems, partition tables, members of
- * volumes and arrays
- */
+/* drives/signatures.c - what libblkid finds on a drive: file systems, tables, members */
 #include <blkid/blkid.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,10 +57,7 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 		signature->len_bytes = len;
 }
 
-/*
- * Settings as of wipefs(8): whatever has a magic, a wrong checksum and a lone backup table
- * included.
- */
+/* As wipefs(8): anything with a magic, also with a wrong checksum, and lone backup tables. */
 static int configure(blkid_probe probe, int fd, unsigned sector_bytes)
 {
 	if (blkid_probe_set_device(probe, fd, 0, 0) != 0 ||
@@ -116,10 +110,7 @@ static int search(const char *path, int fd, unsigned sector_bytes,
 				   path);
 }
 
-/*
- * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the
- * image has nothing. In doubt it is somebody's.
- */
+/* libblkid follows NTFS boot sectors to the middle, a hole in the image: count it as found. */
 static void add_boot_sector(int fd, struct spw_signatures *signatures)
 {
 	uint8_t mark[2];

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/status.c - the shared pages of open partitions: whose they are, and reading those of other
- * processes
- */
+/* drives/status.c - the shared pages of open partitions: writing ours, reading others' */
 #include "drives/status.h"
 
 #include <dirent.h>
@@ -97,10 +94,7 @@ static int remove_unowned(const char *path)
 	return rc;
 }
 
-/*
- * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would
- * end the process by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
- */
+/* Allocate all now: a write to a page of a full /dev/shm would end the process by SIGBUS. */
 static int reserve(int fd)
 {
 	off_t len = (off_t)sizeof(struct spw_status_page);
@@ -142,14 +136,12 @@ static int busy_error(const char *store_uuid, uint32_t partition)
 	if (status && spw_status_read(store_uuid, partition, status, sizeof(*status)) == 0)
 		(void)spw_error(rc,
 				"partition %u of the store is open in process %d (%s); use another "
-				"partition, or end "
-				"that process",
+				"partition, or end that process",
 				partition, status->pid, status->command);
 	else
 		(void)spw_error(rc,
 				"partition %u of the store is open in another process; use another "
-				"partition, or end "
-				"that process",
+				"partition, or end that process",
 				partition);
 	free(status);
 	return rc;
@@ -231,10 +223,7 @@ void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
 
 /* ---- Reading a page ---- */
 
-/*
- * Open the page of a partition. Anybody may put anything there: nothing of it is waited for, and
- * only its size is known.
- */
+/* Open the page of a partition. Its content is not trusted, only its size is known. */
 static int open_page(const char *store_uuid, uint32_t partition, int flags, int *out)
 {
 	char name[PAGE_NAME_BYTES];
@@ -268,10 +257,7 @@ static bool read_exactly(int fd, void *bytes, size_t len, size_t offset)
 	return got == (ssize_t)len;
 }
 
-/*
- * All of the page as it is at one moment. Return: 0; -EIO it cannot be read; -EAGAIN it changes
- * each time.
- */
+/* The page as of one moment. Return: 0; -EIO it cannot be read; -EAGAIN it keeps changing. */
 static int read_page(int fd, struct spw_status_page *copy)
 {
 	uint32_t before, after;
@@ -417,10 +403,7 @@ static bool next_name(DIR *dir, struct spw_status_name *name)
 	return false;
 }
 
-/*
- * Who opens a store does it, and who lists them: nothing else would remove the page of a store that
- * is not opened again.
- */
+/* Called on open and on list: nothing else removes the page of a store never opened again. */
 void spw_status_sweep(void)
 {
 	struct spw_status_page *page = malloc(sizeof(*page));

@@ -50,10 +50,7 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
  * errno: no page can be made.
  */
 int spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
-/*
- * Has a living process a partition but @but of @count open, or is about to, as far as their pages
- * tell?
- */
+/* By their pages: has a living process a partition open, or about to be, other than @but? */
 bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but);
 void spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
 

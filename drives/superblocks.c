@@ -54,10 +54,7 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	if (content->result == 0)
 		content->result =
 			spw_layout_decode(bytes, copy, &content->superblock, &content->why);
-	/*
-	 * An intact copy that lies where its own device size does not put it is a remnant of
-	 * another format.
-	 */
+	/* An intact copy where its device size does not put it is a remnant of another format. */
 	if (content->result == 0 && copy == 1 &&
 	    spw_layout_copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
 		content->result = -EUCLEAN;
@@ -108,10 +105,7 @@ static const struct spw_place_content *content_at(const struct spw_superblocks *
 	return NULL;
 }
 
-/*
- * With one copy intact: is the place of the other one still ours? Read again, which is rare.
- * Return: 0; -ENOMEM.
- */
+/* With one copy intact: is the other's place still ours? Read again. Return: 0; -ENOMEM. */
 static int look_for_foreign(const struct spw_device *device, struct spw_superblocks *superblocks)
 {
 	const struct spw_superblock *sb = &superblocks->places[superblocks->chosen].superblock;

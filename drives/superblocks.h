@@ -10,10 +10,7 @@
 
 #include "layout/layout.h"
 
-/*
- * Where a copy may be. The third place is for a device that has grown since it was formatted: copy
- * 1 is where copy 0 says that the end was.
- */
+/* Where a copy may be. The third place serves a grown device: copy 0 says where its end was. */
 enum spw_place {
 	SPW_PLACE_FIRST,
 	SPW_PLACE_LAST,
@@ -32,21 +29,14 @@ struct spw_superblocks {
 	/* the place to believe, or a negative errno as of spw_layout_choose() */
 	int chosen;
 	unsigned copies_good; /* intact copies that agree with the one chosen, itself included */
-	/*
-	 * What somebody else has written where the other copy was (LAYOUT-14), in words; "":
-	 * nothing. A place that cannot be read is the drive's fault: what is written over it can be
-	 * read again.
-	 */
+	/* What others wrote in place of the other copy (LAYOUT-14); "": nothing, or unreadable */
 	char foreign[80];
 };
 
 /* Return: superblocks->chosen; or -ENOMEM. Says nothing in spw_last_error() about what it found. */
 int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks);
 
-/*
- * The logical blocks that a superblock copy at @offset_bytes lies in: exactly its own 4096 bytes,
- * except on devices with larger logical blocks.
- */
+/* The logical blocks of a copy at @offset_bytes: 4096 bytes, or one larger logical block. */
 struct spw_span {
 	uint64_t offset_bytes;
 	size_t len_bytes;

@@ -16,14 +16,6 @@ bool spw_sysfs_join(char *out, size_t len, const char *folder, const char *name)
 	return snprintf(out, len, "%s/%s", folder, name) < (int)len;
 }
 
-int spw_sysfs_open(const char *folder, DIR **dir)
-{
-	*dir = opendir(folder);
-	if (*dir)
-		return 1;
-	return errno == ENOENT ? 0 : spw_error_errno(-errno, "%s cannot be read", folder);
-}
-
 bool spw_sysfs_folder(dev_t number, char folder[PATH_MAX])
 {
 	static const char links[] = "/sys/dev/block/";
@@ -70,34 +62,34 @@ bool spw_sysfs_whole(dev_t number, char folder[PATH_MAX], dev_t *whole)
 	return spw_sysfs_number(folder, whole);
 }
 
+struct walk {
+	int (*visit)(const char *name, dev_t number, void *context);
+	void *context;
+};
+
+/* "nvme0n1p2" in the folder of nvme0n1; all else there has other names. */
+static int visit_partition(void *context, const char *folder, const char *name)
+{
+	const struct walk *walk = context;
+	const char *whole = spw_sysfs_name(folder);
+	char child[PATH_MAX], mark[PATH_MAX];
+	dev_t partition;
+
+	if (strncmp(name, whole, strlen(whole)) != 0 ||
+	    !spw_sysfs_join(child, sizeof(child), folder, name) ||
+	    !spw_sysfs_join(mark, sizeof(mark), child, "partition") || access(mark, F_OK) != 0 ||
+	    !spw_sysfs_number(child, &partition))
+		return 0;
+	return walk->visit(name, partition, walk->context);
+}
+
 int spw_sysfs_partitions(dev_t number, int (*visit)(const char *name, dev_t number, void *context),
 			 void *context)
 {
-	char folder[PATH_MAX], child[PATH_MAX], mark[PATH_MAX];
-	struct dirent *entry;
-	dev_t partition;
-	size_t name_len;
-	DIR *dir;
-	int rc;
+	struct walk walk = {visit, context};
+	char folder[PATH_MAX];
 
-	if (!spw_sysfs_folder(number, folder))
-		return 0;
-	name_len = strlen(spw_sysfs_name(folder));
-	rc = spw_sysfs_open(folder, &dir);
-	if (rc <= 0)
-		return rc;
-	rc = 0;
-	while (rc == 0 && (entry = readdir(dir)) != NULL) {
-		/* "nvme0n1p2" in the folder of nvme0n1; all else there has other names. */
-		if (strncmp(entry->d_name, spw_sysfs_name(folder), name_len) != 0 ||
-		    !spw_sysfs_join(child, sizeof(child), folder, entry->d_name) ||
-		    !spw_sysfs_join(mark, sizeof(mark), child, "partition"))
-			continue;
-		if (access(mark, F_OK) == 0 && spw_sysfs_number(child, &partition))
-			rc = visit(entry->d_name, partition, context);
-	}
-	(void)closedir(dir);
-	return rc;
+	return spw_sysfs_folder(number, folder) ? spw_each_name(folder, visit_partition, &walk) : 0;
 }
 
 bool spw_sysfs_node(const char *name, dev_t number, char *node, size_t len)

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/sysfs.h - block devices as sysfs shows them: whole drives, partitions, names, what loop
- * devices show
- */
+/* drives/sysfs.h - block devices as sysfs shows them: drives, partitions, names, loops */
 #ifndef SPW_DRIVES_SYSFS_H
 #define SPW_DRIVES_SYSFS_H
 
-#include <dirent.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,12 +11,6 @@
 
 /* "FOLDER/NAME". Return: false: too long. */
 bool spw_sysfs_join(char *out, size_t len, const char *folder, const char *name);
-
-/*
- * A folder's entries. Return: 1; 0: there is no such folder; a negative errno: what is in it cannot
- * be told.
- */
-int spw_sysfs_open(const char *folder, DIR **dir);
 
 /* The folder of a block device. Return: false when there is none. */
 bool spw_sysfs_folder(dev_t number, char folder[PATH_MAX]);
@@ -34,17 +24,11 @@ bool spw_sysfs_number(const char *folder, dev_t *number);
 /* The folder of the whole drive, and its number: of a partition, the folder above. */
 bool spw_sysfs_whole(dev_t number, char folder[PATH_MAX], dev_t *whole);
 
-/*
- * Call @visit for every partition that the kernel has of a whole device, until it returns something
- * else than 0. Return: that, or 0; or a negative errno: nobody can tell.
- */
+/* Call @visit for each partition of a drive until it returns non-zero. Return: that; -errno. */
 int spw_sysfs_partitions(dev_t number, int (*visit)(const char *name, dev_t number, void *context),
 			 void *context);
 
-/*
- * The node of the block device of that name. Return: false: /dev has none, so nobody has it open by
- * that.
- */
+/* The node of the block device of that name. Return: false: /dev has none. */
 bool spw_sysfs_node(const char *name, dev_t number, char *node, size_t len);
 
 /* ---- Loop devices ---- */
@@ -68,12 +52,13 @@ void spw_loops_free(struct spw_loops *loops); /* NULL is fine */
 int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown,
 		   const char **backing);
 
-/*
- * The name of a loop device over @shown, other than the one with number @but (0: any). Return: 1;
- * 0; a negative errno, in words.
- */
+/* Name of a loop device over @shown, but not number @but (0: any). Return: 1; 0; -errno. */
 int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but,
 		  const char **name);
+
+/* @before and the names in @folder that are @wanted, sorted; for spw_probe_list_free(). */
+int spw_list_devices(const char *folder, bool (*wanted)(const char *name), const char *before,
+		     char ***names);
 
 /* Two nodes of one block device, or two names of one file. */
 bool spw_same_file(const struct stat *a, const struct stat *b);

@@ -60,10 +60,7 @@ static void after_fork(void)
 	(void)pthread_mutex_unlock(&lock);
 }
 
-/*
- * What free() of libc does when its argument is no block: whatever followed would be other bytes in
- * somebody's memory.
- */
+/* As libc's free() of a bad pointer: going on would corrupt somebody's memory. */
 __attribute__((noreturn)) static void refuse(const char *function)
 {
 	static const char words[] = "(): not a block in use: freed twice, or a pointer into one\n";

@@ -79,9 +79,7 @@ static void bin_remove(struct spw_spans *spans, uint32_t first)
 		spans->resident_free_bytes -= len * SPW_SPAN_BYTES;
 }
 
-/*
- * Becomes free, joined with neighbours of the same state: (3). Its own entries need not be valid.
- */
+/* Becomes free, joined with equal neighbours: (3). Its own entries need not be valid. */
 static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
 {
 	uint32_t end = first + len;
@@ -100,10 +98,7 @@ static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uin
 	bin_add(spans, first, len, state);
 }
 
-/*
- * The first unit of a free block that is long enough, plus 1; 0: there is none. What was given last
- * comes first.
- */
+/* First unit of a free block that is long enough, plus 1; 0: none. The latest comes first. */
 static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 {
 	for (unsigned bin = bin_of(len); bin < SPW_SPAN_BINS; bin++) {
@@ -119,10 +114,7 @@ static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 
 static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 {
-	/*
-	 * Private anonymous memory reads as zeros afterwards. If the system refuses, it stays
-	 * resident and dirty.
-	 */
+	/* Private anonymous memory then reads as zeros. If refused, it stays resident. */
 	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED) !=
 	    0) {
 		free_join(spans, first, len, DIRTY);
@@ -132,10 +124,7 @@ static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 	free_join(spans, first, len, CLEAN);
 }
 
-/*
- * (5), when memory has been taken that was not resident: as much that is free goes back, of the
- * longest blocks from their ends, in whole huge pages where there are any.
- */
+/* (5): after taking fresh memory, release as much that is free, the longest blocks first. */
 static void hold_peak(struct spw_spans *spans)
 {
 	while (spans->used_bytes + spans->resident_free_bytes > spans->used_max_bytes) {

@@ -9,14 +9,9 @@
 
 #include "tools/bench/bench.h"
 #include "tools/ui/output_file.h"
+#include "tools/ui/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
-
-enum output_format {
-	FORMAT_NORMAL,
-	FORMAT_JSON,
-	FORMAT_TERSE,
-};
 
 struct command_line {
 	struct bench_run run;
@@ -25,7 +20,7 @@ struct command_line {
 	bool in_job;
 	const char *jobfiles[64];
 	unsigned jobfiles_count;
-	enum output_format format;
+	bool json;
 	const char *output; /* a file, or NULL */
 	const char *sections[64];
 	unsigned sections_count; /* 0: all */
@@ -71,14 +66,10 @@ static int begin_job(struct command_line *line, const char *name)
 
 static int set_format(struct command_line *line, const char *value)
 {
-	static const char *const names[] = {"normal", "json", "terse"};
-
-	for (unsigned i = 0; value && i < SPW_ARRAY_LEN(names); i++)
-		if (strcmp(value, names[i]) == 0) {
-			line->format = (enum output_format)i;
-			return 0;
-		}
-	return spw_error(-EINVAL, "--output-format=%s: there is normal, json and terse",
+	line->json = value && strcmp(value, "json") == 0;
+	if (line->json || (value && strcmp(value, "normal") == 0))
+		return 0;
+	return spw_error(-EINVAL, "--output-format=%s: there is normal and json",
 			 value ? value : "");
 }
 
@@ -118,7 +109,7 @@ static int set_own_option(struct command_line *line, const char *name, const cha
 	else if (same(name, "quiet"))
 		line->run.quiet = true;
 	else if (same(name, "json"))
-		line->format = FORMAT_JSON;
+		line->json = true;
 	else if (same(name, "output-format"))
 		return set_format(line, value);
 	else if (same(name, "output"))
@@ -162,7 +153,7 @@ static int parse_arguments(struct command_line *line, int argc, char **argv)
 {
 	int result = 0;
 
-	for (int i = 1; i < argc && result == 0; i++) {
+	for (int i = 1; i < argc && result == 0; i++)
 		if (argv[i][0] == '-' && argv[i][1] == '-')
 			result = parse_option(line, argc, argv, &i);
 		else if (argv[i][0] == '-')
@@ -175,7 +166,6 @@ static int parse_arguments(struct command_line *line, int argc, char **argv)
 					   SPW_ARRAY_LEN(line->jobfiles));
 		else
 			line->jobfiles[line->jobfiles_count++] = argv[i];
-	}
 	return result == 0 ? end_job(line) : result;
 }
 
@@ -208,9 +198,7 @@ static void print_fault(const char *fault)
 	(void)fprintf(stderr, "spillway bench: %s\n", fault);
 }
 
-/*
- * Jobs of the command line, then those of job files; with neither, the options alone are one job.
- */
+/* Jobs of the command line, then of job files; with neither, the options are one job. */
 static int make_plan(struct command_line *line)
 {
 	int result = 0;
@@ -233,18 +221,15 @@ static int report(const struct command_line *line)
 
 	if (!out)
 		return spw_error_errno(-errno, "cannot write %s", line->output);
-	switch (line->format) {
-	case FORMAT_NORMAL: result = bench_report_text(&line->run, out); break;
-	case FORMAT_TERSE: result = bench_report_terse(&line->run, out); break;
-	case FORMAT_JSON: {
+	if (!line->json) {
+		result = bench_report_text(&line->run, out);
+	} else {
 		json_t *document = bench_report_json(&line->run);
 
 		if (!document || json_dumpf(document, out, JSON_INDENT(2)) != 0 ||
 		    fputc('\n', out) == EOF)
 			result = spw_error(-EIO, "the JSON report could not be written");
 		json_decref(document);
-		break;
-	}
 	}
 	if (fflush(out) != 0 && result == 0)
 		result = spw_error_errno(-errno, "cannot write the report");
@@ -285,11 +270,13 @@ static int exit_code(const struct tool_command *command, const struct command_li
 
 static int bench(const struct tool_command *command, struct command_line *line)
 {
-	bool json = line->format == FORMAT_JSON && !line->output;
+	bool json = line->json && !line->output;
 	int result = line->output ? tool_output_check(line->output) : 0;
 
+	tool_stop_catch();
 	if (result == 0)
 		result = bench_run(&line->run);
+	tool_stop_release();
 	if (result == -ENOTUNIQ)
 		return tool_usage_error(command, "%s", spw_last_error());
 	if (result != 0)
@@ -322,7 +309,7 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	else if (result == -EINVAL || result == -ERANGE)
 		code = tool_usage_error(command, "%s", spw_last_error());
 	else
-		code = tool_fail(command, result, line->format == FORMAT_JSON);
+		code = tool_fail(command, result, line->json);
 	bench_run_free(&line->run);
 	free(line);
 	return code;
@@ -337,7 +324,7 @@ static void print_options(FILE *out)
 		 "only this section of the job files; may be repeated"},
 		{"allow-destructive", TOOL_FLAG, NULL, NULL,
 		 "write also where something is; never where it is in use"},
-		{"output-format", TOOL_TEXT, NULL, "FORMAT", "normal json terse (default normal)"},
+		{"output-format", TOOL_TEXT, NULL, "FORMAT", "normal or json (default normal)"},
 		{"output", TOOL_TEXT, NULL, "FILE", "write the report there"},
 		{"json", TOOL_FLAG, NULL, NULL, "as --output-format=json"},
 		{"quiet", TOOL_FLAG, NULL, NULL, "no progress line on a terminal"},
@@ -357,26 +344,17 @@ const struct tool_command command_bench = {
 	.name = "bench",
 	.summary = "measure drives or a store, in fio's terms",
 	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
-	.description = "Runs jobs described as for fio, by options or by fio's job files, through "
-		       "spillway's own "
-		       "engine, and reports\n"
-		       "as fio does: text, JSON with fio's keys, or terse lines. An option that is "
-		       "not supported is "
-		       "refused, never\n"
-		       "ignored. A device that carries anything is not written without "
-		       "--allow-destructive, and one "
-		       "that is mounted\n"
-		       "or in use never.\n"
-		       "With --level=store, --filename names the drives of a store and the jobs "
-		       "move objects: write "
-		       "puts, read gets\n"
-		       "what was put before in reverse order (randread: in any order), rw repeats "
-		       "training steps (put "
-		       "all, then get\n"
+	.description = "Runs jobs described as for fio, by options or by fio's job files,\n"
+		       "through spillway's own engine, and reports as fio does: text, or JSON\n"
+		       "with fio's keys. An option that is not supported is refused, never\n"
+		       "ignored. A device that carries anything is not written without\n"
+		       "--allow-destructive, and one that is mounted or in use never. With\n"
+		       "--level=store, --filename names the drives of a store and the jobs move\n"
+		       "objects: write puts, read gets what was put before in reverse order\n"
+		       "(randread: in any order), rw repeats training steps (put all, then get\n"
 		       "and free in reverse order), randrw puts and gets at the same time.\n",
 	.examples = "  spillway bench --filename=/dev/nvme1n1 --rw=randread --bs=4k --iodepth=32 "
-		    "--runtime=10 "
-		    "--time-based\n"
+		    "--runtime=10 --time-based\n"
 		    "  spillway bench --filename=a.img --rw=write --bs=1m --iodepth=8 --size=1g "
 		    "--verify=xxh3\n"
 		    "  spillway bench fio-jobs/sequential.fio --output-format=json "

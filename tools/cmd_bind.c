@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by a
- * process
- */
+/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel for a process */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -121,9 +118,8 @@ static int give_to_user(const struct spw_vfio_probe_info *controller)
 	    !user_may_open(IOMMU_NODE))
 		(void)fprintf(stderr,
 			      "spillway bind: %s may not open " IOMMU_NODE
-			      ", so %s will be reached by its IOMMU group; "
-			      "for iommufd: setfacl -m u:%s:rw " IOMMU_NODE
-			      " (or a rule of udev, to last)\n",
+			      ", so %s will be reached by its IOMMU group; for iommufd: setfacl -m "
+			      "u:%s:rw " IOMMU_NODE " (or a rule of udev, to last)\n",
 			      user, controller->address, user);
 	return result;
 }
@@ -182,11 +178,6 @@ static int bind_all(const struct tool_command *command)
 	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_controllers(command, argc, argv, &controllers, bind_all);
-}
-
 /* No IOMMU confines it, or not it alone. */
 static const int refusals[] = {EOPNOTSUPP, 0};
 
@@ -194,24 +185,16 @@ const struct tool_command command_bind = {
 	.name = "bind",
 	.summary = "take NVMe controllers from the kernel, to drive them from a process",
 	.synopsis = "PCI-ADDRESS... [--user NAME] [--force] [--dry-run] [--json]",
-	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block devices "
-		       "go away; what they hold "
-		       "stays, and their\n"
-		       "namespaces are then named pci:ADDRESS/1, wherever a drive is named. A "
-		       "controller with a namespace "
-		       "that is mounted,\n"
-		       "held, swapped on or in use by a store, also on a partition, or that is "
-		       "reached by another controller "
-		       "too, is refused\n"
-		       "always; one that carries a file system or any other known signature is "
-		       "refused unless --force is "
-		       "given. --user is\n"
-		       "refused if the controller shares its IOMMU group: it would hand over the "
-		       "other devices as well. It "
-		       "stays bound until\n"
-		       "'spillway unbind' or the next boot. What stands in the way, 'spillway "
-		       "probe' tells; how to use it, "
-		       "and what it\n"
+	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block\n"
+		       "devices go away; what they hold stays, and their namespaces are then\n"
+		       "named pci:ADDRESS/1, wherever a drive is named. A controller with a\n"
+		       "namespace that is mounted, held, swapped on or in use by a store, also\n"
+		       "on a partition, or that is reached by another controller too, is\n"
+		       "refused always; one that carries a file system or any other known\n"
+		       "signature is refused unless --force is given. --user is refused if the\n"
+		       "controller shares its IOMMU group: it would hand over the other devices\n"
+		       "as well. It stays bound until 'spillway unbind' or the next boot. What\n"
+		       "stands in the way, 'spillway probe' tells; how to use it, and what it\n"
 		       "protects from, docs/VFIO.md.\n",
 	.examples = "  spillway probe                                    # which controllers there "
 		    "are\n"
@@ -219,7 +202,8 @@ const struct tool_command command_bind = {
 		    "  spillway format --devices pci:0000:3d:00.0/1,pci:0000:3e:00.0/1\n"
 		    "  spillway bind 3d:00.0 --user trainer              # for a process that is "
 		    "not root\n",
-	.run = run,
+	.action = bind_all,
+	.none_named = tool_no_controllers,
 	.options = options,
 	.refusals = refusals,
 	.destructive = true,

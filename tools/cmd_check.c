@@ -71,9 +71,7 @@ static void print_text(const struct spw_store_info *info, const struct spw_drive
 			continue;
 		tool_print_text(drives[i].path, stdout);
 		(void)fputs(": one of its two superblock copies is damaged; the other is used. "
-			    "Format the store anew "
-			    "when it "
-			    "is not needed.\n",
+			    "Format the store anew when it is not needed.\n",
 			    stdout);
 	}
 }
@@ -99,22 +97,16 @@ static int check(const struct tool_command *command)
 	return code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, check);
-}
-
 const struct tool_command command_check = {
 	.name = "check",
 	.summary = "verify the superblocks of a store and that its drives belong together",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "Reads and verifies both superblock copies of every drive. Exits with 0 "
-		       "when the store can be "
-		       "opened (and names\n"
-		       "drives that have one good copy left), else with 1 and what is wrong, of "
-		       "every drive. Reads only.\n",
+	.description = "Reads and verifies both superblock copies of every drive. Exits with 0\n"
+		       "when the store can be opened (and names drives that have one good copy\n"
+		       "left), else with 1 and what is wrong, of every drive. Reads only.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n",
-	.run = run,
+	.action = check,
+	.none_named = tool_no_drives,
 	.options = options,
 };

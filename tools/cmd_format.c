@@ -28,14 +28,10 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/*
- * Tell which drives are about to lose what they hold. Return: whether there is data on one that
- * only --erase is about.
- */
+/* Name what is about to be lost. Return: does a drive hold data that only --erase covers? */
 static bool announce(void)
 {
 	bool unknown = false;
-	char size[32];
 
 	(void)fprintf(stderr, "Making a store on %u drive%s; what they hold will be lost:\n",
 		      devices.count, devices.count == 1 ? "" : "s");
@@ -46,8 +42,7 @@ static bool announce(void)
 			continue;
 		(void)fputs("  ", stderr);
 		tool_print_text(devices.paths[i], stderr);
-		(void)fprintf(stderr, "  %s  %s\n",
-			      spw_size_format(info.geometry.size_bytes, size, sizeof(size)),
+		(void)fprintf(stderr, "  %s  %s\n", SPW_SIZE_TEXT(info.geometry.size_bytes),
 			      info.holds[0] ? info.holds : "unreadable");
 		if (!info.unknown_data || info.error != -EEXIST || erase)
 			continue;
@@ -98,39 +93,26 @@ static int format_store(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, format_store);
-}
-
 const struct tool_command command_format = {
 	.name = "format",
 	.summary = "make a new, empty store on one or more drives",
 	.synopsis =
 		"--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
-	.description = "Writes a superblock to each drive. All drives are checked before the first "
-		       "is written: one that is "
-		       "mounted,\n"
-		       "held, swapped on or in use by a store is refused always, one that carries "
-		       "a partition table, a file "
-		       "system\n"
-		       "or another store is refused unless --force is given. One on which nothing "
-		       "is known, but whose first "
-		       "or last "
-		       "MiB is\n"
-		       "not all zeros, is refused unless --erase is given, or agreed to on a "
-		       "terminal: what is there is "
-		       "shown. A "
-		       "refusal\n"
-		       "writes nothing and exits with 3.\n",
+	.description = "Writes a superblock to each drive. All drives are checked before the\n"
+		       "first is written: one that is mounted, held, swapped on or in use by a\n"
+		       "store is refused always, one that carries a partition table, a file\n"
+		       "system or another store is refused unless --force is given. One on\n"
+		       "which nothing is known, but whose first or last MiB is not all zeros,\n"
+		       "is refused unless --erase is given, or agreed to on a terminal: what is\n"
+		       "there is shown. A refusal writes nothing and exits with 3.\n",
 	.examples =
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "
-		"ranks share the "
-		"drives\n"
+		"ranks share the drives\n"
 		"  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no "
 		"drives to spare\n",
-	.run = run,
+	.action = format_store,
+	.none_named = tool_no_drives,
 	.options = options,
 	.destructive = true,
 };

@@ -134,25 +134,18 @@ out:
 	return code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, show);
-}
-
 const struct tool_command command_info = {
 	.name = "info",
 	.summary = "show what a store and its drives are like",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions and "
-		       "how many a process "
-		       "holds right now,\n"
-		       "chunk and block size) and each drive, of NVMe drives also wear and health "
-		       "(as root), and how "
-		       "those are\n"
-		       "reached that a process drives itself. Reads only, also while the store is "
-		       "in use.\n",
+	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions\n"
+		       "and how many a process holds right now, chunk and block size) and each\n"
+		       "drive, of NVMe drives also wear and health (as root), and how those are\n"
+		       "reached that a process drives itself. Reads only, also while the store\n"
+		       "is in use.\n",
 	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway info --devices a.img,b.img --json\n",
-	.run = run,
+	.action = show,
+	.none_named = tool_no_drives,
 	.options = options,
 };

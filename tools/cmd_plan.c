@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_plan.c - spillway plan: what spilling a model's activations takes and gives, before
- * anything is bought
- */
+/* tools/cmd_plan.c - spillway plan: what spilling a model's activations takes and gives */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -86,9 +83,8 @@ static int parse_number(const struct tool_command *command, const char *name, co
 	*value = strtod(text, &end);
 	if (end != text && *end == '\0' && isfinite(*value) && *value > 0 && *value <= most)
 		return 0;
-	(void)tool_usage_error(command, "--%s=%s: not a number above 0 and up to %g", name, text,
-			       most);
-	return -EINVAL;
+	return tool_usage_error(command, "--%s=%s: not a number above 0 and up to %g", name, text,
+				most);
 }
 
 static int parse_recompute(const struct tool_command *command)
@@ -100,8 +96,7 @@ static int parse_recompute(const struct tool_command *command)
 			model.recompute = (enum model_recompute)i;
 			return 0;
 		}
-	(void)tool_usage_error(command, "--recompute=%s: none, selective or full", recompute_text);
-	return -EINVAL;
+	return tool_usage_error(command, "--recompute=%s: none, selective or full", recompute_text);
 }
 
 static int parse_values(const struct tool_command *command, struct plan_report *report)
@@ -114,16 +109,12 @@ static int parse_values(const struct tool_command *command, struct plan_report *
 	    parse_number(command, "endurance", endurance_text, 1e9, &terabytes))
 		return -EINVAL;
 	if (drive_write == 0 || drive_read == 0 || drive_write >= 1ull << 50 ||
-	    drive_read >= 1ull << 50) {
-		(void)tool_usage_error(
+	    drive_read >= 1ull << 50)
+		return tool_usage_error(
 			command,
 			"a drive writes and reads more than 0 and less than 1 PiB per second");
-		return -EINVAL;
-	}
-	if (drives > 1024) {
-		(void)tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
-		return -EINVAL;
-	}
+	if (drives > 1024)
+		return tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
 	model.gpu_flops = tflops * 1e12 * percent / 100;
 	if (model.micro_batches == 0)
 		model.micro_batches = model.pipeline_parallel;
@@ -254,9 +245,9 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 			if (!rest)
 				return 0;
 		}
-	(void)tool_usage_error(command, "--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
-			       bandwidth_text, PLAN_TRACE_RATES_MAX);
-	return -EINVAL;
+	return tool_usage_error(command,
+				"--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
+				bandwidth_text, PLAN_TRACE_RATES_MAX);
 }
 
 /* What would be left unread without a word. */
@@ -281,10 +272,10 @@ static int run_trace(const struct tool_command *command)
 	int result;
 
 	if (traces.count != 1 || describes_a_model())
-		return tool_usage_error(command,
-					"one trace stands in place of a model, and draws no chart: "
-					"with it go --step, "
-					"--speed, --bandwidth, --drives, --endurance and --json");
+		return tool_usage_error(
+			command,
+			"one trace stands in place of a model, and draws no chart: with it go "
+			"--step, --speed, --bandwidth, --drives, --endurance and --json");
 	if (parse_number(command, "endurance", endurance_text, 1e9, &terabytes) ||
 	    parse_number(command, "speed", speed_text, 1e6, &speed) ||
 	    parse_rates(command, &report))
@@ -318,8 +309,7 @@ static int run_model(const struct tool_command *command)
 			bandwidth_text);
 	if (need == 0 && (model.layers == 0 || model.hidden == 0 || model.heads == 0))
 		return tool_usage_error(command, "describe the model: --layers, --hidden and "
-						 "--heads; or give --bandwidth, or "
-						 "--trace");
+						 "--heads; or give --bandwidth, or --trace");
 	if (need != 0 && (model.layers != 0 || model.hidden != 0 || model.heads != 0 || svg))
 		return tool_usage_error(command, "--bandwidth stands in place of a model, and "
 						 "there is no curve without one");
@@ -336,45 +326,30 @@ static int run_model(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-static int run_plan(const struct tool_command *command, int argc, char **argv)
+static int plan(const struct tool_command *command)
 {
-	int result = tool_options_parse(command, argc, argv);
-
-	if (result != 0)
-		result = tool_usage_exit(result);
-	else
-		result = traces.count > 0 ? run_trace(command) : run_model(command);
-	tool_devices_free(&traces);
-	return result;
+	return traces.count > 0 ? run_trace(command) : run_model(command);
 }
 
 const struct tool_command command_plan = {
 	.name = "plan",
 	.summary = "what spilling a model's activations takes from drives, and gives",
 	.synopsis = "(--layers N --hidden N --heads N | --trace FILE) [OPTION...]",
-	.description = "Computes, for a transformer that is trained on given GPUs and drives: the "
-		       "activations of a "
-		       "layer and of a\n"
-		       "step, the bandwidth and the drives that each GPU needs to spill them all, "
-		       "what the planner "
-		       "would spill\n"
-		       "without making the step longer, how long the drives last, and, for growing "
-		       "micro-batches, the "
-		       "peak of\n"
-		       "the activations and the throughput if they are kept, recomputed or "
-		       "spilled. For a recorded step, "
-		       "the same of\n"
-		       "that step for drives of several bandwidths. Touches no device.",
+	.description = "Computes, for a transformer that is trained on given GPUs and drives:\n"
+		       "the activations of a layer and of a step, the bandwidth and the drives\n"
+		       "that each GPU needs to spill them all, what the planner would spill\n"
+		       "without making the step longer, how long the drives last, and, for\n"
+		       "growing micro-batches, the peak of the activations and the throughput\n"
+		       "if they are kept, recomputed or spilled. For a recorded step, the same\n"
+		       "of that step for drives of several bandwidths. Touches no device.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
-		    "--pipeline-parallel 8 "
-		    "--micro-batches 32 \\\n"
+		    "--pipeline-parallel 8 --micro-batches 32 \\\n"
 		    "                --recompute selective --gpu-tflops 989 --efficiency 40 "
-		    "--drive-write 10GB --svg "
-		    "curve.svg\n"
+		    "--drive-write 10GB --svg curve.svg\n"
 		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 "
 		    "--drives 4\n"
 		    "  spillway plan --bandwidth 12.1GB --drives 4 --endurance 600 --json\n",
-	.run = run_plan,
+	.action = plan,
 	.options = options,
 };

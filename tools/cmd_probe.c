@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_probe.c - spillway probe: every candidate device, what is on it, and whether it could
- * be formatted
- */
+/* tools/cmd_probe.c - spillway probe: candidate devices, what they hold, are they usable */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -22,10 +19,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/*
- * The devices to look at: those named, else all of the machine. *@listed is to be freed if it is
- * set.
- */
+/* The devices named, else all of the machine. *@listed: to be freed if set. */
 static int candidates(const char *const **paths, char ***listed)
 {
 	int count;
@@ -51,11 +45,10 @@ static json_t *device_json(const struct spw_probe_info *info)
 static void device_row(struct tool_table *table, const struct spw_probe_info *info)
 {
 	const struct spw_geometry *geometry = &info->geometry;
-	char size[32];
 
 	tool_table_cell(table, "%s", info->path);
 	tool_table_cell(table, "%s", geometry->model[0] ? geometry->model : "-");
-	tool_table_cell(table, "%s", spw_size_format(geometry->size_bytes, size, sizeof(size)));
+	tool_table_cell(table, "%s", SPW_SIZE_TEXT(geometry->size_bytes));
 	tool_table_cell(table, "%u", geometry->logical_block_bytes);
 	tool_table_cell(table, geometry->numa_node < 0 ? "-" : "%d", geometry->numa_node);
 	tool_table_cell(table, "%s", geometry->polls ? "yes" : "no");
@@ -115,10 +108,7 @@ static int print_json(const struct spw_probe_info *infos, int count)
 		json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));
 }
 
-/*
- * A device that was named and could not even be looked at is a failure; one found by listing may
- * have gone since.
- */
+/* A named device that is unreadable is a failure; a listed one may have gone since. */
 static int exit_code(const struct spw_probe_info *infos, int count)
 {
 	for (int i = 0; i < count && devices.count > 0; i++) {
@@ -130,19 +120,13 @@ static int exit_code(const struct spw_probe_info *infos, int count)
 	return TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
+static int probe(const struct tool_command *command)
 {
 	struct spw_probe_info *infos = NULL;
-	int result = tool_options_parse(command, argc, argv);
 	const char *const *paths;
-	char **listed = NULL;
-	int count, code;
+	char **listed;
+	int count = candidates(&paths, &listed), result, code;
 
-	if (result != 0) {
-		code = tool_usage_exit(result);
-		goto out;
-	}
-	count = candidates(&paths, &listed);
 	if (count < 0) {
 		code = tool_fail(command, count, json);
 		goto out;
@@ -166,7 +150,6 @@ static int run(const struct tool_command *command, int argc, char **argv)
 out:
 	free(infos);
 	spw_probe_list_free(listed);
-	tool_devices_free(&devices);
 	return code;
 }
 
@@ -174,24 +157,18 @@ const struct tool_command command_probe = {
 	.name = "probe",
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
-	.description = "Shows every block device (or those named, plain files too): its size, "
-		       "logical block size, NUMA "
-		       "node, whether\n"
-		       "completions can be polled, its NVMe character device, what is on it, and "
-		       "whether 'spillway "
-		       "format' would\n"
-		       "take it; below the table, the wear and health of NVMe drives (as root), "
-		       "why a device is not "
-		       "usable, and\n"
-		       "what to do about it; then which NVMe controllers a process could drive "
-		       "itself (see 'spillway "
-		       "bind'), and what\n"
-		       "stands in the way of that. Reads only.\n",
+	.description = "Shows every block device (or those named, plain files too): its size,\n"
+		       "logical block size, NUMA node, whether completions can be polled, its\n"
+		       "NVMe character device, what is on it, and whether 'spillway format'\n"
+		       "would take it; below the table, the wear and health of NVMe drives (as\n"
+		       "root), why a device is not usable, and what to do about it; then which\n"
+		       "NVMe controllers a process could drive itself (see 'spillway bind'),\n"
+		       "and what stands in the way of that. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "
 		    "d in\n"
 		    "      json.load(sys.stdin)[\"devices\"] if d[\"usable\"]])'\n",
-	.run = run,
+	.action = probe,
 	.options = options,
 };

@@ -24,7 +24,7 @@
 
 static struct tool_devices traces, devices;
 static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text,
-		  *dip_text, *chrome, *svg;
+		  *dip_text, *chrome;
 static uint64_t budget;
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
@@ -35,8 +35,7 @@ static const struct tool_option options[] = {
 	 "all drives of a store; what is on them stays a store; \\, is a comma in a name"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
 	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both "
-	 "together (default: the "
-	 "lower)"},
+	 "together (default: the lower)"},
 	{"dip", TOOL_TEXT, &dip_text, "N-M",
 	 "half of that bandwidth in replays N to M (of --steps)"},
 	{"mode", TOOL_TEXT, &mode, "MODE",
@@ -47,11 +46,9 @@ static const struct tool_option options[] = {
 	{"speed", TOOL_TEXT, &speed_text, "X", "compute is X times faster (default 1)"},
 	{"scale", TOOL_TEXT, &scale_text, "X",
 	 "tensors, and a simulated drive's bandwidth, are X times as large (default 1); the report "
-	 "is in sizes of the "
-	 "trace"},
+	 "is in sizes of the trace"},
 	{"chrome", TOOL_TEXT, &chrome, "FILE",
 	 "write the last replay there as a Chrome trace, for Perfetto"},
-	{"svg", TOOL_TEXT, &svg, "FILE", "the same as a picture: compute, writes, reads, memory"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -85,9 +82,8 @@ static int parse_factor(const struct tool_command *command, const char *name, co
 	*value = strtod(text, &end);
 	if (end != text && *end == '\0' && isfinite(*value) && *value >= 1e-6 && *value <= 1e6)
 		return 0;
-	(void)tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name,
-			       text);
-	return -EINVAL;
+	return tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name,
+				text);
 }
 
 static int parse_mode(const struct tool_command *command, struct wanted *wanted)
@@ -97,13 +93,11 @@ static int parse_mode(const struct tool_command *command, struct wanted *wanted)
 			wanted->mode = modes[i].mode;
 			if ((wanted->mode == SPW_CACHE_BUDGET) == (budget > 0))
 				return 0;
-			(void)tool_usage_error(command,
-					       "--mode=budget and --budget=SIZE go together");
-			return -EINVAL;
+			return tool_usage_error(command,
+						"--mode=budget and --budget=SIZE go together");
 		}
-	(void)tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep",
-			       mode);
-	return -EINVAL;
+	return tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep",
+				mode);
 }
 
 static int parse_rates(const struct tool_command *command, struct wanted *wanted)
@@ -121,22 +115,18 @@ static int parse_rates(const struct tool_command *command, struct wanted *wanted
 		       rates[count] <= RATE_MAX;
 		count++;
 	}
-	if (!good || rest || count == 0) {
-		(void)tool_usage_error(
+	if (!good || rest || count == 0)
+		return tool_usage_error(
 			command,
 			"--bandwidth=%s: one to three sizes above 0, such as 2GB or 2GB,3GB,3GB",
 			bandwidth_text);
-		return -EINVAL;
-	}
 	for (unsigned i = 0; i < count; i++)
-		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN) {
-			(void)tool_usage_error(command,
-					       "--bandwidth=%s: at least %u bytes per second, also "
-					       "when made smaller "
-					       "by --scale",
-					       bandwidth_text, RATE_MIN);
-			return -EINVAL;
-		}
+		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN)
+			return tool_usage_error(
+				command,
+				"--bandwidth=%s: at least %u bytes per second, also "
+				"when made smaller by --scale",
+				bandwidth_text, RATE_MIN);
 	wanted->drives = (struct spw_plan_drives){
 		.write_bytes_per_second = replay_scaled(rates[0], wanted->scale),
 		.read_bytes_per_second = replay_scaled(rates[count > 1 ? 1 : 0], wanted->scale),
@@ -160,20 +150,17 @@ static int parse_dip(const struct tool_command *command, struct wanted *wanted)
 	last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
 	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX &&
 	    bandwidth_text) {
-		if (first > steps) {
-			(void)tool_usage_error(
+		if (first > steps)
+			return tool_usage_error(
 				command,
 				"--dip=%s: there are %u replays; --steps=%lu and more has them",
 				dip_text, steps, first);
-			return -EINVAL;
-		}
 		wanted->dip_first = (uint32_t)first;
 		wanted->dip_last = (uint32_t)last;
 		return 0;
 	}
-	(void)tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive",
-			       dip_text);
-	return -EINVAL;
+	return tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive",
+				dip_text);
 }
 
 static int parse(const struct tool_command *command, struct wanted *wanted)
@@ -289,7 +276,7 @@ static void say_interrupted(const struct tool_command *command, const struct rep
 		(void)fprintf(stderr,
 			      "spillway %s: interrupted before the first replay had ended\n",
 			      command->name);
-	if (chrome || svg)
+	if (chrome)
 		(void)fprintf(stderr,
 			      "spillway %s: interrupted: no timeline was written, as it is of the "
 			      "last replay\n",
@@ -305,8 +292,6 @@ static int report(const struct tool_command *command, const struct replay_report
 		say_interrupted(command, run);
 	else if (chrome)
 		rc = replay_chrome_write(report, chrome);
-	if (rc == 0 && svg && !run->interrupted)
-		rc = replay_svg_write(report, svg);
 	if (rc)
 		return tool_fail(command, rc, json);
 	if (json)
@@ -375,10 +360,7 @@ static int run_parsed(const struct tool_command *command)
 					 .speed = wanted.speed,
 					 .scale = wanted.scale,
 					 .min_bytes = defaults.min_bytes};
-	/*
-	 * Memory that was given back is used again as it is: fresh pages would cost more than what
-	 * is measured.
-	 */
+	/* Reuse freed memory as it is: fresh pages would cost more than what is measured. */
 	(void)mallopt(M_MMAP_MAX, 0);
 	(void)mallopt(M_TRIM_THRESHOLD, INT32_MAX);
 	rc = spw_trace_read(traces.paths[0], &trace);
@@ -392,42 +374,24 @@ static int run_parsed(const struct tool_command *command)
 	return code;
 }
 
-static int run_replay(const struct tool_command *command, int argc, char **argv)
-{
-	int result = tool_options_parse(command, argc, argv);
-	int code = result ? tool_usage_exit(result) : run_parsed(command);
-
-	tool_devices_free(&traces);
-	tool_devices_free(&devices);
-	return code;
-}
-
 const struct tool_command command_replay = {
 	.name = "replay",
 	.summary = "replay a recorded training step on drives, and see what it costs",
 	.synopsis = "TRACE (--devices A,B,... | --bandwidth RATE) [OPTION...]",
-	.description =
-		"Takes a step from a trace that the tensor cache has recorded and repeats it "
-		"through the cache: "
-		"compute is\n"
-		"waiting, tensors are real memory, and every byte that comes back is compared. "
-		"Shows the step's "
-		"time against\n"
-		"the same without I/O, how long it stalled, the peak of the activations, and what "
-		"was written "
-		"and read.\n"
-		"With --bandwidth the drive is simulated, and so is the time: the result is the "
-		"same on any "
-		"machine, at once.\n"
-		"The drives must hold a store (spillway format) that no other process has open.\n"
-		"An interrupt ends it after the report of what was measured until then, with "
-		"status 130.\n",
+	.description = "Takes a step from a trace that the tensor cache has recorded and\n"
+		       "repeats it through the cache: compute is waiting, tensors are real\n"
+		       "memory, and every byte that comes back is compared. Shows the step's\n"
+		       "time against the same without I/O, how long it stalled, the peak of the\n"
+		       "activations, and what was written and read. With --bandwidth the drive\n"
+		       "is simulated, and so is the time: the result is the same on any\n"
+		       "machine, at once. The drives must hold a store (spillway format) that\n"
+		       "no other process has open. An interrupt ends it after the report of\n"
+		       "what was measured until then, with status 130.\n",
 	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
-		    "--svg step.svg "
 		    "--chrome step.json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
-	.run = run_replay,
+	.action = run_parsed,
 	.options = options,
 };

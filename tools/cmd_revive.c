@@ -71,23 +71,16 @@ static int revive_all(const struct tool_command *command)
 	return json ? tool_print_json(json_pack("{s:i}", "drives", (int)devices.count)) : TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, revive_all);
-}
-
 const struct tool_command command_revive = {
 	.name = "revive",
 	.summary = "have an open store try a retired drive again",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "A drive whose write failed, or did not end in time, gets no new chunks "
-		       "while the store stays "
-		       "open. When the\n"
-		       "fault is mended, this puts it back into service; the next failed write "
-		       "retires it again. Which "
-		       "drives are\n"
+	.description = "A drive whose write failed, or did not end in time, gets no new chunks\n"
+		       "while the store stays open. When the fault is mended, this puts it back\n"
+		       "into service; the next failed write retires it again. Which drives are\n"
 		       "retired, spillway top tells.\n",
 	.examples = "  spillway revive --devices /dev/nvme2n1\n",
-	.run = run,
+	.action = revive_all,
+	.none_named = tool_no_drives,
 	.options = options,
 };

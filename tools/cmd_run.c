@@ -87,8 +87,8 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	while (own < argc && strcmp(argv[own], "--") != 0)
 		own++;
 	result = tool_options_parse(command, own, argv);
-	if (result != 0)
-		return tool_usage_exit(result);
+	if (result != TOOL_GO_ON)
+		return result;
 	if (own + 1 >= argc)
 		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
 	path = !library && find_library(found, sizeof(found)) ? found : library;
@@ -120,14 +120,11 @@ const struct tool_command command_run = {
 	.name = "run",
 	.summary = "start a program whose large blocks of memory are reused",
 	.synopsis = "[--cache-bytes SIZE] -- PROGRAM [ARGUMENT...]",
-	.description = "Training allocates the same large blocks in every step. In the program "
-		       "started here they begin at "
-		       "page\n"
-		       "boundaries, so that drives take them without a copy, lie on huge pages, "
-		       "and stay resident for the "
-		       "next\n"
-		       "step. The program and the processes that it starts need no change; this "
-		       "one becomes the program.\n",
+	.description = "Training allocates the same large blocks in every step. In the program\n"
+		       "started here they begin at page boundaries, so that drives take them\n"
+		       "without a copy, lie on huge pages, and stay resident for the next step.\n"
+		       "The program and the processes that it starts need no change; this one\n"
+		       "becomes the program.\n",
 	.examples = "  spillway run -- python3 train.py\n"
 		    "  spillway run --cache-bytes 4G -- torchrun --nproc-per-node 4 train.py\n",
 	.run = run,

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/cmd_top.c - spillway top: what the stores that are open on this machine are doing, drive by
- * drive
- */
+/* tools/cmd_top.c - spillway top: what this machine's open stores are doing, by drive */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -18,7 +15,7 @@
 #define PARTITIONS_MAX 64
 
 static bool once, json;
-static uint32_t interval_s;
+static uint32_t interval_s = 1;
 
 static const struct tool_option options[] = {
 	{"once", TOOL_FLAG, &once, NULL, "print one interval and end"},
@@ -56,10 +53,7 @@ static int take_snapshot(struct snapshot *snapshot)
 	return found < 0 ? found : 0;
 }
 
-/*
- * Counters only grow while a store is open: with fewer it is another, opened since by the same
- * process.
- */
+/* Counters grow while a store is open: lower ones mean that it was opened anew. */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
 {
 	bool since = now->drives != before->drives || now->store.puts < before->store.puts ||
@@ -154,13 +148,11 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 		{"ERRORS", true},         {"STATE", false},
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char used[32], capacity[32];
 
 	(void)printf("store %s partition %u, open in process %d (%s), %s of %s used, %u objects, "
 		     "%u requests\n",
 		     now->store_uuid, now->partition, now->pid, now->command,
-		     spw_size_format(now->store.used_bytes, used, sizeof(used)),
-		     spw_size_format(now->store.capacity_bytes, capacity, sizeof(capacity)),
+		     SPW_SIZE_TEXT(now->store.used_bytes), SPW_SIZE_TEXT(now->store.capacity_bytes),
 		     now->store.objects, now->store.requests);
 	for (uint32_t i = 0; i < now->drives; i++)
 		print_drive(table, before, now, i, seconds);
@@ -259,15 +251,11 @@ static int look(const struct tool_command *command, struct snapshot snapshots[2]
 	return rc < 0 ? tool_fail(command, rc, json) : code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
+static int top(const struct tool_command *command)
 {
 	struct snapshot snapshots[2] = {{0}};
-	int result, code;
+	int code;
 
-	interval_s = 1;
-	result = tool_options_parse(command, argc, argv);
-	if (result != 0)
-		return tool_usage_exit(result);
 	if (interval_s == 0)
 		return tool_usage_error(command, "--interval must be at least 1");
 	for (unsigned i = 0; i < 2; i++)
@@ -287,16 +275,13 @@ const struct tool_command command_top = {
 	.name = "top",
 	.summary = "watch the stores that are open on this machine, drive by drive",
 	.synopsis = "[--once] [--interval SECONDS] [--json]",
-	.description =
-		"Shows for every open partition which process has it, and for each drive what it "
-		"moves, how deep its "
-		"queue is,\n"
-		"its latencies, its share of the traffic, how full it is, its errors, and whether "
-		"it is retired. Reads "
-		"the pages that\n"
-		"the processes publish in /dev/shm: yours, or all as root. Ends with Ctrl-C.\n",
+	.description = "Shows for every open partition which process has it, and for each drive\n"
+		       "what it moves, how deep its queue is, its latencies, its share of the\n"
+		       "traffic, how full it is, its errors, and whether it is retired. Reads\n"
+		       "the pages that the processes publish in /dev/shm: yours, or all as\n"
+		       "root. Ends with Ctrl-C.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --once --json\n",
-	.run = run,
+	.action = top,
 	.options = options,
 };

@@ -39,10 +39,7 @@ static const uint32_t depths[] = {1, 4, 16, 64};
 /* combinations that keep more in flight are left out */
 #define MEMORY_BYTES_MAX (UINT64_C(256) << 20)
 
-/*
- * Within so much of the best bandwidth, the setting that costs the least CPU time is the better
- * one.
- */
+/* Within this share of the best bandwidth, the setting with least CPU time wins. */
 #define GOOD_ENOUGH 0.97
 
 struct setting {
@@ -207,10 +204,7 @@ static int try_backend(struct spw_device *drives[], unsigned count, enum spw_bac
 	return result;
 }
 
-/*
- * What is refused here, as io_uring is in many containers and passthrough to many users, is said
- * and not measured.
- */
+/* What is refused here, such as io_uring in containers, is reported, not measured. */
 static int try_backends(struct sweep *sweep)
 {
 	static const enum spw_backend all[] = {SPW_BACKEND_IO_URING, SPW_BACKEND_LIBAIO,
@@ -342,18 +336,17 @@ static void show_progress(const struct sweep *sweep, unsigned done, uint64_t beg
 	const struct setting *next = &sweep->settings[done];
 	const struct result *best = best_of(sweep, next->direction);
 	uint64_t spent_ns = spw_clock_ns() - begin_ns;
-	char block[32], rate[32];
 
 	if (!isatty(STDERR_FILENO))
 		return;
 	(void)fprintf(stderr, "\rtune: %u of %u: %s, blocks of %s, depth %u, %s%s", done + 1,
 		      sweep->settings_count,
 		      next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
-		      spw_size_format(next->block_bytes, block, sizeof(block)), next->depth,
-		      backend_name(next->backend), next->poll ? " polled" : "");
+		      SPW_SIZE_TEXT(next->block_bytes), next->depth, backend_name(next->backend),
+		      next->poll ? " polled" : "");
 	if (best)
 		(void)fprintf(stderr, "; best so far %s/s",
-			      spw_size_format((uint64_t)best->bandwidth, rate, sizeof(rate)));
+			      SPW_SIZE_TEXT((uint64_t)best->bandwidth));
 	if (done > 0)
 		(void)fprintf(stderr, "; %ju s left",
 			      (uintmax_t)(spent_ns / done * (sweep->settings_count - done) /
@@ -367,10 +360,7 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
-	/*
-	 * Opened by the first measurement and kept until the last: nobody gets a drive between two
-	 * that write.
-	 */
+	/* Opened once for all measurements: nobody takes a drive between two that write. */
 	for (unsigned i = 0; i < devices.count && result == 0; i++) {
 		struct bench_device *device = bench_devices_find(&sweep->devices, devices.paths[i]);
 
@@ -379,7 +369,6 @@ static int run_sweep(struct sweep *sweep)
 		else
 			result = -ENOENT;
 	}
-	/* The bench catches interrupts too, but not between two measurements. */
 	tool_stop_catch();
 	for (unsigned i = 0; i < sweep->settings_count && result == 0 && !sweep->interrupted; i++) {
 		show_progress(sweep, i, begin_ns);
@@ -436,7 +425,6 @@ static const struct tool_column columns[] = {
 static void print_table(const struct sweep *sweep)
 {
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char text[32];
 
 	for (unsigned i = 0; i < sweep->results_count; i++) {
 		const struct result *result = &sweep->results[i];
@@ -445,13 +433,11 @@ static void print_table(const struct sweep *sweep)
 				result == best_of(sweep, result->setting.direction) ? "*" : "");
 		tool_table_cell(table, "%s",
 				result->setting.direction == BENCH_DIR_WRITE ? "write" : "read");
-		tool_table_cell(table, "%s",
-				spw_size_format(result->setting.block_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(result->setting.block_bytes));
 		tool_table_cell(table, "%u", result->setting.depth);
 		tool_table_cell(table, "%s", backend_name(result->setting.backend));
 		tool_table_cell(table, "%s", result->setting.poll ? "poll" : "interrupt");
-		tool_table_cell(table, "%s/s",
-				spw_size_format((uint64_t)result->bandwidth, text, sizeof(text)));
+		tool_table_cell(table, "%s/s", SPW_SIZE_TEXT((uint64_t)result->bandwidth));
 		tool_table_cell(table, "%.0f", result->iops);
 		tool_table_cell(table, "%.0f us", (double)result->latency_p99_ns / 1000);
 		tool_table_cell(table, "%.4f", result->cpu_seconds_per_gib);
@@ -479,10 +465,10 @@ static int report(const struct tool_command *command, const struct sweep *sweep)
 		if (result != 0)
 			code = tool_fail(command, result, false);
 		else if (!json)
-			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them, "
-				     "and so does every "
-				     "program over these drives with SPILLWAY_TUNE=%s.\n",
-				     sweep->path, sweep->path);
+			(void)printf(
+				"Settings written to %s; 'spillway bench --tuned' uses them, and "
+				"so does every program over these drives with SPILLWAY_TUNE=%s.\n",
+				sweep->path, sweep->path);
 	}
 	if (json && tool_print_json(json_incref(document)) != TOOL_DONE && code == TOOL_DONE)
 		code = TOOL_FAILED;
@@ -518,30 +504,22 @@ static int tune(const struct tool_command *command)
 	return code;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, tune);
-}
-
 const struct tool_command command_tune = {
 	.name = "tune",
 	.summary = "find the block size, depth, polling and backend that suit the drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
-	.description = "Measures sequential transfers of the drives together, in every combination "
-		       "of block size, "
-		       "depth per drive,\n"
-		       "backend and (where all drives can) polling; prints a table with the best "
-		       "marked, and writes "
-		       "the settings to\n"
-		       "a file. A backend that is refused here is left out. Reads only, unless "
-		       "--write is given. Drives that "
-		       "were\n"
-		       "never written answer reads without reading anything: write them once "
-		       "before, or give --write.\n",
+	.description = "Measures sequential transfers of the drives together, in every\n"
+		       "combination of block size, depth per drive, backend and (where all\n"
+		       "drives can) polling; prints a table with the best marked, and writes\n"
+		       "the settings to a file. A backend that is refused here is left out.\n"
+		       "Reads only, unless --write is given. Drives that were never written\n"
+		       "answer reads without reading anything: write them once before, or give\n"
+		       "--write.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
 		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 "
 		    "--time-based\n",
-	.run = run,
+	.action = tune,
+	.none_named = tool_no_drives,
 	.options = options,
 };

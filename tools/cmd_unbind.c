@@ -44,22 +44,16 @@ static int unbind_all(const struct tool_command *command)
 	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_controllers(command, argc, argv, &controllers, unbind_all);
-}
-
 const struct tool_command command_unbind = {
 	.name = "unbind",
 	.summary = "give NVMe controllers back to the kernel",
 	.synopsis = "PCI-ADDRESS... [--json]",
-	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and "
-		       "lets it have the controllers "
-		       "again. Their\n"
-		       "block devices come back some time later. A controller that a process "
-		       "drives at this moment is "
+	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and\n"
+		       "lets it have the controllers again. Their block devices come back some\n"
+		       "time later. A controller that a process drives at this moment is\n"
 		       "refused.\n",
 	.examples = "  spillway unbind 0000:3d:00.0 0000:3e:00.0\n",
-	.run = run,
+	.action = unbind_all,
+	.none_named = tool_no_controllers,
 	.options = options,
 };

@@ -72,11 +72,6 @@ static int wipe(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	return tool_run_on_drives(command, argc, argv, &devices, wipe);
-}
-
 /* What is no store, or cannot be told to be a whole one, is somebody's. */
 static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
 
@@ -84,16 +79,14 @@ const struct tool_command command_wipe = {
 	.name = "wipe",
 	.summary = "remove a store, so that its drives are free again",
 	.synopsis = "--devices A,B,... [--yes] [--json]",
-	.description = "Overwrites both superblock copies of every drive and discards the data "
-		       "area where the drive can. Asks "
-		       "first on\n"
-		       "a terminal; elsewhere --yes is needed. Refuses a drive that holds no "
-		       "spillway store or is in use, and "
-		       "exits "
-		       "with 3.\n",
+	.description = "Overwrites both superblock copies of every drive and discards the data\n"
+		       "area where the drive can. Asks first on a terminal; elsewhere --yes is\n"
+		       "needed. Refuses a drive that holds no spillway store or is in use, and\n"
+		       "exits with 3.\n",
 	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway wipe --devices a.img,b.img --yes\n",
-	.run = run,
+	.action = wipe,
+	.none_named = tool_no_drives,
 	.options = options,
 	.refusals = refusals,
 	.destructive = true,

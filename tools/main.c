@@ -29,8 +29,8 @@ static const char tutorial[] =
 	"  spillway wipe   --devices /dev/nvme1n1,/dev/nvme2n1 give the drives back\n"
 	"Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
 	"\n"
-	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use "
-	"or carries something, or\n"
+	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use or "
+	"carries something, or\n"
 	"nobody consented).\n";
 
 static void print_help(FILE *out)
@@ -77,10 +77,7 @@ static int help_command(int argc, char **argv)
 	return TOOL_DONE;
 }
 
-/*
- * Help and tables are output like any other: a full disk or a closed pipe must not look like
- * success.
- */
+/* A full disk or a closed pipe must not look like success, for help and tables too. */
 static int finish(int code)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
@@ -108,5 +105,5 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "help") == 0)
 		return finish(help_command(argc - 1, argv + 1));
 	command = find_command(argv[1]);
-	return command ? finish(command->run(command, argc - 1, argv + 1)) : TOOL_USAGE;
+	return command ? finish(tool_run(command, argc - 1, argv + 1)) : TOOL_USAGE;
 }

@@ -58,6 +58,9 @@ int spw_size_parse(const char *text, uint64_t *bytes);
 /* 1610612736 -> "1.5 GiB". Return: buf. */
 const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 
+/* The same, in memory of the block that it stands in. */
+#define SPW_SIZE_TEXT(bytes) spw_size_format(bytes, (char[32]){0}, 32)
+
 /* Options structs start with their size: copy what the caller's version has over the defaults. */
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
 

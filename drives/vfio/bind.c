@@ -48,8 +48,7 @@ static int claim(struct claims *claims, const char *node, struct spw_device **de
 	if (!claims->force)
 		return spw_error(-EEXIST,
 				 "%s: carries %s; use --force to bind its controller all the same "
-				 "(what it carries stays, "
-				 "out of reach), or name another",
+				 "(what it carries stays, out of reach), or name another",
 				 node, contents.text);
 	spw_log(claims->log, SPW_LOG_WARNING, "%s: its controller is bound although it carries %s",
 		node, contents.text);
@@ -149,16 +148,13 @@ static void restore(const struct spw_vfio_system *system, const char *address,
 	if (strcmp(driver, former->driver) != 0)
 		spw_log(log, SPW_LOG_ERROR,
 			"%s: could not be given back to %s%s%s; echo > "
-			"%s/bus/pci/devices/%s/driver_override; "
-			"echo %s > %s/bus/pci/drivers_probe",
+			"%s/bus/pci/devices/%s/driver_override; echo %s > %s/bus/pci/drivers_probe",
 			address, former->driver[0] ? former->driver : "no driver", rc ? ": " : "",
 			rc ? spw_last_error() : "", system->sysfs, address, address, system->sysfs);
 	else if (cleared)
 		spw_log(log, SPW_LOG_WARNING,
 			"%s: is with %s as before, but its driver_override could not be set back: "
-			"see to it with "
-			"spillway "
-			"unbind",
+			"see to it with spillway unbind",
 			address, driver[0] ? driver : "no driver");
 	else
 		spw_log(log, SPW_LOG_INFO, "%s: is again with %s", address,
@@ -260,9 +256,7 @@ static int verify_idle(const struct spw_vfio_system *system,
 	if (snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) >=
 	    (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", system->dev);
-	/*
-	 * A process of another container is not seen in /proc, but refused like any second opener.
-	 */
+	/* Processes of other containers are not in /proc, but refused like any second opener. */
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return spw_error(-EBUSY,
@@ -308,8 +302,7 @@ int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address
 		if (!driver[0] || strcmp(driver, spw_vfio_driver) == 0)
 			rc = spw_error(-ENODEV,
 				       "%s: no driver of the kernel takes it; modprobe nvme, then "
-				       "echo %s > "
-				       "%s/bus/pci/drivers_probe",
+				       "echo %s > %s/bus/pci/drivers_probe",
 				       address, address, system->sysfs);
 		else
 			spw_log(log, SPW_LOG_INFO, "%s: taken from vfio-pci, given to %s", address,

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * drives/vfio/examine.c - what stands in the way of driving an NVMe controller from a process, each
- * with its remedy
- */
+/* drives/vfio/examine.c - what hinders driving an NVMe controller here, with remedies */
 #include "drives/vfio/bind.h"
 
 #include <ctype.h>
@@ -18,6 +15,7 @@
 
 #include "drives/contents.h"
 #include "drives/safety.h"
+#include "drives/sysfs.h"
 #include "util/util.h"
 
 #define CLASS_BRIDGE 0x0604u
@@ -94,8 +92,7 @@ static void find_way(const struct spw_vfio_system *system, struct spw_vfio_probe
 	else if (access(iommu, R_OK | W_OK) != 0)
 		not_iommufd(controller,
 			    "this user may not open %s; give the user a right to it (setfacl -m "
-			    "u:NAME:rw, or a rule "
-			    "of udev)",
+			    "u:NAME:rw, or a rule of udev)",
 			    iommu);
 	else if (bound && access(controller->device_node, R_OK | W_OK) != 0)
 		not_iommufd(controller, "this user may not open %s; give it to the user (chown)",
@@ -111,12 +108,7 @@ static bool is_by_iommufd(const struct spw_vfio_probe_info *controller)
 
 /* ---- What stands in the way ---- */
 
-/*
- * The devices in the IOMMU group besides the controller. A bridge does nothing by itself, and vfio
- * takes none. @bound:
- * also those that vfio-pci has, which nobody else uses. Return: 0, and @names, "" if there is none;
- * a negative errno.
- */
+/* Others in the IOMMU group, bridges apart. @bound: of vfio-pci too. Return: 0; -errno. */
 static int list_neighbours(const struct spw_vfio_system *system,
 			   const struct spw_vfio_probe_info *controller, bool bound, char *names,
 			   size_t len)
@@ -162,11 +154,8 @@ static void find_neighbours(const struct spw_vfio_system *system,
 	else if (names[0])
 		add(controller, -EBUSY, true,
 		    "%s: shares IOMMU group %d with %s, which could be reached with it; use a slot "
-		    "with a group of its "
-		    "own "
-		    "(one behind a port with ACS), or give those to vfio-pci by other means first "
-		    "(driverctl "
-		    "set-override), if nobody needs them",
+		    "with a group of its own (one behind a port with ACS), or give those to "
+		    "vfio-pci by other means first (driverctl set-override), if nobody needs them",
 		    controller->address, controller->iommu_group, names);
 }
 
@@ -181,11 +170,11 @@ int spw_vfio_verify_alone(const struct spw_vfio_system *system,
 		rc = list_neighbours(system, controller, true, names, sizeof(names));
 	if (rc || names[0] == '\0')
 		return rc;
-	return spw_error(-EBUSY,
-			 "%s: shares IOMMU group %d with %s, which whoever is given the group gets "
-			 "too; use a slot with a "
-			 "group of its own (one behind a port with ACS), or drive it as root",
-			 controller->address, controller->iommu_group, names);
+	return spw_error(
+		-EBUSY,
+		"%s: shares IOMMU group %d with %s, which whoever is given the group gets too; use "
+		"a slot with a group of its own (one behind a port with ACS), or drive it as root",
+		controller->address, controller->iommu_group, names);
 }
 
 static void find_isolation(const struct spw_vfio_system *system,
@@ -196,9 +185,7 @@ static void find_isolation(const struct spw_vfio_system *system,
 	if (controller->iommu_group < 0) {
 		add(controller, -EOPNOTSUPP, true,
 		    "%s: no IOMMU confines it; switch VT-d or AMD-Vi on in the firmware, and boot "
-		    "with intel_iommu=on "
-		    "or "
-		    "amd_iommu=on",
+		    "with intel_iommu=on or amd_iommu=on",
 		    controller->address);
 		return;
 	}
@@ -206,9 +193,8 @@ static void find_isolation(const struct spw_vfio_system *system,
 	if (spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, "vfio-noiommu") == 0)
 		add(controller, -EOPNOTSUPP, true,
 		    "%s: is in no-IOMMU mode, in which a wrong address reaches any memory of the "
-		    "machine; spillway "
-		    "does not "
-		    "use that: switch the IOMMU on (intel_iommu=on, amd_iommu=on)",
+		    "machine; spillway does not use that: switch the IOMMU on (intel_iommu=on, "
+		    "amd_iommu=on)",
 		    controller->address);
 	else
 		find_neighbours(system, controller);
@@ -230,19 +216,14 @@ static void find_module(const struct spw_vfio_system *system,
 static void find_memlock(const struct spw_vfio_system *system,
 			 struct spw_vfio_probe_info *controller)
 {
-	char limit[32], least[32];
-
 	if (system->memlock_bytes < MEMLOCK_BYTES_LEAST)
 		add(controller, -ENOMEM, false,
 		    "%s: this user may lock %s of memory%s, and a drive needs all that it reaches "
-		    "locked: %s with the "
-		    "default "
-		    "staging memory; raise it (ulimit -l, LimitMEMLOCK=, "
-		    "/etc/security/limits.conf)",
-		    controller->address,
-		    spw_size_format(system->memlock_bytes, limit, sizeof(limit)),
+		    "locked: %s with the default staging memory; raise it (ulimit -l, "
+		    "LimitMEMLOCK=, /etc/security/limits.conf)",
+		    controller->address, SPW_SIZE_TEXT(system->memlock_bytes),
 		    is_by_iommufd(controller) ? " in all processes together" : "",
-		    spw_size_format(MEMLOCK_BYTES_LEAST, least, sizeof(least)));
+		    SPW_SIZE_TEXT(MEMLOCK_BYTES_LEAST));
 }
 
 static void find_driver(const struct spw_vfio_system *system,
@@ -305,8 +286,7 @@ int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller)
 		return 0;
 	return spw_error(-EAGAIN,
 			 "%s: the kernel shows no namespace of it (yet), so nobody can tell what "
-			 "it holds; wait until its "
-			 "block devices are there (udevadm settle)",
+			 "it holds; wait until its block devices are there (udevadm settle)",
 			 controller->address);
 }
 
@@ -389,48 +369,17 @@ int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller
 
 /* ---- All of them ---- */
 
-static int by_address(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static bool is_controller(const char *address)
 {
 	char path[PATH_MAX], line[32];
 
-	return snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/class", address) <
+	return isxdigit((unsigned char)address[0]) &&
+	       snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/class", address) <
 		       (int)sizeof(path) &&
 	       spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, "0x010802") == 0;
 }
 
 int spw_vfio_list(char ***addresses)
 {
-	char **found = calloc(1, sizeof(*found)), **larger;
-	struct dirent *entry;
-	size_t count = 0;
-	int rc = found ? 0 : -ENOMEM;
-	DIR *dir = opendir("/sys/bus/pci/devices");
-
-	*addresses = NULL;
-	while (rc == 0 && dir && (entry = readdir(dir)) != NULL) {
-		if (!isxdigit((unsigned char)entry->d_name[0]) || !is_controller(entry->d_name))
-			continue;
-		larger = reallocarray(found, count + 2, sizeof(*found));
-		if (larger) {
-			found = larger;
-			found[count] = strdup(entry->d_name);
-			found[count + 1] = NULL;
-		}
-		rc = larger && found[count] ? 0 : -ENOMEM;
-		count += rc == 0;
-	}
-	if (dir)
-		(void)closedir(dir);
-	if (rc) {
-		spw_probe_list_free(found);
-		return spw_error(rc, "no memory for the list of NVMe controllers");
-	}
-	qsort(found, count, sizeof(*found), by_address);
-	*addresses = found;
-	return (int)count;
+	return spw_list_devices("/sys/bus/pci/devices", is_controller, "", addresses);
 }

@@ -24,10 +24,7 @@ struct search {
 	char other[32]; /* the one of another controller that is the same drive */
 };
 
-/*
- * The kernel has joined the paths to one block device (nvme_core.multipath), or each has one of its
- * own, which are then the same drive.
- */
+/* Paths joined to one block device (nvme_core.multipath), or several devices, one drive. */
 static int compare_namespace(void *context, const char *folder, const char *entry)
 {
 	struct search *search = context;
@@ -47,9 +44,8 @@ static int other_path_error(const struct search *search, const char *folder, con
 		(void)snprintf(address, sizeof(address), "its address");
 	return spw_error(-EBUSY,
 			 "%s: %s is reached by controller %s (%s) too, as %s, where nobody would "
-			 "see that it is in use; take "
-			 "that controller from the kernel first (echo %s > "
-			 "/sys/bus/pci/drivers/nvme/unbind)",
+			 "see that it is in use; take that controller from the kernel first (echo "
+			 "%s > /sys/bus/pci/drivers/nvme/unbind)",
 			 search->address, search->own, name, address, search->other, address);
 }
 

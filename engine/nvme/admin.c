@@ -99,10 +99,7 @@ int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint3
 	};
 	int ret = ask(fd, NVME_IOCTL_IO_CMD, &cmd);
 
-	/*
-	 * Whatever the status, it means that there is nothing to be named: no such command, or
-	 * placement is off.
-	 */
+	/* Any status means that placement is unsupported or off: there are no identifiers. */
 	if (ret > 0)
 		return 0;
 	return ret < 0 ? refusal(path, "its placement handles", ret)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/nvme/admin.h - questions to a drive: Identify, Get Log Page, I/O Management Receive; each
- * waits for its answer
- */
+/* engine/nvme/admin.h - questions to a drive, with their answers: Identify, logs, placement */
 #ifndef SPW_ENGINE_NVME_ADMIN_H
 #define SPW_ENGINE_NVME_ADMIN_H
 
@@ -18,10 +15,7 @@ int spw_nvme_system_ioctl(int fd, unsigned long request, void *argument);
 int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 			   struct spw_nvme_namespace *ns);
 
-/*
- * The placement identifiers that writes to a namespace may carry. Return: how many; 0: no FDP, or
- * not enabled.
- */
+/* Placement identifiers for writes to a namespace. Return: how many; 0: no FDP or not enabled. */
 int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
 			    uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 

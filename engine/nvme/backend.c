@@ -157,8 +157,7 @@ static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abiliti
 	if (q->arena_len_bytes > 0)
 		spw_log(&q->log, SPW_LOG_INFO,
 			"nvme: the kernel takes no large pieces of registered memory for "
-			"passthrough; each command "
-			"pins its own pages");
+			"passthrough; each command pins its own pages");
 	return 0;
 }
 
@@ -236,10 +235,7 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
 	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
-	/*
-	 * Nobody splits what has too many segments: transparent huge pages may be missing, and
-	 * registered pages may count one by one.
-	 */
+	/* Nobody splits for us: without huge pages, registered pages may count one by one. */
 	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
 		q->arena_page_bytes = q->page_bytes;
 }
@@ -314,10 +310,7 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/*
- * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
- * way.
- */
+/* A plain transfer goes from the caller's io into the ring; others take the long way. */
 static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct nvme *n = q->state;
@@ -357,10 +350,7 @@ static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
 	struct nvme *n = q->state;
 	struct io_uring_sq *sq = &n->uring.ring.sq;
 
-	/*
-	 * The kernel cannot take a command back from a drive: it ends by itself. What was not
-	 * published yet it never sees.
-	 */
+	/* The kernel cannot cancel on a drive: it ends by itself, unless not yet published. */
 	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
 		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << 1];
 
@@ -417,8 +407,7 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 	if (!d->reset_logged)
 		spw_log(&q->log, SPW_LOG_WARNING,
 			"%s: the kernel takes no commands past the block layer (is the controller "
-			"being reset?); the "
-			"block node is used instead",
+			"being reset?); the block node is used instead",
 			device->path);
 	d->reset_logged = true;
 	q->stats.system_calls++;

@@ -75,10 +75,7 @@ struct spw_nvme_namespace {
 	uint64_t blocks;
 };
 
-/*
- * Read or Write of whole blocks. @placement: the placement identifier that a Write carries (FDP),
- * or SPW_NVME_PLACEMENT_NONE. The caller sets addr and data_len.
- */
+/* Read or Write of whole blocks; @placement of a Write or _NONE. Caller sets addr, data_len. */
 static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 					    const struct spw_nvme_namespace *ns, bool is_read,
 					    uint64_t offset_bytes, uint32_t len_bytes,
@@ -113,20 +110,14 @@ _Static_assert(sizeof(struct spw_nvme_range) == 16 &&
 		       offsetof(struct spw_nvme_range, first_block) == 8,
 	       "as in the specification");
 
-/*
- * Deallocate one range, which must stay valid until the command has ended. @len_bytes: below 2^32
- * blocks.
- */
+/* Deallocate one range of fewer than 2^32 blocks; it stays valid until the command ends. */
 void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
 				uint64_t offset_bytes, uint64_t len_bytes,
 				struct spw_nvme_range *range);
 
 /* ---- Status ---- */
 
-/*
- * A completion's status field without the phase: DNR (do not retry), M, CRD; status code type (3
- * bits) and status code (8).
- */
+/* A completion's status without the phase: DNR, M, CRD; type (3 bits) and code (8). */
 #define SPW_NVME_STATUS_DNR  0x4000u
 #define SPW_NVME_STATUS_CODE 0x07ffu
 

@@ -8,10 +8,7 @@
 
 #include "engine/nvme/command.h"
 
-/*
- * @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: where the command goes, all of which the caller
- * sets.
- */
+/* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command, all of it for the caller to set. */
 static inline struct nvme_uring_cmd *spw_nvme_entry(struct io_uring_sqe *sqe, int fd,
 						    uint32_t cmd_op, uint64_t user_data)
 {

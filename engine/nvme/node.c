@@ -20,10 +20,7 @@
 #define SPW_SYSFS "/sys"
 #endif
 
-/*
- * Where sysfs has a device, and what it calls it: ".../nvme/nvme0/ng0n1". Return: false for what is
- * no device node.
- */
+/* Path and name of a device in sysfs: ".../nvme/nvme0/ng0n1". Return: false: no device node. */
 static bool sysfs_folder(const struct stat *st, char folder[PATH_MAX])
 {
 	char link[PATH_MAX];
@@ -76,9 +73,7 @@ static bool is_block_node(const char *path, const char *folder)
 	return strcmp(line, wanted) == 0;
 }
 
-/*
- * Of the character node at @path: first beside it, in case /dev is not where it is, then in /dev.
- */
+/* Of the character node at @path: first beside it, if /dev is elsewhere, then in /dev. */
 static int find_block_node(const char *path, const char *char_folder, char *node, size_t len)
 {
 	char real[PATH_MAX], folder[PATH_MAX], name[NAME_MAX];
@@ -102,8 +97,7 @@ static int find_block_node(const char *path, const char *char_folder, char *node
 			return 0;
 	return spw_error(-ENODEV,
 			 "%s: its block node /dev/%s is missing, by which others see that it is in "
-			 "use; make that node "
-			 "available too",
+			 "use; make that node available too",
 			 path, name);
 }
 

@@ -12,17 +12,10 @@
 
 struct spw_device;
 
-/*
- * Open the character node of a device for passthrough and make sure that it still belongs to the
- * open block node. Return: a descriptor, or a negative errno: -EOPNOTSUPP the device has none;
- * -ESTALE it is another drive's by now.
- */
+/* Open and check a block node's character node. Return: fd; -EOPNOTSUPP none; -ESTALE; -errno. */
 int spw_nvme_open_char(const struct spw_device *device);
 
-/*
- * Open a namespace's, a partition's or a controller's node for questions. Return: a descriptor;
- * -EOPNOTSUPP not NVMe; as open(2).
- */
+/* Open a namespace, partition or controller to ask. Return: fd; -EOPNOTSUPP; as open(2). */
 int spw_nvme_open_admin(const char *path);
 
 #endif

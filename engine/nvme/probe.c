@@ -44,10 +44,7 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 	cmd->data_len = 1u << device->ns->block_shift;
 	if (registered)
 		spw_nvme_entry_use_registered(sqe, 0);
-	/*
-	 * A wait that polls may end with nothing, and nothing may be left in flight on a ring that
-	 * is given up.
-	 */
+	/* A polling wait may end with nothing, and nothing may be in flight on a closed ring. */
 	do {
 		ret = io_uring_submit_and_wait(&p->ring, 1);
 		if (ret >= 0)

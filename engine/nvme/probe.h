@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/nvme/probe.h - what the kernel's NVMe passthrough can do with devices, found out by
- * reading their first blocks
- */
+/* engine/nvme/probe.h - what the kernel's NVMe passthrough can do, found by trial reads */
 #ifndef SPW_ENGINE_NVME_PROBE_H
 #define SPW_ENGINE_NVME_PROBE_H
 
@@ -21,23 +18,13 @@ struct spw_nvme_probed {
 	uint32_t segments_max; /* memory pages per command */
 };
 
-/*
- * What is tried is pinned: no more than this is, however many pages a command may have, as over a
- * network.
- */
+/* Trials pin no more memory than this, even where a command may have more pages. */
 #define SPW_NVME_PROBE_PAGES_MAX 4096u
 
-/*
- * How many pages registered memory is tried with: more than a command to any device may have; 0:
- * that is too much to try.
- */
+/* Pages to try registered memory with: more than any command may have; 0: too many to try. */
 uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
-/*
- * @want_polled:   try to poll
- * Return: 0; a negative errno, with the reason: passthrough does not work at all with one of
- * @devices.
- */
+/* @want_polled: try to poll. Return: 0; -errno, in words: no passthrough with one of @devices. */
 int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
 		   struct spw_nvme_abilities *abilities);
 

@@ -11,10 +11,7 @@ struct status {
 	const char *name;
 };
 
-/*
- * In order of the code. The errno is the one that the kernel's block layer gives for the same
- * status where it knows it, so that a drive fails in the same way with and without passthrough.
- */
+/* By code. The errno is the kernel block layer's, so that passthrough fails as it does. */
 static const struct status statuses[] = {
 	/* Generic */
 	{0x000, 0, "Successful Completion"},

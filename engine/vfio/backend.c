@@ -50,10 +50,7 @@
 /* No piece of registered memory is ever too long. */
 #define WHOLE_SHIFT 62u
 
-/*
- * So many looks at the rings in vain, or waits, per look at the clock; and so long between looks at
- * controllers and deadlines.
- */
+/* Vain looks at the rings, or waits, per look at the clock; and time between health checks. */
 #define LOOKS_PER_CLOCK 64u
 
 #define CHECK_MS 100u
@@ -89,10 +86,7 @@ struct vfio_device {
 
 struct vfio {
 	struct vfio_device devices[SPW_QUEUE_DEVICES_MAX];
-	/*
-	 * in a queue shared with another backend: what ends its sleep, see watch_controllers();
-	 * else -1
-	 */
+	/* in a queue shared with another backend: ends its sleep, see watch_controllers(); or -1 */
 	int watched;
 	uint64_t pending; /* bit i: device i has commands that the controller is not told of */
 	uint32_t looks;
@@ -448,10 +442,7 @@ static inline void write_transfer(union spw_vfio_command *entry, const struct vf
 	entry->words[7] = 0;
 }
 
-/*
- * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
- * way.
- */
+/* A plain transfer goes from the caller's io into the ring; others take the long way. */
 SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct vfio *v = q->front_state;
@@ -510,10 +501,7 @@ static bool add_runs(const struct vfio_device *d, const struct spw_part *part,
 	return true;
 }
 
-/*
- * The elements of a part's vector. Return: whether a command can name them; else, whether for being
- * @foreign.
- */
+/* The elements of a part's vector. Return: can a command name them? @foreign: why not. */
 static bool name_vector(const struct spw_queue *q, const struct vfio_device *d,
 			const struct spw_part *part, const struct spw_vfio_prp_list *list,
 			bool *foreign, struct pointer *pointer)
@@ -528,10 +516,7 @@ static bool name_vector(const struct spw_queue *q, const struct vfio_device *d,
 	if (*foreign)
 		return false;
 	in_pages = add_pages(d, part, list, &pages);
-	/*
-	 * A list of runs has two words for each, one of pages has one. Both are built in the same
-	 * place.
-	 */
+	/* A list of runs has two words each, of pages one; both are built in the same place. */
 	if (d->takes_sgl && (!in_pages || pages.count > 1)) {
 		if (add_runs(d, part, list, &runs) &&
 		    (!in_pages || runs.count * SPW_VFIO_SGL_WORDS < pages.count)) {
@@ -787,10 +772,7 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
 	uint32_t slot = 0, status = 0, count = 0;
 	int got = 0;
 
-	/*
-	 * What ends makes room for what is issued meanwhile, which may end too: one round of the
-	 * ring at a time.
-	 */
+	/* One round of the ring at a time: what ends makes room for more, which may end too. */
 	while (count <= d->pair.mask &&
 	       (got = spw_vfio_pair_take(&d->pair, &slot, &status, NULL)) > 0) {
 		struct spw_part *part = &dev->parts[slot];
@@ -809,10 +791,7 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
 	return count;
 }
 
-/*
- * The controller is stopped, or is being: when that is done, all that it had ends. Return: how
- * much.
- */
+/* The controller is stopped or being stopped: all in flight then ends. Return: how many. */
 __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_device *d,
 					   struct spw_queue_device *dev, uint64_t expired_ns)
 {
@@ -875,10 +854,7 @@ static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint6
 	return expired;
 }
 
-/*
- * A namespace that somebody has formatted or replaced has its blocks elsewhere, or is somebody
- * else's.
- */
+/* A namespace formatted or replaced has its blocks elsewhere, or belongs to others. */
 static void verify_if_changed(struct vfio_device *d)
 {
 	struct spw_vfio_controller *c = d->ns->controller;
@@ -888,11 +864,10 @@ static void verify_if_changed(struct vfio_device *d)
 		return;
 	d->changes_seen = changes;
 	if (spw_vfio_has_changed(d->ns))
-		spw_vfio_controller_stop(
-			c, -EIO,
-			"namespace %u is not what it was when it was opened: it was formatted, "
-			"replaced, cut or detached",
-			d->nvme.id);
+		spw_vfio_controller_stop(c, -EIO,
+					 "namespace %u is not what it was when it was opened: it "
+					 "was formatted, replaced, cut or detached",
+					 d->nvme.id);
 }
 
 static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d,
@@ -904,10 +879,7 @@ static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct v
 		verify_if_changed(d);
 	if (spw_vfio_controller_state(d->ns->controller) != SPW_VFIO_LIVE)
 		return bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
-	/*
-	 * Nobody may have looked for long, this process being stopped: what has ended meanwhile is
-	 * in time.
-	 */
+	/* This process may have been stopped for long: what has ended meanwhile is in time. */
 	count = take_device(q, d, dev);
 	if (d->dead || !find_expired(q, d, now_ns, v->timeout_ns))
 		return count;
@@ -986,10 +958,7 @@ static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, in
 	uint32_t before = spw_queue_in_flight(q);
 	int ret = v->other->wait(q, want, timeout_ns);
 
-	/*
-	 * Neither has anything ended nor has anybody asked: what has ended the sleep is a
-	 * controller.
-	 */
+	/* Nothing ended and nobody woke us: a controller ended the sleep. */
 	if (ret == 0 && spw_queue_in_flight(q) == before &&
 	    !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 		v->next_check_ns = 0;

@@ -50,11 +50,10 @@ static int make_container(struct spw_vfio_domain *d)
 	if (version != VFIO_API_VERSION ||
 	    ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1) {
 		(void)close(d->fd);
-		return spw_error(
-			-EOPNOTSUPP,
-			"/dev/vfio/vfio has version %d and not the kind of IOMMU that is needed "
-			"(modprobe vfio_iommu_type1)",
-			version);
+		return spw_error(-EOPNOTSUPP,
+				 "/dev/vfio/vfio has version %d and not the kind of IOMMU that is "
+				 "needed (modprobe vfio_iommu_type1)",
+				 version);
 	}
 	return 0;
 }
@@ -83,10 +82,7 @@ static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t
 	}
 }
 
-/*
- * Which addresses the IOMMU takes, for all groups that are attached: each that comes may take some
- * away. Without being told, those that every machine has: below the window of interrupts.
- */
+/* Addresses that all attached groups take. By default what every machine has below MSI. */
 static int ask_ranges(struct spw_vfio_domain *d)
 {
 	union {
@@ -168,10 +164,8 @@ static int open_group_fd(const struct spw_vfio_function *f, int *fd)
 	else if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
 		ret = spw_error(-EBUSY,
 				"pci:%s shares its IOMMU group %u with devices that other drivers "
-				"have (see "
-				"/sys/kernel/iommu_groups/%u/devices): bind all of them to "
-				"vfio-pci, or put the drive "
-				"into another slot",
+				"have (see /sys/kernel/iommu_groups/%u/devices): bind all of them "
+				"to vfio-pci, or put the drive into another slot",
 				address, number, number);
 	else
 		return 0;
@@ -259,10 +253,7 @@ static void put_group(struct spw_vfio_group *g)
 		*at = g->next;
 		break;
 	}
-	/*
-	 * Without its device's descriptor the group leaves the container, and with it the IOMMU
-	 * lets nothing of it through.
-	 */
+	/* Closing the device removes the group from the container: the IOMMU blocks it. */
 	(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
 	(void)close(g->fd);
 	free(g);
@@ -281,10 +272,7 @@ static int open_by_group(struct spw_vfio_function *f)
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 	if (ret)
 		return ret;
-	/*
-	 * The kernel resets the function, which takes long: others may open and close theirs
-	 * meanwhile.
-	 */
+	/* The kernel's reset takes long: others may open and close theirs meanwhile. */
 	f->fd = ioctl(f->group->fd, VFIO_GROUP_GET_DEVICE_FD, f->link.address);
 	return f->fd < 0 ? spw_error_errno(-errno, "pci:%s cannot be opened", f->link.address) : 0;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/controller.c - an NVMe controller from reset to shutdown, by its registers and its
- * admin queue
- */
+/* engine/vfio/controller.c - an NVMe controller from reset to shutdown */
 #include "engine/vfio/controller.h"
 
 #include <errno.h>
@@ -67,30 +64,18 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 /* The admin queue's rings have limits of their own: CAP.MQES is for those of I/O. */
 #define ADMIN_ENTRIES_MAX 4096u
 
-/*
- * Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off
- * would be another question.
- */
+/* Identify: limits of the NVM command set. Before NVMe 1.2 CNS had fewer bits. */
 #define IDENTIFY_LIMITS         0x06u
 #define IDENTIFY_LIMITS_VERSION 0x00010200u
 
-/*
- * How long a shutdown may take: what the controller says, but as the kernel, no less and no more
- * than this.
- */
+/* Limits of a shutdown: the controller's figure, clamped as the kernel does. */
 #define SHUTDOWN_MS_MIN 5000u
 #define SHUTDOWN_MS_MAX 60000u
 
-/*
- * How long a start may take at most, whatever the controller says: CRTO has room for nine hours,
- * and reads as that where it is not filled in.
- */
+/* Longest start, whatever the controller says: unset, CRTO reads as nine hours. */
 #define READY_MS_MAX 600000u
 
-/*
- * How long one that is given up may take to end its transfers; then it is cut off, which ends them
- * too. As long as a start takes is too long: all that it had waits for this.
- */
+/* How long a given-up controller may take to end its transfers before it is cut off. */
 #define STOP_MS_MAX 5000u
 
 /* A wait looks at the registers and the clock each time it has looked in vain so often. */
@@ -112,10 +97,7 @@ static uint32_t status_register(const struct spw_vfio_controller *c)
 	return spw_vfio_get32(c->link, REG_CSTS);
 }
 
-/*
- * Nothing tells when a register changes. @hopeless: bits of it that end the wait.
- * Return: 0; -ENODEV gone; -EIO one of @hopeless; -ETIMEDOUT.
- */
+/* Polls a register until @hopeless bits. Return: 0; -ENODEV gone; -EIO hopeless; -ETIMEDOUT. */
 static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value,
 			 uint32_t hopeless, uint32_t ms)
 {
@@ -123,10 +105,7 @@ static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t 
 	uint64_t start_ns = spw_clock_ns();
 
 	for (;;) {
-		/*
-		 * In this order: what it has become while this process was stopped is no late
-		 * answer.
-		 */
+		/* In this order: a change while this process was stopped is not late. */
 		uint64_t passed_ns = spw_clock_ns() - start_ns;
 		uint32_t now = status_register(c);
 
@@ -152,11 +131,7 @@ static int disable(struct spw_vfio_controller *c, uint32_t ms)
 	return wait_register(c, CSTS_READY, 0, 0, ms);
 }
 
-/*
- * As it was left. One that is about to start need not heed that it shall stop, and looks stopped
- * before it has begun:
- * it is stopped once it has started, or has failed to.
- */
+/* One that is about to start looks stopped before it has begun: stop it once it has started. */
 static int disable_as_found(struct spw_vfio_controller *c)
 {
 	int ret = 0;
@@ -183,10 +158,7 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	va_start(args, format);
 	(void)vsnprintf(c->reason + used, sizeof(c->reason) - (size_t)used, format, args);
 	va_end(args);
-	/*
-	 * A controller that can still hear ends its transfers before it says that it is disabled.
-	 * One that cannot is cut off all the same.
-	 */
+	/* A working controller ends its transfers before it is disabled. Others are cut off. */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
 	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPING); /* CTRL-1 */
@@ -273,10 +245,7 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	while (!take(c, pair, slot, &status, result)) {
 		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) &&
 		    spw_clock_ns() > deadline_ns) {
-			/*
-			 * Nobody may have looked for long, this process being stopped: what has
-			 * ended is in time.
-			 */
+			/* This process may have been stopped: what has ended is in time. */
 			if (take(c, pair, slot, &status, result))
 				break;
 			spw_vfio_controller_stop(
@@ -393,11 +362,7 @@ static const char *event_text(uint32_t event)
 	}
 }
 
-/*
- * The lock is held. Log the event, read the page that it names, which allows the next of its kind,
- * and listen again:
- * for those of other kinds also when the page cannot be read.
- */
+/* Locked. Logs an event, reads its page, which allows the next, and listens again in any case. */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
 {
 	uint32_t page = c->event >> 16 & 0xffu;
@@ -471,9 +436,7 @@ static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair
 	return ret;
 }
 
-/*
- * The lock is held. What cannot be taken from the controller, it may write to: then it is stopped.
- */
+/* The lock is held. A pair that cannot be deleted may be written to: stop the controller. */
 static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair *pair)
 {
 	union spw_vfio_command sq = {.opcode = DELETE_SQ, .cdw10 = pair->id};
@@ -526,10 +489,7 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 		return;
 	(void)pthread_mutex_lock(&c->admin_lock);
 	delete_pair(c, pair);
-	/*
-	 * A controller that is being stopped by another thread may still write: until it is
-	 * stopped.
-	 */
+	/* Until it is stopped, a controller that another thread stops may still write. */
 	(void)spw_vfio_controller_error(c);
 	SPW_ASSERT(pair->in_flight == 0 ||
 		   spw_vfio_controller_state(c) != SPW_VFIO_LIVE); /* CTRL-2 */
@@ -649,10 +609,7 @@ static int identify(struct spw_vfio_controller *c)
 	return 0;
 }
 
-/*
- * How much Write Zeroes (WZSL) and Dataset Management (DMRSL, DMSL) take at a time. Older
- * controllers do not know the question and have no such limits.
- */
+/* Limits of Write Zeroes (WZSL) and deallocate (DMRSL, DMSL). Older controllers have none. */
 static int identify_limits(struct spw_vfio_controller *c)
 {
 	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
@@ -742,10 +699,7 @@ static int start(struct spw_vfio_controller *c)
 	return 0;
 }
 
-/*
- * Say that it is over, so that the drive has its house in order; then disable it. One that has not
- * started, or has failed, would never answer.
- */
+/* Shut down properly, then disable. One that never started or failed would not answer. */
 static void shut_down(struct spw_vfio_controller *c)
 {
 	uint32_t config = spw_vfio_get32(c->link, REG_CC), status = status_register(c);
@@ -765,10 +719,7 @@ void spw_vfio_controller_close(struct spw_vfio_controller *c)
 	if (!c)
 		return;
 	spw_vfio_pair_close(c, &c->io);
-	/*
-	 * Then nothing can be written to what is freed below, whatever the controller has made of
-	 * it.
-	 */
+	/* Then nothing writes to what is freed below, whatever the controller's state. */
 	if (spw_vfio_controller_state(c) == SPW_VFIO_LIVE) {
 		shut_down(c);
 		c->link->ops->cut(c->link);

@@ -85,34 +85,22 @@ void spw_vfio_controller_close(struct spw_vfio_controller *controller);
 /* What is refused from now on, as an error of its own; 0 when it is LIVE. */
 int spw_vfio_controller_error(const struct spw_vfio_controller *controller);
 
-/*
- * Send an admin command, without its addresses, and wait. @data: at most a page, NULL for none;
- * goes both ways. Return: 0; the drive's status, positive; a negative errno.
- */
+/* Send and wait. @data: at most a page, or NULL. Return: 0; NVMe status above 0; -errno. */
 int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
 		   void *data, uint32_t len_bytes, uint32_t *result);
 
-/*
- * The same on the controller's own pair of I/O rings, at most SPW_VFIO_COPY_BYTES. @sends,
- * @fetches: which way @data is copied.
- */
+/* The same on its own I/O rings, at most SPW_VFIO_COPY_BYTES. @sends, @fetches: direction. */
 int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
 		     void *data, uint32_t len_bytes, bool sends, bool fetches);
 
-/*
- * Make a pair, with @extra_bytes of memory for its owner. Return: 0; -EBUSY the controller has no
- * more; a negative errno.
- */
+/* Make a pair, with @extra_bytes for its owner. Return: 0; -EBUSY no more pairs; -errno. */
 int spw_vfio_pair_open(struct spw_vfio_controller *controller, uint32_t slots, uint64_t extra_bytes,
 		       struct spw_vfio_pair *pair);
 
 /* Nothing is in flight, or the controller is STOPPED. */
 void spw_vfio_pair_close(struct spw_vfio_controller *controller, struct spw_vfio_pair *pair);
 
-/*
- * Look whether it lives, and stop it if not; log what it has to say. For now and then.
- * Return: whether it is LIVE.
- */
+/* Check it; stop it if it failed; log its events. Called at times. Return: is it LIVE? */
 bool spw_vfio_controller_check(struct spw_vfio_controller *controller, const struct spw_log *log);
 
 /* Stop it. The first to call says why: @error, and the text. On return it is STOPPED. */

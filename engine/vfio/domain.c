@@ -52,8 +52,7 @@ int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *mo
 {
 	return spw_error(-EPERM,
 			 "pci:%s: the IOMMU does not keep its interrupts apart (no interrupt "
-			 "remapping), which "
-			 "vfio takes only with %s.allow_unsafe_interrupts=1: any device could then "
-			 "raise any interrupt",
+			 "remapping), which vfio takes only with %s.allow_unsafe_interrupts=1: any "
+			 "device could then raise any interrupt",
 			 f->link.address, module);
 }

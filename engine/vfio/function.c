@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/vfio/system.h"
 #include "util/util.h"
 
 /* As the kernel's nvme_core.io_timeout. */
@@ -30,70 +31,37 @@
 #define IDLE_MS 1000u
 
 /* Mass storage, non-volatile memory, NVM Express. */
-#define CLASS_NVME 0x010802ul
+#define CLASS_NVME 0x010802
 
 /* So many pauses until another thread gets the core. */
 #define RELAXES_PER_YIELD 16u
 
 /* ---- What sysfs says ------------------------------------------------------------------------- */
 
-/* The end of the link @name in the device's folder of sysfs: a driver, a group. */
-static bool link_target(const char *address, const char *name, char *target, size_t len)
-{
-	char path[PATH_MAX], text[PATH_MAX];
-	const char *slash;
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s/%s", address, name);
-	n = readlink(path, text, sizeof(text) - 1);
-	if (n < 0)
-		return false;
-	text[n] = '\0';
-	slash = strrchr(text, '/');
-	return snprintf(target, len, "%s", slash ? slash + 1 : text) < (int)len;
-}
-
-static bool sysfs_number(const char *address, const char *name, long *number)
-{
-	char path[PATH_MAX], line[64];
-
-	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s/%s", address, name);
-	if (!spw_read_line(path, line, sizeof(line)) || line[0] == '\0')
-		return false;
-	*number = strtol(line, NULL, 0);
-	return true;
-}
-
-/*
- * What has to be so before vfio is asked at all, each with its remedy. Return: 0, and the group's
- * number; a negative errno.
- */
+/* Preconditions before vfio is asked, with remedies. Return: 0, and the group; -errno. */
 static int examine(const char *address, unsigned *number)
 {
 	char path[PATH_MAX], driver[64], group[64], *end;
-	long class;
 
-	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s", address);
+	spw_vfio_folder(&spw_vfio_here, address, "", path);
 	if (access(path, F_OK))
 		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
 				 address);
-	if (!sysfs_number(address, "class", &class) || (unsigned long)class != CLASS_NVME)
+	if (spw_vfio_read_number(&spw_vfio_here, address, "class", -1) != CLASS_NVME)
 		return spw_error(-ENODEV, "pci:%s is not an NVMe controller", address);
-	if (!link_target(address, "driver", driver, sizeof(driver)))
+	if (!spw_vfio_read_link(&spw_vfio_here, address, "driver", driver, sizeof(driver)))
 		return spw_error(-ENODEV,
 				 "pci:%s has no driver; spillway bind %s gives it to vfio-pci",
 				 address, address);
-	if (strcmp(driver, "vfio-pci") != 0)
+	if (strcmp(driver, spw_vfio_driver) != 0)
 		return spw_error(-ENODEV,
 				 "pci:%s belongs to the kernel's driver %s; spillway bind %s takes "
-				 "it out of use there "
-				 "and gives it to vfio-pci",
+				 "it out of use there and gives it to vfio-pci",
 				 address, driver, address);
-	if (!link_target(address, "iommu_group", group, sizeof(group)))
+	if (!spw_vfio_read_link(&spw_vfio_here, address, "iommu_group", group, sizeof(group)))
 		return spw_error(-EOPNOTSUPP,
 				 "pci:%s has no IOMMU: switch it on in the firmware and on the "
-				 "kernel's command line "
-				 "(intel_iommu=on)",
+				 "kernel's command line (intel_iommu=on)",
 				 address);
 	*number = (unsigned)strtoul(group, &end, 10);
 	if (end == group || *end != '\0')
@@ -223,21 +191,12 @@ static void function_cut(struct spw_vfio_link *link)
 
 	if (f->fd < 0)
 		return;
-	/*
-	 * For a descriptor that a child of fork(2) has kept; one that is gone cannot be told, and
-	 * needs not.
-	 */
+	/* For a descriptor that a forked child kept. A device that is gone needs none: no error. */
 	(void)set_bus_master(f, false);
-	/*
-	 * The mapping holds the device open; other threads may be about to ring a doorbell. So
-	 * memory takes its place in one step.
-	 */
+	/* The mapping holds the device open, and threads may ring: memory replaces it at once. */
 	SPW_ASSERT(mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == registers);
-	/*
-	 * The last descriptor: the kernel clears bus master and resets the function, which takes
-	 * long.
-	 */
+	/* The last descriptor: the kernel's reset of the function takes long. */
 	f->way->leave(f);
 }
 
@@ -354,7 +313,6 @@ static int open_device(struct spw_vfio_function *f)
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 {
 	struct spw_vfio_function *f = calloc(1, sizeof(*f));
-	long node;
 	int ret;
 
 	if (!f)
@@ -365,17 +323,11 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	f->link.timeout_ms = TIMEOUT_MS;
 	f->link.idle_ms = IDLE_MS;
 	(void)snprintf(f->link.address, sizeof(f->link.address), "%s", address);
-	f->link.numa_node =
-		sysfs_number(address, "numa_node", &node) && node >= 0 && node <= INT_MAX
-			? (int)node
-			: -1;
+	f->link.numa_node = (int)spw_vfio_read_number(&spw_vfio_here, address, "numa_node", -1);
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);
-	/*
-	 * Registers answer from now on. What the controller was at when it was left, it cannot go
-	 * on with.
-	 */
+	/* Registers answer from now on. The controller starts afresh. */
 	if (ret == 0)
 		ret = set_bus_master(f, false);
 	if (ret) {
@@ -400,9 +352,7 @@ int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
 	base = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return spw_error_errno(-errno, "pci:%s: no memory for its queues", link->address);
-	/*
-	 * Else a child of fork(2) would make the parent copy pages that the controller writes to.
-	 */
+	/* Else fork(2) would make the parent copy pages that the controller writes to. */
 	(void)madvise(base, len_bytes, MADV_DONTFORK);
 	ret = link->ops->map(link, base, len_bytes, &memory->iova);
 	if (ret) {

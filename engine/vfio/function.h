@@ -56,16 +56,10 @@ struct spw_vfio_way {
 	/* The kernel's part of a new domain. The lock is held. Return: 0; a negative errno. */
 	int (*make)(struct spw_vfio_domain *domain);
 
-	/*
-	 * Open the device and let it reach what is mapped; the kernel resets it meanwhile, which
-	 * takes long. What was done when this fails, leave() undoes. Return: 0; a negative errno.
-	 */
+	/* Open and map the device; its reset takes long. leave() undoes it also after an error. */
 	int (*open)(struct spw_vfio_function *f);
 
-	/*
-	 * Close the device: when this returns, the IOMMU lets nothing of it through. It keeps its
-	 * domain.
-	 */
+	/* Close the device: afterwards the IOMMU lets nothing through. Keeps the domain. */
 	void (*leave)(struct spw_vfio_function *f);
 
 	/* The lock is held. Return: 0; a negative errno, without words. */
@@ -75,20 +69,14 @@ struct spw_vfio_way {
 
 extern const struct spw_vfio_way spw_vfio_by_iommufd, spw_vfio_by_group;
 
-/*
- * A way's present domain, or a new one, is the function's. The lock is held. Return: 0; a negative
- * errno.
- */
+/* Assign a present or new domain. The lock is held. Return: 0; -errno. */
 int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
 			struct spw_vfio_function *f);
 
 /* The function has none any more; without functions it is gone. The lock is held. */
 void spw_vfio_domain_put(struct spw_vfio_function *f);
 
-/*
- * Can the function be reached by iommufd? Opens its node and a domain, which are the function's
- * then. Return: false: why not is in link.why_group.
- */
+/* Open node and domain by iommufd. Return: false: the reason is in link.why_group. */
 bool spw_vfio_iommufd_reaches(struct spw_vfio_function *f);
 
 /* The kernel does not take it as its interrupts are not kept apart. Return: -EPERM, in words. */

@@ -7,7 +7,6 @@
  */
 #include "engine/vfio/iommufd.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine/vfio/function.h"
+#include "engine/vfio/system.h"
 #include "util/util.h"
 
 #define IOMMU_NODE   "/dev/iommu"
@@ -39,24 +39,6 @@ static bool SPW_PRINTF(2, 3) unreachable(struct spw_vfio_function *f, const char
 	return false;
 }
 
-/* "vfio0". A device without an IOMMU is named otherwise. */
-static bool find_name(const char *address, char *name, size_t len)
-{
-	char folder[PATH_MAX];
-	struct dirent *entry;
-	bool found = false;
-	DIR *dir;
-
-	(void)snprintf(folder, sizeof(folder), SPW_VFIO_PCI_DEVICES "/%s/vfio-dev", address);
-	dir = opendir(folder);
-	while (dir && !found && (entry = readdir(dir)) != NULL)
-		found = strncmp(entry->d_name, "vfio", 4) == 0 &&
-			snprintf(name, len, "%s", entry->d_name) < (int)len;
-	if (dir)
-		(void)closedir(dir);
-	return found;
-}
-
 /* A node that was left there, or put there, may be another device's. */
 static bool is_node_of(int fd, const char *address, const char *name)
 {
@@ -73,9 +55,9 @@ static bool is_node_of(int fd, const char *address, const char *name)
 
 static bool open_node(struct spw_vfio_function *f)
 {
-	char name[32], path[64];
+	char name[64], path[128];
 
-	if (!find_name(f->link.address, name, sizeof(name)))
+	if (!spw_vfio_find_name(&spw_vfio_here, f->link.address, name))
 		return unreachable(f, "the kernel shows no vfio device of it");
 	(void)snprintf(path, sizeof(path), DEVICE_NODES "/%s", name);
 	f->fd = open(path, O_RDWR | O_CLOEXEC);
@@ -245,10 +227,9 @@ static int ioas_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapping *
 
 const struct spw_vfio_way spw_vfio_by_iommufd = {
 	.name = "iommufd",
-	.more_memory = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all "
-		       "processes of this user share "
-		       "it, and "
-		       "so does memory that io_uring has registered)",
+	.more_memory =
+		" (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all processes of "
+		"this user share it, and so does memory that io_uring has registered)",
 	.make = make_ioas,
 	.open = open_by_iommufd,
 	.leave = leave_iommufd,

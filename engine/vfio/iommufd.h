@@ -33,10 +33,7 @@ struct spw_iommufd_range {
 };
 static_assert(sizeof(struct spw_iommufd_range) == 16, "as the kernel has it");
 
-/*
- * Which addresses all devices that are attached can have. -EMSGSIZE: there are more than there was
- * room for.
- */
+/* Addresses that all attached devices can use. -EMSGSIZE: more than there is room for. */
 struct spw_iommufd_ranges {
 	uint32_t size_bytes;
 	uint32_t ioas;
@@ -79,10 +76,7 @@ static_assert(sizeof(struct spw_iommufd_unmap) == 24, "as the kernel has it");
 
 #define SPW_VFIO_REQUEST(number) _IO(';', 100 + (number))
 
-/*
- * It belongs to what is open as /dev/iommu, until it is closed; until then nothing can be done with
- * it.
- */
+/* Belongs to the open /dev/iommu until that is closed; nothing else can be done with it. */
 struct spw_vfio_bind {
 	uint32_t size_bytes;
 	uint32_t flags; /* none */

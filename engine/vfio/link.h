@@ -16,10 +16,7 @@
 
 struct spw_vfio_link;
 
-/*
- * So many looks at a ring in vain per pause: a look costs a read from the cache, but a pause takes
- * an emulated machine's core to its monitor, which has the drives to see to.
- */
+/* Vain looks at a ring per pause: a pause exits to the hypervisor, which runs the drives. */
 #define SPW_VFIO_LOOKS_PER_RELAX 16u
 
 struct spw_vfio_link_ops {
@@ -46,11 +43,7 @@ struct spw_vfio_link_ops {
 	 */
 	int (*let_transfer)(struct spw_vfio_link *link);
 
-	/*
-	 * Cut the controller off: when this returns it can reach no memory any more. Registers read
-	 * as zeroes from then on, and what is written to them is lost. May be called while other
-	 * threads use the registers. Once.
-	 */
+	/* Cut off all memory; registers then read as zeroes. Other threads may use them. Once. */
 	void (*cut)(struct spw_vfio_link *link);
 
 	/* Nobody uses it, or memory mapped by it, any more. Cuts it off if that was not done. */
@@ -74,10 +67,7 @@ struct spw_vfio_link {
 	uint32_t idle_ms;
 };
 
-/*
- * Take the controller at a PCI address (as of struct spw_vfio_name) from vfio-pci. Return: as
- * spw_vfio_open().
- */
+/* Take the controller at a PCI address from vfio-pci. Return: as spw_vfio_open(). */
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
 
 /* ---- Memory for rings, lists and copies ---- */
@@ -128,11 +118,7 @@ static inline void spw_vfio_set64(struct spw_vfio_link *link, uint32_t offset, u
 
 /* ---- Order ---- */
 
-/*
- * Between writes to memory that the controller reads and the write to a register that tells it so.
- * x86 keeps the order of writes; the compiler does not. Arm needs a barrier that reaches beyond the
- * cores.
- */
+/* Orders memory that the controller reads before the register write that announces it. */
 static inline void spw_vfio_publish(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -144,10 +130,7 @@ static inline void spw_vfio_publish(void)
 #endif
 }
 
-/*
- * Between the read that shows that the controller has written, and the reads of what it wrote
- * before that.
- */
+/* Orders the read that shows a write before the reads of what was written earlier. */
 static inline void spw_vfio_acquire(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -80,11 +80,11 @@ int spw_vfio_parse(const char *path, struct spw_vfio_name *name)
 	if (spw_vfio_is_name(path) && parse_address(path + strlen(SPW_VFIO_PREFIX), name, &end) &&
 	    parse_namespace(end, &name->namespace_id))
 		return 0;
-	return spw_error(-EINVAL,
-			 "%s is no NVMe namespace at a PCI address, which looks like "
-			 "pci:0000:3d:00.0/1: domain, bus, "
-			 "device, function (see lspci -D), and the namespace's number",
-			 path);
+	return spw_error(
+		-EINVAL,
+		"%s is no NVMe namespace at a PCI address, which looks like pci:0000:3d:00.0/1: "
+		"domain, bus, device, function (see lspci -D), and the namespace's number",
+		path);
 }
 
 void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES])

@@ -25,10 +25,7 @@ struct spw_vfio_prp_list {
 	uint64_t iova;
 };
 
-/*
- * Fill the list with the @pages pages that follow @iova's own. Out of line: a list is for larger
- * transfers.
- */
+/* Fill the list with the @pages pages after @iova's. Out of line: only large transfers. */
 void spw_vfio_prp_fill(const struct spw_vfio_prp_list *list, uint64_t iova, uint32_t pages);
 
 /* @len_bytes from @iova on, a multiple of four; at most SPW_VFIO_PRP_BYTES_MAX, and not 0. */
@@ -64,10 +61,7 @@ static inline void spw_vfio_prp_begin(struct spw_vfio_prp_builder *builder,
 	*builder = (struct spw_vfio_prp_builder){.list = list};
 }
 
-/*
- * Return: false: there is a gap before the piece, or the list is full; the builder is of no more
- * use.
- */
+/* Return: false: a gap before the piece, or a full list; the builder is then unusable. */
 bool spw_vfio_prp_add(struct spw_vfio_prp_builder *builder, uint64_t iova, uint64_t len_bytes);
 
 void spw_vfio_prp_end(const struct spw_vfio_prp_builder *builder, uint64_t prp[2]);

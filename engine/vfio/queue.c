@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/queue.c - rings and slots of a queue pair, and what is said of completions that
- * cannot be
- */
+/* engine/vfio/queue.c - rings and slots of a queue pair, and impossible completions */
 #include "engine/vfio/queue.h"
 
 #include <errno.h>
@@ -14,9 +11,7 @@ uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
 {
 	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
 
-	/*
-	 * A ring with all entries in use looks like an empty one: more than the slots, in any case.
-	 */
+	/* A ring with all entries in use looks empty: so always more than the slots. */
 	while (entries < 2 * slots)
 		entries *= 2;
 	while (entries > entries_max && entries > 2)

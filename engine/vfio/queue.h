@@ -28,10 +28,7 @@
 /* Where doorbells begin among the registers. */
 #define SPW_VFIO_DOORBELLS 0x1000u
 
-/*
- * Of a command identifier: the slot, and 5 bits of its use count above. FFFFh, which means no
- * command in an error log, is none.
- */
+/* A command identifier: slot, and above it 5 bits of its use count. FFFFh is none. */
 #define SPW_VFIO_CID_SLOT  (SPW_VFIO_SLOTS_MAX - 1)
 #define SPW_VFIO_CID_SHIFT 10
 #define SPW_VFIO_CID_MASK  0x7fffu
@@ -103,18 +100,10 @@ struct spw_vfio_pair {
 	struct spw_vfio_memory memory;
 };
 
-/*
- * Entries of a ring for so many slots, at most @entries_max (CAP.MQES + 1): a power of two, 2 or
- * more. Where the controller allows it a page full, and twice the slots, so that most completions
- * can be given back together.
- */
+/* Entries for the slots, 2^n up to @entries_max: if possible a page full and twice the slots. */
 uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max);
 
-/*
- * Rings and slots in memory; the controller is not told. @extra_bytes more, page-aligned, follow
- * the rings for the owner's use. @slots may be more than the rings take at a time. Return: 0;
- * -ENOMEM.
- */
+/* In memory only. @extra_bytes follow the rings, page-aligned. @slots: any. Return: 0; -ENOMEM. */
 int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
 		       uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
 		       uint64_t extra_bytes);
@@ -124,10 +113,7 @@ uint64_t spw_vfio_pair_sq_iova(const struct spw_vfio_pair *pair);
 uint64_t spw_vfio_pair_cq_iova(const struct spw_vfio_pair *pair);
 char *spw_vfio_pair_extra(const struct spw_vfio_pair *pair);
 
-/*
- * The pair was taken from the controller, or that is cut off: whatever was in flight is not any
- * more.
- */
+/* The controller no longer has the pair: nothing is in flight any more. */
 void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot);
 
 /* Whether the rings take another command. */
@@ -136,10 +122,7 @@ static inline bool spw_vfio_pair_has_room(const struct spw_vfio_pair *pair)
 	return pair->in_flight < pair->mask;
 }
 
-/*
- * The entry for the next command, in a slot that is not in use; there is room. The caller sets all
- * of it but the identifier, which is what it has to put there: @cid.
- */
+/* Entry for a command in a free slot; there is room. The caller puts @cid into it. */
 static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *pair, uint32_t slot,
 							  uint16_t *cid)
 {
@@ -159,10 +142,7 @@ static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
 {
 	if (pair->tail == pair->tail_told)
 		return;
-	/*
-	 * The commands are in memory before the doorbell rings: the controller may fetch them at
-	 * once.
-	 */
+	/* The commands are in memory before the doorbell: the controller may fetch at once. */
 	spw_vfio_publish();
 	*pair->sq_doorbell = pair->tail & pair->mask;
 	pair->tail_told = pair->tail;
@@ -171,11 +151,7 @@ static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
 /* Something that no working controller sends. Return: -1. */
 int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id);
 
-/*
- * The next completion. @status: without the phase. @result: NULL: it is of no interest. Return: 1;
- * 0 there is none; -1 it is for no command in flight: the controller is not to be trusted with
- * memory any more (pair->complaint).
- */
+/* @result: or NULL. Return: 1; 0 none; -1 for no command in flight: see pair->complaint. */
 static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status,
 				     uint32_t *result)
 {
@@ -187,10 +163,7 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 
 	if ((said & 1u) != phase)
 		return 0;
-	/*
-	 * The phase is read before the rest of the entry, and before the data that the command has
-	 * brought.
-	 */
+	/* The phase is read before the rest of the entry and before the data. */
 	spw_vfio_acquire();
 	cid = at->cid;
 	sq_id = at->sq_id;
@@ -207,11 +180,7 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 	return 1;
 }
 
-/*
- * Give the entries of the completions taken back to the controller, once there are enough of them:
- * until it runs out of entries it does not care, and every doorbell is a write across the bus (an
- * exit, in a virtual machine).
- */
+/* Give completion entries back, many at a time: a doorbell crosses the bus, or exits a VM. */
 static inline void spw_vfio_pair_release(struct spw_vfio_pair *pair)
 {
 	if (pair->head - pair->head_told <= pair->head_lag_max)

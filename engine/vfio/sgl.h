@@ -16,10 +16,7 @@
 /* Of a command's flags (PSDT): its memory is named by descriptors, and there is no metadata. */
 #define SPW_VFIO_SGL_FLAG 0x40u
 
-/*
- * A descriptor is two words: the address; the length in bytes, and in the highest byte the type, 0
- * for memory.
- */
+/* Two words: address; length in bytes with the type, 0 for memory, in the highest byte. */
 #define SPW_VFIO_SGL_WORDS        2u
 #define SPW_VFIO_SGL_RUNS_MAX     (SPW_VFIO_PRP_ENTRIES / SPW_VFIO_SGL_WORDS)
 #define SPW_VFIO_SGL_LAST_SEGMENT (UINT64_C(0x30) << 56)

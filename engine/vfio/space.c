@@ -7,10 +7,7 @@
 
 #define LARGE_PAGE_BYTES (UINT64_C(2) << 20)
 
-/*
- * The lowest address from @at on that is as far into a large page as @memory. Return: false: there
- * is none.
- */
+/* Lowest address from @at with @memory's offset in a large page. Return: false: none. */
 static bool align(uint64_t at, const void *memory, uint64_t *aligned)
 {
 	uint64_t offset = (uintptr_t)memory & (LARGE_PAGE_BYTES - 1);

@@ -34,11 +34,7 @@ struct spw_vfio_space {
 	struct spw_vfio_mapping *mappings;
 };
 
-/*
- * Find room for a mapping, the lowest that there is, as far from the beginning of a large page as
- * the memory is, so that the IOMMU can use large pages too. Address 0 is never given. Return:
- * whether there is room.
- */
+/* The lowest free place with the memory's offset in a large page, not 0. Return: is there room? */
 bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes,
 			 uint64_t *iova);
 

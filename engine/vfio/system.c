@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/system.c - NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, who
- * drives them
- */
+/* engine/vfio/system.c - NVMe controllers in sysfs: driver, IOMMU group, namespaces, users */
 #include "engine/vfio/system.h"
 
 #include <ctype.h>
@@ -25,6 +22,8 @@
 #define CLASS_NVME 0x010802u
 
 const char spw_vfio_driver[] = "vfio-pci";
+
+const struct spw_vfio_system spw_vfio_here = {.sysfs = "/sys", .dev = "/dev"};
 
 /* ---- The system ---- */
 
@@ -85,23 +84,22 @@ bool spw_vfio_read_line(const char *path, char *line, size_t len)
 {
 	bool found = spw_read_line(path, line, len);
 
-	/*
-	 * What a drive says of itself is padded, and what it or a process calls itself may be any
-	 * bytes.
-	 */
+	/* Names from drives are padded, and may be any bytes, as those of processes. */
 	for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--)
 		line[end - 1] = '\0';
 	spw_make_printable(line);
 	return found;
 }
 
-/* The last name in what a link says. */
-static bool read_link_name(const char *path, char *name, size_t len)
+bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
+			char *name, size_t len)
 {
-	char target[PATH_MAX];
-	ssize_t got = readlink(path, target, sizeof(target) - 1);
+	char path[PATH_MAX], target[PATH_MAX];
 	const char *last;
+	ssize_t got;
 
+	spw_vfio_folder(system, address, link, path);
+	got = readlink(path, target, sizeof(target) - 1);
 	name[0] = '\0';
 	if (got <= 0)
 		return false;
@@ -111,8 +109,8 @@ static bool read_link_name(const char *path, char *name, size_t len)
 	return true;
 }
 
-static int64_t read_number(const struct spw_vfio_system *system, const char *address,
-			   const char *file, int64_t otherwise)
+int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
+			     const char *file, int64_t otherwise)
 {
 	char path[PATH_MAX], line[64], *end;
 	int64_t value;
@@ -127,10 +125,7 @@ static int64_t read_number(const struct spw_vfio_system *system, const char *add
 void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *address, char *driver,
 			  size_t len)
 {
-	char path[PATH_MAX];
-
-	spw_vfio_folder(system, address, "driver", path);
-	(void)read_link_name(path, driver, len);
+	(void)spw_vfio_read_link(system, address, "driver", driver, len);
 }
 
 /* ---- Namespaces ---- */
@@ -270,15 +265,21 @@ static int take_vfio_name(void *context, const char *folder, const char *entry)
 	return 1;
 }
 
+bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64])
+{
+	char path[PATH_MAX];
+
+	spw_vfio_folder(system, address, "vfio-dev", path);
+	return spw_each_name(path, take_vfio_name, name) == 1;
+}
+
 /* The node by which iommufd has the device, where the kernel has such. */
 static void read_device_node(const struct spw_vfio_system *system, const char *address, char *node,
 			     size_t len)
 {
-	char path[PATH_MAX], name[64];
+	char name[64];
 
-	spw_vfio_folder(system, address, "vfio-dev", path);
-	node[0] = '\0';
-	if (spw_each_name(path, take_vfio_name, name) == 1 &&
+	if (!spw_vfio_find_name(system, address, name) ||
 	    snprintf(node, len, "%s/vfio/devices/%s", system->dev, name) >= (int)len)
 		node[0] = '\0';
 }
@@ -294,7 +295,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 	rc = normalise(address, controller->address);
 	if (rc)
 		return rc;
-	class = read_number(system, controller->address, "class", -1);
+	class = spw_vfio_read_number(system, controller->address, "class", -1);
 	if (class < 0)
 		return spw_error(-ENODEV,
 				 "%s: there is no such PCI device; spillway probe lists the NVMe "
@@ -305,9 +306,9 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 				 controller->address, (unsigned)class);
 	spw_vfio_read_driver(system, controller->address, controller->driver,
 			     sizeof(controller->driver));
-	controller->numa_node = (int32_t)read_number(system, controller->address, "numa_node", -1);
-	spw_vfio_folder(system, controller->address, "iommu_group", path);
-	if (read_link_name(path, group, sizeof(group)))
+	controller->numa_node =
+		(int32_t)spw_vfio_read_number(system, controller->address, "numa_node", -1);
+	if (spw_vfio_read_link(system, controller->address, "iommu_group", group, sizeof(group)))
 		controller->iommu_group = (int32_t)strtol(group, NULL, 10);
 	read_device_node(system, controller->address, controller->device_node,
 			 sizeof(controller->device_node));
@@ -354,8 +355,7 @@ bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, 
 	bool found = false;
 	DIR *proc;
 
-	spw_vfio_folder(system, address, "iommu_group", path);
-	if (!read_link_name(path, name, sizeof(name)) ||
+	if (!spw_vfio_read_link(system, address, "iommu_group", name, sizeof(name)) ||
 	    snprintf(group_node, sizeof(group_node), "%s/vfio/%s", system->dev, name) >=
 		    (int)sizeof(group_node))
 		return false;

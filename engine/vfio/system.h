@@ -26,7 +26,8 @@ struct spw_vfio_system {
 
 extern const char spw_vfio_driver[]; /* "vfio-pci" */
 
-/* The system itself. */
+/* The system itself, to read; and with all else. */
+extern const struct spw_vfio_system spw_vfio_here;
 void spw_vfio_system_init(struct spw_vfio_system *system);
 
 /* The folder of a controller, or a file in it. */
@@ -37,30 +38,31 @@ void spw_vfio_folder(const struct spw_vfio_system *system, const char *address, 
 void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *address, char *driver,
 			  size_t len);
 
+/* The last name in what a link of the controller's folder says. Return: false and "": none. */
+bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
+			char *name, size_t len);
+
+int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
+			     const char *file, int64_t otherwise);
+
+/* "vfio0": by which iommufd has it. Return: false: without an IOMMU it is named otherwise. */
+bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64]);
+
 /* First line of a file. Return: false and "" when it cannot be read. */
 bool spw_vfio_read_line(const char *path, char *line, size_t len);
 
-/*
- * The block device of what sysfs has below a controller: "nvme0n1", and of a drive with several
- * controllers "nvme0c1n1" for nvme0n1. Return: false for anything else.
- */
+/* Block device of an entry: "nvme0n1", also for "nvme0c1n1". Return: false for others. */
 bool spw_vfio_block_name(const char *entry, char *name, size_t len);
 
 /* What sysfs says of a controller, without its obstacles. Return: as spw_vfio_examine(). */
 int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		      struct spw_vfio_probe_info *controller);
 
-/*
- * Call @visit with the block node of each namespace, until it returns something else than 0.
- * Return: that; 0; or a negative errno: what the controller has cannot be told.
- */
+/* Call @visit with each namespace's node until non-zero. Return: that; 0; -errno. */
 int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *address,
 			    int (*visit)(void *context, const char *node), void *context);
 
-/*
- * "process 4711 (python3)": who drives the controller, as far as this user may look. Return: false:
- * nobody.
- */
+/* "process 4711 (python3)": who drives it, if this user may see. Return: false: nobody. */
 bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid,
 		     char *text, size_t len);
 

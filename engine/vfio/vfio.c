@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/vfio.c - namespaces behind vfio: who has them open and locked, and transfers that
- * wait
- */
+/* engine/vfio/vfio.c - namespaces behind vfio: who holds them, and transfers that wait */
 #include "engine/vfio/vfio.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +13,7 @@
 #include "engine/nvme/admin.h"
 #include "engine/vfio/controller.h"
 #include "engine/vfio/namespace.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 /* As often as the kernel repeats what has not failed for good. */
@@ -189,9 +186,7 @@ static int open_controller(struct holding *h)
 	return ret ? ret : spw_vfio_controller_open(link, &h->controller);
 }
 
-/*
- * The lock is held. One that died stays with those who have it; whoever opens it again begins anew.
- */
+/* The lock is held. A dead one stays with its holders; opening it again makes a new one. */
 static struct holding *present_holding(const char *address)
 {
 	struct holding *h = holdings;
@@ -338,8 +333,6 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 struct held {
 	const char *path;        /* to be opened */
 	struct holding *holding; /* NULL: could not be opened, or is open by others too */
-	pthread_t thread;
-	bool has_thread;
 };
 
 struct spw_vfio_hold {
@@ -348,69 +341,24 @@ struct spw_vfio_hold {
 	struct held held[];
 };
 
-/* All but the first get a thread. Return: 0; why there were no more, as a negative errno. */
-static int start_threads(struct spw_vfio_hold *hold, void *(*work)(void *))
-{
-	sigset_t all, before;
-	int error = 0;
-
-	/* The program's signals are for its own threads. */
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	for (unsigned i = 1; i < hold->count && error == 0; i++) {
-		error = pthread_create(&hold->held[i].thread, NULL, work, &hold->held[i]);
-		hold->held[i].has_thread = error == 0;
-	}
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -error;
-}
-
-/*
- * For the work on each; what no thread can be had for is done by whoever calls, one after the
- * other.
- */
-static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(void *))
-{
-	int error = start_threads(hold, work);
-	unsigned alone = 0;
-
-	for (unsigned i = 0; i < hold->count; i++)
-		alone += !hold->held[i].has_thread;
-	if (error)
-		spw_log(&hold->log, SPW_LOG_INFO,
-			"vfio: %u of %u controllers are %s one after the other, as no more threads "
-			"can be started: %s",
-			alone, hold->count, what, spw_strerror(error));
-	for (unsigned i = 0; i < hold->count; i++)
-		if (!hold->held[i].has_thread)
-			(void)work(&hold->held[i]);
-	for (unsigned i = 0; i < hold->count; i++)
-		if (hold->held[i].has_thread)
-			(void)pthread_join(hold->held[i].thread, NULL);
-}
-
-/*
- * For names or devices that @names of are behind vfio. One alone is opened and closed as fast by
- * whoever wants it.
- */
+/* Names or devices behind vfio; for a single one a thread gains nothing. */
 static struct spw_vfio_hold *new_hold(unsigned names)
 {
 	return names > 1 ? calloc(1, sizeof(struct spw_vfio_hold) + names * sizeof(struct held))
 			 : NULL;
 }
 
-static void *hold_one(void *context)
+static void hold_one(void *context, unsigned index)
 {
-	struct held *held = context;
+	struct held *held = &((struct spw_vfio_hold *)context)->held[index];
 	struct spw_vfio_name name;
 
 	if (spw_vfio_parse(held->path, &name))
-		return NULL;
+		return;
 	(void)pthread_mutex_lock(&lock);
 	if (find_holding(name.address, &held->holding) == 0)
 		held->holding->holds++;
 	(void)pthread_mutex_unlock(&lock);
-	return NULL;
 }
 
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
@@ -429,7 +377,7 @@ struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 	for (unsigned i = 0; i < count; i++)
 		if (spw_vfio_is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
-	run_all(hold, "opened", hold_one);
+	spw_parallel(hold->count, "controllers are opened", hold_one, hold, &hold->log);
 	return hold;
 }
 
@@ -455,10 +403,11 @@ struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], uns
 	return hold;
 }
 
-static void *close_one(void *context)
+static void close_one(void *context, unsigned index)
 {
-	spw_vfio_controller_close(((struct held *)context)->holding->controller);
-	return NULL;
+	struct spw_vfio_hold *hold = context;
+
+	spw_vfio_controller_close(hold->held[index].holding->controller);
 }
 
 void spw_vfio_let_go(struct spw_vfio_hold *hold)
@@ -482,7 +431,7 @@ void spw_vfio_let_go(struct spw_vfio_hold *hold)
 		hold->held[hold->count++] = (struct held){.holding = h};
 	}
 	(void)pthread_mutex_unlock(&lock);
-	run_all(hold, "closed", close_one);
+	spw_parallel(hold->count, "controllers are closed", close_one, hold, &hold->log);
 	(void)pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < hold->count; i++)
 		forget_holding(hold->held[i].holding);
@@ -512,10 +461,7 @@ void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry 
 	(void)snprintf(g->serial, sizeof(g->serial), "%s", identity->serial);
 }
 
-/*
- * Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme/admin.h)
- * knows descriptors only.
- */
+/* Whom asked_of_namespace() asks: engine/nvme/admin.h knows only descriptors. */
 static _Thread_local struct spw_vfio_namespace *asked;
 
 static int fail(int error)

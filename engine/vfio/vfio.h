@@ -65,10 +65,7 @@ bool spw_vfio_is_name(const char *path);
 /* "pci:3d:00.0" is "pci:0000:3d:00.0/1". Return: 0; -EINVAL, with what such a name looks like. */
 int spw_vfio_parse(const char *path, struct spw_vfio_name *name);
 
-/*
- * One spelling for one namespace: two names are the same namespace if and only if these texts are
- * equal.
- */
+/* Canonical name: two names are one namespace if and only if these texts are equal. */
 void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES]);
 
 /* ---- A namespace ---- */
@@ -86,10 +83,7 @@ struct spw_vfio_namespace; /* opaque */
 int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log,
 		  struct spw_vfio_namespace **ns);
 
-/*
- * Open what @device is named by, with its path and log set, as what is behind it. Return: as
- * spw_vfio_open().
- */
+/* Open what @device's path names, with its log. Return: as spw_vfio_open(). */
 struct spw_device;
 int spw_vfio_device_open(struct spw_device *device, bool exclusive);
 
@@ -108,32 +102,19 @@ struct spw_vfio_hold; /* opaque */
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 				    const struct spw_log *log);
 
-/*
- * The same for controllers that are open, for whoever is about to close these devices: letting go
- * of them shuts them down all at the same time, and each takes as long as opening it. @devices:
- * also others, and NULL.
- */
+/* The same for open controllers: closes in parallel those of @devices; others and NULL ignored. */
 struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count);
 
-/*
- * Those that nothing else has open are shut down, all of them at the same time. Nothing happens for
- * NULL.
- */
+/* Shuts down those not open elsewhere, all in parallel. NULL: nothing happens. */
 void spw_vfio_let_go(struct spw_vfio_hold *hold);
 
-/*
- * What it says of itself, and its health: the same as spw_nvme_info() of a device node.
- * spw_nvme_info("pci:...") opens and asks.
- */
+/* Identity and health, as spw_nvme_info() of a node; spw_nvme_info("pci:...") opens and asks. */
 int spw_vfio_info(struct spw_vfio_namespace *ns, struct spw_nvme_info *info);
 
 /* Fill in all of @geometry. */
 void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry *geometry);
 
-/*
- * Whole blocks, any memory, any length; on return all is transferred. A write is durable after
- * spw_vfio_flush().
- */
+/* Whole blocks, any memory and length; complete on return. Durable after spw_vfio_flush(). */
 int spw_vfio_read(struct spw_vfio_namespace *ns, void *buf, uint64_t len_bytes,
 		  uint64_t offset_bytes);
 int spw_vfio_write(struct spw_vfio_namespace *ns, const void *buf, uint64_t len_bytes,
@@ -144,11 +125,7 @@ int spw_vfio_flush(struct spw_vfio_namespace *ns);
 int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes);
 int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes);
 
-/*
- * Exclusive locks of byte ranges, as of OFD locks: @owner is whoever asks (a struct spw_device),
- * its own locks do not stand in its way, and @len_bytes 0 means to the end. Return: 0; -EBUSY
- * another owner has one in the range.
- */
+/* As OFD locks, of @owner (a spw_device); @len_bytes 0: to the end. Return: 0; -EBUSY. */
 int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
 		  uint64_t len_bytes);
 int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,

@@ -23,7 +23,6 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from gradients import POLICIES, Stepper
-from spillway.bench.standstill import Standstill, folders_of
 from spillway.demo.data import collect_text, tokens_of
 from spillway.demo.memory import RssPeaks
 from spillway.demo.train import ends_on_signals, losses_of, open_store, result_of
@@ -141,8 +140,8 @@ def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
 class Meter:
     """What each step took, phase by phase, and its peaks of memory."""
 
-    def __init__(self, off: Any, stepper: Stepper, still: Standstill) -> None:
-        self._off, self._stepper, self._still = off, stepper, still
+    def __init__(self, off: Any, stepper: Stepper) -> None:
+        self._off, self._stepper = off, stepper
         self._rss = RssPeaks()
         self._steps: Dict[str, List[float]] = {}
         self._of_cache: List[Dict[str, Any]] = []
@@ -183,7 +182,6 @@ class Meter:
                 "plan_peak_bytes": stats.plan_peak_bytes,
                 "stall_seconds": stats.stall_seconds - before.stall_seconds,
                 **{name: getattr(stats, name) - getattr(before, name) for name in ("bytes_spilled", "bytes_read", "bytes_forwarded")},
-                **self._still.step(),
             })
             self._before = stats
             self._off.reset_peak()
@@ -200,17 +198,11 @@ class Meter:
 
 
 def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: Any) -> Dict[str, Any]:
-    watched = folders_of(args.devices.split(",")) if store is not None else []
-    with Standstill(watched, lambda: store.stats().requests) as still:
-        return train_watched(args, model, batches, store, still)
-
-
-def train_watched(args: argparse.Namespace, model: nn.Module, batches: Batches, store: Any, still: Standstill) -> Dict[str, Any]:
     stepper = Stepper(model, args.grad_memory, args.gradients)
     off = offload_of(args, model, store)
     # Plain training is watched in its first step, which nobody times, or as long as it is recorded.
     watched_steps = args.steps if store is not None or args.record else 1
-    meter, losses = Meter(off, stepper, still), []
+    meter, losses = Meter(off, stepper), []
     for step in range(args.steps):
         parts = [next(batches) for _ in range(args.micro_batches)]
         watched = off if step < watched_steps else contextlib.nullcontext()

@@ -31,7 +31,6 @@ sys.path.insert(0, str(ROOT / "python"))
 
 from spillway.bench import blas  # noqa: E402
 from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
-from spillway.bench.standstill import notes  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
 from spillway.demo.ending import exits_on  # noqa: E402
 
@@ -226,8 +225,6 @@ def table_of(models, args, kernels=""):
         lines.append(" | ".join([f"| {model['model']}", *cells, "identical |" if is_identical(model) else "**differ** |"]))
     lines += throttled_table(models, args) if args.throttle else []
     lines += peaks_table(models, args)
-    far = [f"- {model['model']}: {note}" for model in models for note in notes(model["results"]["spillway"])]
-    lines += ["", *far] if far else []
     return "\n".join(lines) + "\n"
 
 

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
 import contextlib
-import errno
 import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-import types
 import xml.etree.ElementTree
 
 import pytest
@@ -19,7 +16,7 @@ import spillway
 from conftest import BUILD, ROOT
 from spillway import _native
 from spillway.bench import __main__ as bench
-from spillway.bench import blas, hooks, report, standstill, throttle
+from spillway.bench import blas, hooks, report, throttle
 from spillway.demo.ending import later
 
 COMMAND = BUILD / "spillway"
@@ -187,131 +184,6 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         subprocess.run(["losetup", "-d", path], check=True)
 
 
-class Sysfs:
-    """What the kernel would say of two drives, at times of our choosing; the store's requests."""
-
-    def __init__(self, folder):
-        self.now, self.requests = 0.0, 0
-        self.folders = [folder / "7:1", folder / "7:2"]
-        for place in self.folders:
-            place.mkdir()
-            self.say(place)
-
-    def say(self, place, reads=0, writes=0, reading=0, writing=0, discards=None, sectors=16):
-        counts = [1000 + reads, 0, 8, 1, 2000 + writes, 0, sectors, 1, reading + writing, 1, 1]
-        counts += [] if discards is None else [discards, 0, 0, 0]
-        (place / "stat").write_text(" ".join(f"{count:8d}" for count in counts) + "\n")
-        (place / "inflight").write_text(f"{reading:8d} {writing:8d}\n")
-
-    def watch(self):
-        return standstill.Standstill(self.folders, lambda: self.requests)
-
-
-@pytest.fixture
-def sysfs(folder, monkeypatch):
-    made = Sysfs(folder)
-    monkeypatch.setattr(standstill, "EVERY_SECONDS", 3600)
-    monkeypatch.setattr(standstill, "time", types.SimpleNamespace(monotonic=lambda: made.now))
-    return made
-
-
-def test_drives_that_complete_no_write_are_told_from_a_store_that_issues_none(sysfs):
-    first, second = sysfs.folders
-    with sysfs.watch() as still:
-        sysfs.say(first, writes=1)
-        sysfs.say(second, reads=1, writing=4)
-        sysfs.now, sysfs.requests = 1.0, 9
-        still.look()
-        sysfs.now = 1.7  # the first has nothing, the second four writes
-        assert still.step() == {"write_pause_ms_max": 700, "issue_pause_ms_max": 0, "write_bytes_per_second": 0}
-        sysfs.now = 2.0  # goes on in the next step, of which it is another pause
-        still.look()
-        sysfs.say(second, reads=1, writes=4)
-        sysfs.now = 2.4
-        still.look()  # nothing is in flight, the store has requests
-        sysfs.now = 3.6
-        assert still.step() == {"write_pause_ms_max": 300, "issue_pause_ms_max": 1200, "write_bytes_per_second": 0}
-
-
-def test_what_was_not_seen_is_no_pause(sysfs):
-    """Completions between two looks, reads that are in flight, a store without requests, discards."""
-    first, _ = sysfs.folders
-    with sysfs.watch() as still:
-        for second in range(1, 6):
-            sysfs.now = float(second)
-            sysfs.say(first, writes=second, writing=2)
-            still.look()
-        sysfs.say(first, writes=6, reading=1)
-        sysfs.requests = 1
-        for sysfs.now in (6.0, 7.0):  # a read is in flight
-            still.look()
-        sysfs.say(first, writes=7)
-        sysfs.requests = 0
-        for sysfs.now in (8.0, 9.0):  # nobody wants anything
-            still.look()
-        sysfs.say(first, writes=7, writing=1, discards=1)
-        sysfs.now = 10.0
-        still.look()
-        sysfs.say(first, writes=7, writing=1, discards=2)
-        sysfs.now = 11.0
-        assert still.step() == {"write_pause_ms_max": 0, "issue_pause_ms_max": 0, "write_bytes_per_second": 0}
-
-
-def test_what_drives_write_while_they_have_writes(sysfs):
-    first, second = sysfs.folders
-    with sysfs.watch() as still:
-        for sysfs.now, writing, sectors in ((4.0, 0, 1000), (5.0, 3, 2000), (7.0, 1, 12000), (8.0, 0, 17000), (9.0, 0, 99000)):
-            sysfs.say(first, writes=int(sysfs.now), writing=writing, sectors=sectors)
-            still.look()
-        assert still.step()["write_bytes_per_second"] == 512 * 5000  # from 5 to 8
-        sysfs.say(second, writing=1)
-        still.look()
-        sysfs.now = 10.0
-        sysfs.say(second, writing=1, sectors=316)
-        assert still.step()["write_bytes_per_second"] == 512 * 300
-
-
-def test_drives_that_are_not_counted_are_not_judged(sysfs, drives, monkeypatch, caplog):
-    assert standstill.folders_of(drives) == standstill.folders_of(["pci:0000:3d:00.0/1"]) == []
-    monkeypatch.setattr(standstill, "number_of", lambda device: device)
-    names = [place.name for place in sysfs.folders]
-    assert standstill.folders_of(names, sysfs.folders[0].parent) == sysfs.folders
-    assert standstill.folders_of([*names, "7:3"], sysfs.folders[0].parent) == []
-    sysfs.requests = 5
-    with sysfs.watch() as still, standstill.Standstill([], lambda: 1 // 0) as nothing:
-        sysfs.now = 9.0  # passthrough: the kernel counts nothing
-        assert still.step() == nothing.step() == {}
-        sysfs.say(sysfs.folders[0], writes=1)
-        assert still.step() != {}
-
-        def gone(*_):
-            raise OSError(errno.ENODEV, "no such device")
-
-        monkeypatch.setattr(standstill, "os", types.SimpleNamespace(pread=gone))
-        assert still.step() == still.step() == {}
-    assert [record.message for record in caplog.records] == ["the drives are not watched any more: [Errno 19] no such device"]
-
-
-def test_drives_are_watched_by_a_thread(folder, monkeypatch):
-    monkeypatch.setattr(standstill, "EVERY_SECONDS", 0.01)
-    sysfs, looked, enough = Sysfs(folder), [], threading.Event()
-    sysfs.say(sysfs.folders[0], writing=1)
-
-    def requests():
-        looked.append(threading.current_thread().name)
-        if len(looked) == 2:
-            sysfs.say(sysfs.folders[1], reads=1)
-        if len(looked) == 4:
-            enough.set()
-        return 0
-
-    with standstill.Standstill(sysfs.folders, requests) as still:
-        assert enough.wait(60)
-        assert still.step()["write_pause_ms_max"] >= 20
-    assert looked[1:4] == 3 * ["standstill"]
-    assert "standstill" not in [thread.name for thread in threading.enumerate()]
-
-
 def turns_of(runs, slow):
     """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with throttled drives."""
     spec = importlib.util.spec_from_file_location("turns", ROOT / "tests/bench/turns.py")
@@ -347,45 +219,6 @@ def test_steps_in_turn(matrix):
     for key in ("losses_hex", "step_gradients_sha256"):
         slow["spillway"].update({**spilled, key: spilled[key][:-1] + ["0x0p+0"]})
         assert "**differ**" in turns.table_of([turns_of(found["runs"], slow)[1]], args)
-
-
-def test_a_step_far_above_its_plan_says_what_the_drives_did(matrix, folder):
-    _, found, text = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
-    assert "completed none" not in text
-    steps = found["runs"][2]["steps"]
-    steps[2].update(activation_peak_bytes=430 << 20, plan_peak_bytes=66 << 20, write_pause_ms_max=1420, issue_pause_ms_max=20)
-    steps[3].update(activation_peak_bytes=98 << 20, plan_peak_bytes=66 << 20, write_pause_ms_max=90, issue_pause_ms_max=0)
-    note = ("step 3 held 430 MiB where 66 were planned: drives with writes completed none for 1.42 s; the store had requests, and the "
-            "drives none, for 0.02 s")
-    lines = [line for line in report.markdown(found, []).splitlines() if "were planned" in line]
-    assert lines == [f"- batch 4, tuned, gradients freed, spillway: round 1, {note}"]
-    for step, speed in zip(steps, (390e6, 0, 270e6, 410e6)):
-        step["write_bytes_per_second"] = speed
-    note += "; they wrote 270 MB/s while they had writes, 400 in the other steps by a plan"
-    turns, model = turns_of(found["runs"], None)
-    args = turns.argparse.Namespace(steps=4, layers=2, hidden=64, run=False, throttle=None, grad_memory="freed")
-    assert turns.table_of([model], args).endswith(f" |\n\n- gpt: {note}\n")
-    for step in steps:
-        step.pop("write_pause_ms_max", None)
-    assert "where 66 were planned: what the drives did is not known" in turns.table_of([model], args)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="loop devices need root")
-def test_what_the_kernel_counts_of_block_devices(drives):
-    with contextlib.ExitStack() as stack:
-        made = subprocess.run(["losetup", "-f", "--show", drives[0]], capture_output=True, text=True)
-        if made.returncode != 0:
-            pytest.skip("no loop device: " + made.stderr.strip())
-        devices = [made.stdout.strip()]
-        stack.callback(subprocess.run, ["losetup", "-d", *devices], check=True)
-        spillway.format_store(devices)
-        store = stack.enter_context(spillway.Store(devices))
-        still = stack.enter_context(standstill.Standstill(standstill.folders_of(devices), lambda: store.stats().requests))
-        store.free(store.put(bytes(1 << 20)))
-        found, deadline = {}, time.monotonic() + 60
-        while not found and time.monotonic() < deadline:  # the kernel counts a write after it has told of its end
-            found = still.step()
-        assert set(found) == {"write_pause_ms_max", "issue_pause_ms_max", "write_bytes_per_second"} and min(found.values()) >= 0
 
 
 def test_twice_the_batch_is_only_spilled(matrix):

@@ -85,16 +85,6 @@ def test_what_is_measured_of_each_step(run, drives):
             assert 0 < out["rss_phase_peak_bytes"][phase] <= out["rss_peak_bytes"]
         assert out["activation_peak_bytes"] == max(step["activation_peak_bytes"] for step in out["steps"])
     assert sum(step["bytes_spilled"] for step in spilled["steps"]) <= spilled["bytes_spilled"]
-    assert not any("pause" in name for step in spilled["steps"] for name in step)  # of files nothing is known
-
-
-def test_each_step_says_for_how_long_drives_stood_still(run, drives, monkeypatch):
-    spillway.format_store(drives)
-    common = importlib.import_module("common")
-    pauses = iter([{}, {"write_pause_ms_max": 1400}, {"write_pause_ms_max": 0}])
-    monkeypatch.setattr(common.Standstill, "step", lambda self: next(pauses))
-    out = run("gpt", "--mode", "spillway", "--devices", ",".join(drives))
-    assert [step.get("write_pause_ms_max") for step in out["steps"]] == [None, 1400, 0]
 
 
 @pytest.mark.parametrize("mode", ["keep", "spillway"])

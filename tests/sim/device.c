@@ -43,7 +43,8 @@ int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops 
 int __wrap_spw_safety_still(const struct spw_device *device);
 int __wrap_spw_safety_writable(const char *path);
 int __wrap_spw_safety_conventional(const char *path);
-void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
+void __wrap_spw_parallel(unsigned count, const char *what,
+			 void (*work)(void *context, unsigned index), void *context,
 			 const struct spw_log *log);
 void __wrap_spw_status_sweep(void);
 ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
@@ -156,9 +157,11 @@ int __wrap_spw_safety_conventional(const char *path)
  * One after the other: what the drives do follows from the seed, in the order in which they are
  * asked.
  */
-void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
+void __wrap_spw_parallel(unsigned count, const char *what,
+			 void (*work)(void *context, unsigned index), void *context,
 			 const struct spw_log *log)
 {
+	(void)what;
 	(void)log;
 	for (unsigned i = 0; i < count; i++)
 		work(context, i);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/format_drives.h - drives that are files in a folder of the test's own, and what format
- * left on them
- */
+/* tests/unit/format_drives.h - drives that are files of the test, and what format left there */
 #ifndef TESTS_UNIT_FORMAT_DRIVES_H
 #define TESTS_UNIT_FORMAT_DRIVES_H
 
@@ -207,10 +204,7 @@ static inline void change_copies(const char *path, void (*change)(struct spw_sup
 	}
 }
 
-/*
- * As a write that was cut off leaves it: a part of it is zeros, and the checksum is that of the
- * whole.
- */
+/* As a write that was cut off: a part is zeros, and the checksum is that of the whole. */
 static inline void damage_copy(const char *path, unsigned copy)
 {
 	static const uint8_t zeros[64 * 16];

@@ -62,7 +62,8 @@ static const struct {
 	ABI(struct spw_cache_opts, trace, 72, 80),
 	ABI(struct spw_offer, owner, 48, 56),
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
-	ABI(struct spw_cache_stats, tensors_kept_changed, 728, 736),
+	ABI(struct spw_copy, len_bytes, 16, 24),
+	ABI(struct spw_cache_stats, bytes_copied_again, 808, 816),
 };
 
 static void test_public_structs_are_appended_to_only(void **state)

@@ -631,10 +631,7 @@ static void make_text(const char *path, const char *text)
 
 #define CONTROLLER "sys/devices/pci/nvme/nvme0"
 
-/*
- * A controller with one namespace: of the block node and of the character node both sysfs and /dev
- * know.
- */
+/* A controller with one namespace, whose block and character node sysfs and /dev know. */
 static bool make_namespace(void)
 {
 	make_folders("sys/dev/block");
@@ -654,9 +651,7 @@ static bool make_namespace(void)
 	assert_int_equal(symlink("../../devices/pci/nvme/nvme0/ng0n1", "sys/dev/char/1:3"), 0);
 	assert_int_equal(symlink("../../devices/virtual/mem/ng9n1", "sys/dev/char/1:5"), 0);
 	make_folders("dev");
-	/*
-	 * Numbers of harmless devices: /dev/null, /dev/zero, and a loop device that no test opens.
-	 */
+	/* Numbers of harmless devices: /dev/null, /dev/zero, a loop device never opened. */
 	return mknod("dev/ng0n1", S_IFCHR | 0600, makedev(1, 3)) == 0 &&
 	       mknod("dev/ng9n1", S_IFCHR | 0600, makedev(1, 5)) == 0 &&
 	       mknod("dev/nvme0n1", S_IFBLK | 0600, makedev(7, 200)) == 0;
@@ -687,10 +682,7 @@ CASE_WITH(test_the_block_node_of_a_character_node, NULL, remove_namespace)
 	assert_int_equal(symlink("dev/ng0n1", "alias"), 0);
 	assert_int_equal(spw_device_block_node("alias", node, sizeof(node)), 0);
 	assert_non_null(strstr(node, "/dev/nvme0n1"));
-	/*
-	 * What is not a namespace stays what it is: a block node, another character device,
-	 * nothing.
-	 */
+	/* What is no namespace stays what it is: block node, another device, nothing. */
 	assert_int_equal(spw_device_block_node("dev/nvme0n1", node, sizeof(node)), 0);
 	assert_string_equal(node, "dev/nvme0n1");
 	assert_int_equal(spw_device_block_node("dev/ng9n1", node, sizeof(node)), 0);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_examine.c - the drives of a store are examined at the same time; faults are told
- * as if it were one after the other
- */
+/* tests/unit/test_examine.c - drives are examined in parallel, faults reported in order */
 /* wrap: spw_contents_read pthread_create */
 #include <pthread.h>
 #include <time.h>

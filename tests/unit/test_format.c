@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_format.c - format, check, open, wipe and probe on files: refusals, damage, locks
- */
+/* tests/unit/test_format.c - format, check, open, wipe, probe on files: refusals, damage, locks */
 #include "tests/unit/format_drives.h"
 
 #define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
@@ -481,10 +479,7 @@ DRIVE_CASE(test_resized_drives)
 	assert_int_equal(info[1].copies_good, 2);
 	expect(0, format_drives(DRIVES, true, NULL));
 	expect(0, spw_check(drives, DRIVES, NULL, info));
-	/*
-	 * Formatted larger, then cut to its first size, where the first format's copy 1 is still in
-	 * the data area, older.
-	 */
+	/* Formatted larger, then cut to the first size, whose old copy 1 is still there. */
 	assert_int_equal(truncate(drives[1], (off_t)size), 0);
 	expect(-ENOSPC, check_drives(drives, DRIVES));
 	assert_int_equal(truncate(drives[1], 4096), 0);

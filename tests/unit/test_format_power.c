@@ -109,10 +109,7 @@ static bool flushed_before(const struct recorder *recorder, unsigned event, unsi
 	return false;
 }
 
-/*
- * The drives as a power cut before event @cut leaves them: what was flushed, and any part of what
- * was not.
- */
+/* The drives after a power cut before event @cut: what was flushed, any part of the rest. */
 static void cut_power(const struct recorder *recorder, unsigned cut)
 {
 	for (unsigned i = 0; i < cut; i++) {
@@ -193,9 +190,7 @@ static enum outcome outcome_of(const char *old_uuid, const char *new_uuid)
 	return OUTCOMES;
 }
 
-/*
- * Cut power before every event and after the last one, several times each. Count what comes of it.
- */
+/* Cut power before every event and after the last, several times; count the outcomes. */
 static void cut_everywhere(const char *old_uuid, unsigned outcomes[OUTCOMES])
 {
 	struct recorder *recorder = calloc(1, sizeof(*recorder));

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_identity.c - which block devices are the same drive, in a sysfs of the test's own
- */
+/* tests/unit/test_identity.c - which block devices are the same drive, in a made-up sysfs */
 /* wrap: opendir */
 #include <dirent.h>
 #include <errno.h>

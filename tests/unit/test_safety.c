@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_safety.c - whose device it is, when the system does not answer or the answer
- * changes under one's eyes
- */
+/* tests/unit/test_safety.c - whose device it is, when answers are missing or change */
 /* wrap: open pwrite opendir getline __getdelim */
 #include <dirent.h>
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_spans.c - large blocks: they never overlap, are reused, join again, and go back
- * beyond the limit
- */
+/* tests/unit/test_spans.c - large blocks: never overlap, are reused, join, go back */
 /* link: util */
 #include <errno.h>
 #include <stdio.h>

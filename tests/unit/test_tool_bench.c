@@ -443,15 +443,18 @@ CASE(a_name_by_pci_address_keeps_its_colons)
 	};
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
-		char *paths[BENCH_FILES_MAX];
-		int count = bench_split_filename(cases[i].filename, paths), wanted = 0;
+		static struct bench_worker worker;
+		unsigned wanted = 0;
+
+		worker.devices_count = 0;
+		assert_int_equal(bench_split_filename(cases[i].filename, &worker), 0);
 
 		while (wanted < 4 && cases[i].paths[wanted])
 			wanted++;
-		assert_int_equal(count, wanted);
-		for (int j = 0; j < count; j++) {
-			assert_string_equal(paths[j], cases[i].paths[j]);
-			free(paths[j]);
+		assert_int_equal(worker.devices_count, wanted);
+		for (unsigned j = 0; j < wanted; j++) {
+			assert_string_equal(worker.paths[j], cases[i].paths[j]);
+			free(worker.paths[j]);
 		}
 	}
 }

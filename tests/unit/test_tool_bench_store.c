@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_bench_store.c - the bench on a store that fails: what is in flight keeps its
- * memory, and the first error is told
- */
+/* tests/unit/test_tool_bench_store.c - the bench on a failing store: buffers, first error */
 /* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values */
-/* link: tools/ui/nearest */
+/* link: tools/ui/nearest tools/ui/stop */
 
 #include "tests/case.h"
 
@@ -173,14 +170,12 @@ static int run_job(unsigned depth, unsigned fails, struct bench_worker *worker)
 		.numa_node = BENCH_NUMA_ANY,
 	};
 	struct bench_gate gate;
-	atomic_bool stop = false;
 	int result;
 
 	fake = (struct fake){.fails = fails};
 	bench_gate_init(&gate);
 	gate.open = true;
-	*worker = (struct bench_worker){
-		.job = &job, .devices_count = 1, .stop = &stop, .gate = &gate};
+	*worker = (struct bench_worker){.job = &job, .devices_count = 1, .gate = &gate};
 	result = bench_store_worker_run(worker);
 	assert_int_equal(worker->stats.error, result);
 	free(worker->shares);

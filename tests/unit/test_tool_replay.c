@@ -15,10 +15,7 @@
 
 static const struct replay_step_opts plain = {.speed = 1, .scale = 1, .min_bytes = 50};
 
-/*
- * Step 1 has one tensor, used up in step 2. In step 2: two scopes, views of one storage, an
- * overwritten storage.
- */
+/* Step 1: one tensor, used up in step 2. Step 2: two scopes, views, an overwritten storage. */
 static const struct spw_trace_event events[] = {
 	{.ns = 1 * MS, .kind = SPW_TRACE_STEP},
 	{.ns = 2 * MS,
@@ -86,10 +83,7 @@ CASE(a_step_of_a_trace)
 	assert_int_equal(step.contents_count, 2);
 	/* Until the next step begins, less the wait of the second take. */
 	assert_int_equal(step.compute_ns, 26 * MS);
-	/*
-	 * Nobody says when the backward pass begins: with the first take, though of an older
-	 * tensor.
-	 */
+	/* Without stages the backward pass begins with the first take, even of an older tensor. */
 	assert_int_equal(step.backward_ns, 10 * MS);
 	assert_int_equal(step.tensors[0].bytes, 1000); /* at least half: the whole storage */
 	assert_int_equal(step.tensors[1].bytes, 40);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at
- * it
- */
+/* tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers */
 /* link: tools/replay/simstore tools/ui/stop libspillway */
 
 #include "tests/case.h"
@@ -11,10 +8,7 @@
 
 static unsigned calls;
 
-/*
- * Who stops watching takes this lock: so he comes after all who are in here, and may free what they
- * look at.
- */
+/* Who stops watching takes this lock, after all who are in here; then it may free. */
 static void ended(void *context)
 {
 	assert_ptr_equal(context, &calls);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_top.c - spillway top: an interrupt at any time ends it, and rates of a store
- * that was opened again
- */
+/* tests/unit/test_tool_top.c - spillway top: interrupts, and rates of a reopened store */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
 
 #include "tests/case.h"
@@ -41,7 +38,7 @@ CASE(an_interrupt_while_it_looks_is_not_lost)
 	interrupt_at = 1;
 	/* Ends this program when it would sleep for an hour. */
 	(void)alarm(60);
-	assert_int_equal(command_top.run(&command_top, 3, arguments), TOOL_DONE);
+	assert_int_equal(tool_run(&command_top, 3, arguments), TOOL_DONE);
 	(void)alarm(0);
 	assert_int_equal(lists, 1);
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one
- * within a measurement does
- */
+/* tests/unit/test_tool_tune.c - spillway tune: interrupts within and between measurements */
 /* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file */
 /* link: tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
 /* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */
@@ -101,7 +98,7 @@ static int tune(void)
 	char *arguments[] = {"tune", drive, "--output", settings, "--json", NULL};
 
 	measurements = 0;
-	return command_tune.run(&command_tune, 5, arguments);
+	return tool_run(&command_tune, 5, arguments);
 }
 
 CASE(an_interrupt_between_two_measurements)
@@ -125,7 +122,7 @@ CASE(an_interrupt_as_a_measurement_begins)
 	(void)unlink(settings);
 	interrupt_open = 1;
 	(void)alarm(50);
-	assert_int_equal(command_tune.run(&command_tune, 7, arguments), TOOL_INTERRUPTED);
+	assert_int_equal(tool_run(&command_tune, 7, arguments), TOOL_INTERRUPTED);
 	(void)alarm(0);
 	assert_int_equal(opens, 1);
 	assert_int_not_equal(access(settings, F_OK), 0);

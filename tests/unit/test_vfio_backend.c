@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: transfers of all
- * kinds, and who shares what
- */
+/* tests/unit/test_vfio_backend.c - devices and queues over a controller in memory */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
@@ -649,9 +646,7 @@ TEST(test_mixed_with_a_file)
 					 (uint8_t)(i + (round & ~1u) + 1));
 		}
 	}
-	/*
-	 * The one dies, and is found while the queue waits by the other's backend, which goes on.
-	 */
+	/* The one dies, and is found while the queue waits in the other's backend. */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
 	fake.link.idle_ms = 5;
 	for (unsigned i = 0; i < 100 && !fake.cut; i++)

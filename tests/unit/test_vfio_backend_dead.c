@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong: all
- * that it can do, and what becomes of buffers
- */
+/* tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong */
 /* wrap: spw_vfio_link_open io_uring_queue_init_params */
 #include "tests/unit/vfio_rig.h"
 
@@ -311,10 +308,7 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	expect_said("the kernel wants the device back");
 	spw_queue_stats(queue, &after, sizeof(after));
 	assert_in_range(after.sleeps - before.sleeps, 1, 3);
-	/*
-	 * It stays readable, and keeps nobody awake; the wake, and polls left over, may do so for a
-	 * turn.
-	 */
+	/* It stays readable, and wakes nobody; the wake and old polls may, for one turn. */
 	spw_queue_stats(queue, &before, sizeof(before));
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
 	spw_queue_stats(queue, &after, sizeof(after));
@@ -422,7 +416,7 @@ TEST(test_completions_that_come_twice)
 
 TEST(test_death_while_a_call_waits)
 {
-	spw_vfio_timeout_ms = 40;
+	fake.link.timeout_ms = 40;
 	fake.never_after = 0;
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ETIMEDOUT);
 	expect_error("no answer to command 02h of queue 1 within 40 ms");
@@ -438,7 +432,7 @@ TEST(test_death_while_a_call_waits)
 /* What has ended while this process was stopped is no late answer, however late it is taken. */
 TEST(test_a_process_stopped_while_a_call_waits)
 {
-	spw_vfio_timeout_ms = 20;
+	fake.link.timeout_ms = 20;
 	fake.delay = UINT32_MAX;
 	fake.sleeps_ms = 40;
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);

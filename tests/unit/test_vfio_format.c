@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the
- * zeroes by itself or does not, and which the kernel may have, too
- */
+/* tests/unit/test_vfio_format.c - format on a controller in memory: zeroes, and other paths */
 /* wrap: spw_vfio_link_open spw_identity_find_namespace */
 #include "tests/unit/vfio_rig.h"
 

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_function.c - controllers behind vfio-pci by iommufd and by their groups,
- * with a kernel in memory
- */
+/* tests/unit/test_vfio_function.c - vfio-pci by iommufd and by groups, on a kernel in memory */
 /* link: util engine/vfio/domain engine/vfio/function engine/vfio/container */
-/* link: engine/vfio/iommufd engine/vfio/space */
+/* link: engine/vfio/iommufd engine/vfio/space engine/vfio/system engine/vfio/name */
 /* wrap: open close ioctl mmap pread pwrite fstat calloc eventfd opendir fopen readlink access */
 #include "tests/unit/vfio_kernel.h"
 
@@ -161,7 +158,7 @@ FIXTURE_CASE(test_what_leads_to_the_group)
 	put(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio0/dev", addresses[0]), "511:0\n");
 	assert_by_group("/dev/vfio/devices/vfio0 is not the node of that device");
 	assert_int_equal(unlink(path), 0);
-	assert_by_group("is not the node of that device");
+	assert_by_group("the kernel shows no vfio device of it");
 	assert_int_equal(rmdir(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio0", addresses[0])),
 			 0);
 	/* So is a device without an IOMMU named. */
@@ -336,9 +333,7 @@ FIXTURE_CASE(test_shared_by_group)
 	share("group");
 }
 
-/*
- * The first is cut, and still has memory mapped, when the second comes: to which that is nothing.
- */
+/* The first is cut with memory mapped when the second comes, which is unaffected. */
 static void come_after(const char *way)
 {
 	struct spw_vfio_link *first, *second;

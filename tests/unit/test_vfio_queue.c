@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_queue.c - names, addresses, lists of pages, and rings: arithmetic without a
- * controller
- */
+/* tests/unit/test_vfio_queue.c - names, addresses, page lists, rings: without a controller */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_fake.h"
 

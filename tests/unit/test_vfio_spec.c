@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_vfio_spec.c - queues over a controller in memory that is unlike most, within what
- * the specification allows: how it starts, what it takes at a time, what it tells
- */
+/* tests/unit/test_vfio_spec.c - controllers unlike most, within the specification */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 

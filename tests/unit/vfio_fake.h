@@ -93,9 +93,7 @@ struct fake {
 	unsigned wrong_cid;   /* so many completions have another identifier */
 	uint16_t cid_flip;    /* which differs in these bits */
 	unsigned twice;       /* so many completions come twice */
-	/*
-	 * completions of I/O say that they are of another queue: its number differs in these bits
-	 */
+	/* completions of I/O name another queue: its number differs in these bits */
 	uint16_t sq_flip;
 	bool never_ready; /* does not become ready, */
 	bool never_stops; /* or not the opposite */

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/vfio_rig.h - a device, an arena and a queue over the controller in memory of
- * vfio_fake.h
- */
+/* tests/unit/vfio_rig.h - a device, an arena and a queue over the controller of vfio_fake.h */
 #ifndef SPW_TESTS_VFIO_RIG_H
 #define SPW_TESTS_VFIO_RIG_H
 

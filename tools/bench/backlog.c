@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/backlog.c - verify_backlog: what was written and is to be read back while writing
- * goes on
- */
+/* tools/bench/backlog.c - verify_backlog: blocks to be read back while writing goes on */
 #include "tools/bench/backlog.h"
 
 #include <errno.h>
@@ -10,9 +7,7 @@
 
 #include "util/util.h"
 
-/*
- * What small batches leave for the end; of more than this, all is read back at the end once more.
- */
+/* Left for the end by small batches; of more than this, all is read back again at the end. */
 #define LEFT_MAX (UINT64_C(1) << 20)
 
 int bench_backlog_init(struct bench_backlog *backlog, const struct bench_job *job)

@@ -46,10 +46,7 @@ void bench_backlog_flush(struct bench_backlog *backlog);
 /* Return: whether a block is to be read back before the next write. */
 bool bench_backlog_is_due(struct bench_backlog *backlog);
 
-/*
- * The block to be read back, valid until the next write is added. Return: NULL when its write has
- * not ended: reap first.
- */
+/* The block to read back, valid until the next add. Return: NULL: its write is in flight. */
 const struct bench_written *bench_backlog_next(struct bench_backlog *backlog);
 
 #endif

@@ -1,23 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/bench.h - spillway bench: jobs, workers and results, and who does what with them
- *
- *   bench_options.c   one table of options, for the command line and for job files
- *   bench_values.c    sizes, times, ranges as fio writes them
- *   bench_jobfile.c   fio's job files
- *   bench_offsets.c   which block comes next
- *   bench_verify.c    blocks that prove where and when they were written
- *   bench_crc32c.c    one of the checksums that they carry
- *   bench_backlog.c   what is to be read back while writing goes on
- *   bench_worker.c    the loop of one job on devices
- *   bench_store.c     the loop of one job on a store
- *   bench_timer.c     when measuring begins and ends, and what CPU time it took
- *   bench_devices.c   every device once: refused for safety, or opened
- *   bench_run.c       threads, and the order of jobs
- *   bench_live.c      the progress line, and the samples of bandwidth over time
- *   bench_report.c    results as text
- *   bench_json.c      results as JSON and terse lines, with fio's keys
- */
+/* tools/bench/bench.h - spillway bench: jobs, workers and results, and who does what with them */
 #ifndef SPW_BENCH_H
 #define SPW_BENCH_H
 
@@ -258,7 +240,6 @@ struct bench_worker {
 	char *paths[BENCH_FILES_MAX]; /* owned */
 	unsigned devices_count;
 	struct spw_log log;
-	atomic_bool *stop;
 	struct bench_gate *gate; /* all workers of a wave begin together */
 	pthread_t thread;
 	bool started;
@@ -266,10 +247,7 @@ struct bench_worker {
 	unsigned shares_count;
 	struct bench_stats stats;
 
-	/*
-	 * For the progress line: written by the worker with relaxed stores, read by the main
-	 * thread.
-	 */
+	/* Progress: written by the worker with relaxed stores, read by the main thread. */
 	_Atomic uint64_t live_bytes[BENCH_DIRECTIONS], live_ios[BENCH_DIRECTIONS];
 	_Atomic uint64_t live_start_ns; /* 0: still ramping up */
 	_Atomic uint64_t live_total_bytes;
@@ -298,10 +276,7 @@ struct bench_run {
 	struct bench_worker *workers;
 	unsigned workers_count;
 	struct bench_devices
-		/*
-		 * kept open from run to run by the caller, who closes them; NULL: this run has its
-		 * own
-		 */
+		/* kept open between runs and closed by the caller; NULL: opened for this run */
 		*devices;
 	bool allow_destructive;
 	bool verbose;
@@ -322,8 +297,10 @@ void bench_run_free(struct bench_run *run);
 int bench_worker_run(struct bench_worker *worker);       /* on devices */
 int bench_store_worker_run(struct bench_worker *worker); /* on a store */
 
-/* Split a colon separated list; names are to be freed. Return: how many; -EINVAL; -ENOMEM. */
-int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX]);
+int bench_bind_to_node(const struct bench_job *job);
+
+/* Split a colon separated list into the worker's paths. Return: 0; -EINVAL; -ENOMEM. */
+int bench_split_filename(const char *filename, struct bench_worker *worker);
 
 /* What both loops share: the clock of a job, its limits and its accounts. */
 struct bench_timer {
@@ -340,10 +317,7 @@ void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker);
 bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns);
 void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker);
 void bench_worker_live(struct bench_worker *worker);
-/*
- * The job has ended with @result. Its words are the last error's, unless it noted some before.
- * Return: @result.
- */
+/* The job ended with @result; an earlier message is kept. Return: @result. */
 int bench_worker_ended(struct bench_worker *worker, int result);
 unsigned bench_depth_level(unsigned in_flight);
 unsigned bench_batch_level(unsigned batch);
@@ -357,10 +331,7 @@ struct bench_units {
 	uint64_t seed;
 };
 
-/*
- * Fill @len bytes that go to @offset with units, each with a header that says where, when and by
- * whom.
- */
+/* Fill @len bytes for @offset with units, whose headers say where, when and by whom. */
 void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
 		       uint64_t offset_bytes, uint64_t generation);
 
@@ -392,9 +363,12 @@ int bench_entries(const struct bench_run *run, struct bench_entry **entries);
 
 extern const double bench_percentiles[];
 extern const unsigned bench_percentiles_count;
+extern const char *const bench_depth_names[BENCH_DEPTH_LEVELS],
+	*const bench_batch_names[BENCH_DEPTH_LEVELS];
+
+double bench_percentage(uint64_t part, uint64_t whole);
 
 int bench_report_text(const struct bench_run *run, FILE *out);
 json_t *bench_report_json(const struct bench_run *run);
-int bench_report_terse(const struct bench_run *run, FILE *out);
 
 #endif

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/crc32c.c - CRC-32C (Castagnoli), as fio's verify=crc32c: by the processor where it
- * can
- */
+/* tools/bench/crc32c.c - CRC-32C (Castagnoli), as fio's verify=crc32c, by SSE 4.2 if there */
 #include "tools/bench/crc32c.h"
 
 #include <stdbool.h>

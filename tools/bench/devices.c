@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/devices.c - the devices of all jobs: found once each, refused or opened before the
- * first job begins
- */
+/* tools/bench/devices.c - the devices of all jobs: refused or opened before the first begins */
 #include "tools/bench/bench.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,67 +10,34 @@
 #include <spillway/format.h>
 
 #include "tools/bench/devices.h"
+#include "util/names.h"
 #include "util/util.h"
 
 /* A namespace that is driven from this process: it has no node. */
 #define VFIO_PREFIX "pci:"
 
-/*
- * How long "pci:0000:3d:00.0/1" at the beginning of @text is: its colons separate nothing. 0: there
- * is no such name.
- */
-static size_t vfio_name_len(const char *text)
+static int add_path(void *context, const char *path)
 {
-	const char *at = text + strlen(VFIO_PREFIX);
+	struct bench_worker *worker = context;
 
-	if (strncmp(text, VFIO_PREFIX, strlen(VFIO_PREFIX)) != 0)
+	if (path[0] == '\0')
 		return 0;
-	at += strspn(at, "0123456789abcdefABCDEF:");
-	if (at[0] != '.' || !isdigit((unsigned char)at[1]))
-		return 0;
-	at += 2;
-	if (at[0] == '/')
-		at += 1 + strspn(at + 1, "0123456789");
-	return (size_t)(at - text);
+	if (worker->devices_count == BENCH_FILES_MAX)
+		return spw_error(-EINVAL, "more than %u files in one job", BENCH_FILES_MAX);
+	worker->paths[worker->devices_count] = strdup(path);
+	if (!worker->paths[worker->devices_count])
+		return spw_error(-ENOMEM, "out of memory");
+	worker->devices_count++;
+	return 0;
 }
 
-int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX])
+int bench_split_filename(const char *filename, struct bench_worker *worker)
 {
-	char path[BENCH_FILENAME_BYTES];
-	size_t len = 0;
-	int count = 0;
+	int result = spw_names_split(filename, ':', add_path, worker);
 
-	for (const char *at = filename;; at++) {
-		size_t name = len == 0 ? vfio_name_len(at) : 0;
-
-		if (name > 0) {
-			memcpy(path, at, name);
-			len = name;
-			at += name;
-		}
-		if (at[0] == '\\' && at[1] == ':') {
-			path[len++] = *++at;
-			continue;
-		}
-		if (*at != ':' && *at != '\0') {
-			path[len++] = *at;
-			continue;
-		}
-		path[len] = '\0';
-		if (len > 0) {
-			if (count == BENCH_FILES_MAX)
-				return spw_error(-EINVAL, "more than %u files in one job",
-						 BENCH_FILES_MAX);
-			paths[count] = strdup(path);
-			if (!paths[count])
-				return spw_error(-ENOMEM, "out of memory");
-			count++;
-		}
-		len = 0;
-		if (*at == '\0')
-			break;
-	}
-	return count > 0 ? count : spw_error(-EINVAL, "filename '%s' names no file", filename);
+	if (result == 0 && worker->devices_count == 0)
+		return spw_error(-EINVAL, "filename '%s' names no file", filename);
+	return result;
 }
 
 /* Two names may mean one device; opened twice, the second would find it held by the first. */
@@ -120,10 +83,7 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 	return device;
 }
 
-/*
- * Blocks that a job writes may belong to somebody: nothing is written where anything is known to
- * be. @claimed: by us, so that it seems to be in use.
- */
+/* Nothing is written where anything is known to be. @claimed: by us, so it looks in use. */
 static int check_writable(const struct bench_device *device, bool allow_destructive, bool claimed)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
@@ -144,18 +104,14 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 			info.reason);
 	/* What nobody knows may well be what was measured with before. */
 	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
-		return spw_error(
-			-EEXIST,
-			"%s: carries %s, which writing would destroy; if that is meant, add "
-			"--allow-destructive",
-			device->path, info.holds);
+		return spw_error(-EEXIST,
+				 "%s: carries %s, which writing would destroy; if that is meant, "
+				 "add --allow-destructive",
+				 device->path, info.holds);
 	return 0;
 }
 
-/*
- * What is written is held for as long, and looked at once more: until now it was anybody's, and may
- * have become a store's.
- */
+/* What is written is held and checked again: it may have become a store's until now. */
 static int open_device(struct bench_device *device, bool allow_destructive,
 		       const struct spw_log *log)
 {

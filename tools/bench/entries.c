@@ -13,6 +13,14 @@ const double bench_percentiles[] = {1,  5,  10, 20, 30,   40,   50,    60,   70,
 				    80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
 const unsigned bench_percentiles_count = SPW_ARRAY_LEN(bench_percentiles);
 
+const char *const bench_depth_names[] = {"1", "2", "4", "8", "16", "32", ">=64"};
+const char *const bench_batch_names[] = {"0", "4", "8", "16", "32", "64", ">=64"};
+
+double bench_percentage(uint64_t part, uint64_t whole)
+{
+	return whole == 0 ? 0 : 100.0 * (double)part / (double)whole;
+}
+
 static void merge_direction(struct bench_direction_stats *to,
 			    const struct bench_direction_stats *from)
 {

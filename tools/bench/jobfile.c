@@ -45,9 +45,7 @@ struct reader {
 	char words[512]; /* its */
 };
 
-/*
- * Of a fault the words are in spw_last_error(). Return: 0: what follows it can be read; or @error.
- */
+/* The fault's words are in spw_last_error(). Return: 0: go on reading; or @error. */
 static int complain(struct reader *reader, int error)
 {
 	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
@@ -61,10 +59,7 @@ static int complain(struct reader *reader, int error)
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
 }
 
-/*
- * What the option should have been is not known, and so neither what is wrong with its job
- * otherwise.
- */
+/* The value is unknown, so the job's other faults are, too. */
 static void spoil(struct reader *reader)
 {
 	if (reader->section == IN_GLOBAL)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/json.c - results as JSON with fio's keys and units, so that what reads fio's output
- * reads this
- */
+/* tools/bench/json.c - results as JSON with fio's keys and units */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -13,27 +10,15 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-static const char *const depth_names[BENCH_DEPTH_LEVELS] = {"1", "2", "4", "8", "16", "32", ">=64"};
-static const char *const batch_names[BENCH_DEPTH_LEVELS] = {"0",  "4",  "8",   "16",
-							    "32", "64", ">=64"};
-
 static void set(json_t *object, const char *key, json_t *value)
 {
-	/*
-	 * Out of memory leaves the key out; tool_print_json() is the one to complain of an unusable
-	 * document.
-	 */
+	/* Out of memory leaves the key out; tool_print_json() reports an unusable document. */
 	(void)json_object_set_new(object, key, value);
 }
 
 static void set_count(json_t *object, const char *key, uint64_t value)
 {
 	set(object, key, json_integer((json_int_t)value));
-}
-
-static double share(uint64_t part, uint64_t whole)
-{
-	return whole == 0 ? 0 : 100.0 * (double)part / (double)whole;
 }
 
 static json_t *summary_json(const struct spw_summary *summary)
@@ -111,7 +96,7 @@ static json_t *levels_json(const uint64_t levels[], const char *const names[])
 	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
 		total += levels[i];
 	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
-		set(object, names[i], json_real(share(levels[i], total)));
+		set(object, names[i], json_real(bench_percentage(levels[i], total)));
 	return object;
 }
 
@@ -130,11 +115,13 @@ static void set_latencies(json_t *object, const struct bench_stats *stats)
 			(void)snprintf(limit, sizeof(limit), "%ju",
 				       (uintmax_t)bench_latency_limit(i));
 			set(classes, limit,
-			    json_real(share(latency.classes[unit][i], latency.count)));
+			    json_real(bench_percentage(latency.classes[unit][i], latency.count)));
 		}
 		if (unit == BENCH_LATENCY_UNITS - 1) {
-			set(classes, "2000", json_real(share(latency.up_to_2s, latency.count)));
-			set(classes, ">=2000", json_real(share(latency.above_2s, latency.count)));
+			set(classes, "2000",
+			    json_real(bench_percentage(latency.up_to_2s, latency.count)));
+			set(classes, ">=2000",
+			    json_real(bench_percentage(latency.above_2s, latency.count)));
 		}
 		set(object, names[unit], classes);
 	}
@@ -197,14 +184,14 @@ static json_t *entry_json(const struct bench_run *run, const struct bench_entry 
 	set(object, "sync",
 	    json_pack("{s:i, s:o}", "total_ios", 0, "lat_ns", summary_json(&nothing.total_ns)));
 	set_count(object, "job_runtime", stats->runtime_ns / 1000000);
-	set(object, "usr_cpu", json_real(share(stats->user_ns, stats->runtime_ns)));
-	set(object, "sys_cpu", json_real(share(stats->system_ns, stats->runtime_ns)));
+	set(object, "usr_cpu", json_real(bench_percentage(stats->user_ns, stats->runtime_ns)));
+	set(object, "sys_cpu", json_real(bench_percentage(stats->system_ns, stats->runtime_ns)));
 	set_count(object, "ctx", stats->context_switches);
 	set_count(object, "majf", stats->faults_major);
 	set_count(object, "minf", stats->faults_minor);
-	set(object, "iodepth_level", levels_json(stats->depth_levels, depth_names));
-	set(object, "iodepth_submit", levels_json(stats->submit_levels, batch_names));
-	set(object, "iodepth_complete", levels_json(stats->complete_levels, batch_names));
+	set(object, "iodepth_level", levels_json(stats->depth_levels, bench_depth_names));
+	set(object, "iodepth_submit", levels_json(stats->submit_levels, bench_batch_names));
+	set(object, "iodepth_complete", levels_json(stats->complete_levels, bench_batch_names));
 	set_latencies(object, stats);
 	set_count(object, "latency_depth", entry->job->iodepth);
 	set_count(object, "latency_target", 0);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/latency.c - fio's coarse classes of latency: how many completions took up to 2, 4, 10
- * ... ns, us, ms
- */
+/* tools/bench/latency.c - fio's classes of latency: completions up to 2, 4, 10 ... ns, us, ms */
 #include "tools/bench/latency.h"
 
 #include <string.h>

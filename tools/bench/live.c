@@ -122,7 +122,7 @@ static void draw(struct bench_live *live, struct bench_worker *workers, unsigned
 		 uint64_t now_ns)
 {
 	unsigned running = 0, ramping = 0;
-	char read[32], write[32], left[32] = "";
+	char left[32] = "";
 	uint64_t left_ns;
 	double part = progress(workers, count, now_ns, &left_ns);
 
@@ -137,10 +137,8 @@ static void draw(struct bench_live *live, struct bench_worker *workers, unsigned
 		      "\r%s: %u job%s%s %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s\033[K",
 		      workers[0].job->name, running, running == 1 ? "" : "s",
 		      ramping > 0 ? " ramping up," : ",", part * 100,
-		      spw_size_format(live->read_rate, read, sizeof(read)),
-		      (uintmax_t)live->read_iops,
-		      spw_size_format(live->write_rate, write, sizeof(write)),
-		      (uintmax_t)live->write_iops, left);
+		      SPW_SIZE_TEXT(live->read_rate), (uintmax_t)live->read_iops,
+		      SPW_SIZE_TEXT(live->write_rate), (uintmax_t)live->write_iops, left);
 	(void)fflush(stderr);
 	live->drawn = true;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/offsets.c - which block comes next: sequential, or every block once in a shuffled
- * order
- */
+/* tools/bench/offsets.c - which block is next: sequential, or each once in shuffled order */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -42,10 +39,7 @@ void bench_shuffle_init(struct bench_shuffle *shuffle, uint64_t slots, uint64_t 
 	shuffle->right_bits = bits - bits / 2;
 }
 
-/*
- * One number of [0, 2^bits) to another, and no two to the same: a Feistel network with halves of
- * unequal width.
- */
+/* A bijection of [0, 2^bits): a Feistel network with halves of unequal width. */
 static uint64_t permute(const struct bench_shuffle *shuffle, uint64_t value)
 {
 	uint64_t left_mask = (UINT64_C(1) << shuffle->left_bits) - 1;
@@ -63,10 +57,7 @@ static uint64_t permute(const struct bench_shuffle *shuffle, uint64_t value)
 
 uint64_t bench_shuffle_at(const struct bench_shuffle *shuffle, uint64_t index)
 {
-	/*
-	 * Numbers beyond the slots are permuted on; the walk comes back because the permutation is
-	 * one of cycles.
-	 */
+	/* Cycle walking: numbers beyond the slots are permuted on, and come back. */
 	do
 		index = permute(shuffle, index);
 	while (index >= shuffle->slots);
@@ -121,8 +112,7 @@ int bench_region_place(struct bench_region *region, const struct bench_job *job,
 	if (len > have)
 		return spw_error(-ENOSPC,
 				 "job %s: %s has %ju bytes from offset %ju on, but size asks for "
-				 "%ju of it: give a "
-				 "smaller --size, or a larger file or device",
+				 "%ju of it: give a smaller --size, or a larger file or device",
 				 job->name, path, (uintmax_t)have, (uintmax_t)job->offset_bytes,
 				 (uintmax_t)len);
 	if (len < job->block_bytes_max)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/options.c - the options of a job: one table for the command line, for job files and
- * for the help
- */
+/* tools/bench/options.c - the options of a job: one table for command line, job files, help */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -72,6 +69,10 @@ static const struct choice stripe_choices[] = {
 #define FIELD(field) offsetof(struct bench_job, field)
 #define TEXT(field)  FIELD(field), 0, sizeof(((struct bench_job *)0)->field)
 
+#define FLAG(name)   #name, NULL, KIND_FLAG, FIELD(name), 0, 0, NULL, NULL
+#define ALWAYS(name) #name, NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL
+#define NEVER(name)  #name, NULL, KIND_NEVER, FIELD(satisfied), 0, 0, NULL, NULL
+
 static const struct option options[] = {
 	{"name", NULL, KIND_TEXT, TEXT(name), NULL, "NAME",
 	 "begin a job; options before the first are for all jobs. In a job file: what reports call "
@@ -103,8 +104,7 @@ static const struct option options[] = {
 	 "threads that run the job (default 1)"},
 	{"runtime", "timeout", KIND_TIME, FIELD(runtime_ns), 0, 0, NULL, "TIME",
 	 "stop after this (10, 500ms, 2m)"},
-	{"time_based", NULL, KIND_FLAG, FIELD(time_based), 0, 0, NULL, NULL,
-	 "start over at the end until the runtime is up"},
+	{FLAG(time_based), "start over at the end until the runtime is up"},
 	{"ramp_time", NULL, KIND_TIME, FIELD(ramp_ns), 0, 0, NULL, "TIME",
 	 "run so long before measuring"},
 	{"rate", NULL, KIND_SIZE, FIELD(rate_bytes), 0, 0, NULL, "SIZE",
@@ -115,34 +115,21 @@ static const struct option options[] = {
 	 "read back after every N writes, while writing goes on"},
 	{"verify_backlog_batch", NULL, KIND_COUNT, FIELD(verify_backlog_batch), 0, 1u << 20, NULL,
 	 "N", "so many of them each time, the rest at the end (default all)"},
-	{"verify_fatal", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
-	 "the first wrong block ends the job: always so"},
-	{"verify_state_save", NULL, KIND_NEVER, FIELD(satisfied), 0, 0, NULL, NULL,
-	 "no state is kept between runs: 0 only"},
+	{ALWAYS(verify_fatal), "the first wrong block ends the job: always so"},
+	{NEVER(verify_state_save), "no state is kept between runs: 0 only"},
 	{"randseed", NULL, KIND_NUMBER, FIELD(randseed), 0, 0, NULL, "N",
 	 "of offsets, sizes and contents"},
-	{"norandommap", NULL, KIND_FLAG, FIELD(norandommap), 0, 0, NULL, NULL,
-	 "random offsets may repeat within a pass"},
-	{"scramble_buffers", NULL, KIND_FLAG, FIELD(scramble_buffers), 0, 0, NULL, NULL,
-	 "change every 512 bytes before each write (default 1)"},
-	{"hipri", NULL, KIND_FLAG, FIELD(hipri), 0, 0, NULL, NULL,
-	 "poll the drives for completions"},
-	{"sqthread_poll", NULL, KIND_FLAG, FIELD(sqthread_poll), 0, 0, NULL, NULL,
-	 "a kernel thread submits"},
-	{"fixedbufs", NULL, KIND_FLAG, FIELD(fixedbufs), 0, 0, NULL, NULL,
-	 "register the buffers with the kernel"},
-	{"registerfiles", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
-	 "files are registered where it can be done"},
-	{"nonvectored", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
-	 "one buffer per transfer: always so"},
-	{"direct", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
-	 "past the page cache: always so"},
-	{"thread", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
-	 "jobs are threads: always so"},
-	{"group_reporting", NULL, KIND_FLAG, FIELD(group_reporting), 0, 0, NULL, NULL,
-	 "one report for the jobs of a group"},
-	{"stonewall", NULL, KIND_FLAG, FIELD(stonewall), 0, 0, NULL, NULL,
-	 "begin when all jobs before have ended"},
+	{FLAG(norandommap), "random offsets may repeat within a pass"},
+	{FLAG(scramble_buffers), "change every 512 bytes before each write (default 1)"},
+	{FLAG(hipri), "poll the drives for completions"},
+	{FLAG(sqthread_poll), "a kernel thread submits"},
+	{FLAG(fixedbufs), "register the buffers with the kernel"},
+	{ALWAYS(registerfiles), "files are registered where it can be done"},
+	{ALWAYS(nonvectored), "one buffer per transfer: always so"},
+	{ALWAYS(direct), "past the page cache: always so"},
+	{ALWAYS(thread), "jobs are threads: always so"},
+	{FLAG(group_reporting), "one report for the jobs of a group"},
+	{FLAG(stonewall), "begin when all jobs before have ended"},
 	{"description", NULL, KIND_TEXT, TEXT(description), NULL, "TEXT", "a remark"},
 	{"ioengine", NULL, KIND_CHOICE, FIELD(backend), 0, 0, engine_choices, "NAME",
 	 "io_uring, libaio, or io_uring_cmd for nvme: as --backend"},
@@ -152,8 +139,7 @@ static const struct option options[] = {
 	 "engine: blocks of devices; store: objects of a store whose drives --filename names"},
 	{"stripe", NULL, KIND_CHOICE, FIELD(stripe), 0, 0, stripe_choices, "HOW",
 	 "store: pull or static (default pull)"},
-	{"no_checksums", NULL, KIND_FLAG, FIELD(no_checksums), 0, 0, NULL, NULL,
-	 "store: trust the drives"},
+	{FLAG(no_checksums), "store: trust the drives"},
 	{"object_size", NULL, KIND_SIZE, FIELD(object_bytes), 1, 0, NULL, "SIZE",
 	 "store: of each object (default 16m)"},
 	{"numa", NULL, KIND_COUNT, FIELD(numa_node), 0, 1023, NULL, "NODE",
@@ -422,30 +408,26 @@ static int check_verify(const struct bench_job *job)
 	if (job->norandommap)
 		return spw_error(-EINVAL,
 				 "job %s: verify does not go with norandommap: blocks that are "
-				 "written twice "
-				 "cannot be told apart",
+				 "written twice cannot be told apart",
 				 job->name);
 	if (job->skip_bytes % (int64_t)job->block_bytes_min != 0 ||
 	    (job->skip_bytes != 0 && job->time_based && bench_rw_writes(job->rw)))
 		return spw_error(-EINVAL,
 				 "job %s: verify with rw=%s:%jd: blocks lie over one another, or "
-				 "are written twice in a "
-				 "pass, and cannot be told apart: skip whole blocks, and leave "
-				 "time_based out",
+				 "are written twice in a pass, and cannot be told apart: skip "
+				 "whole blocks, and leave time_based out",
 				 job->name, bench_rw_name(job->rw), (intmax_t)job->skip_bytes);
 	if (job->numjobs > 1 && bench_rw_writes(job->rw) &&
 	    (job->size_bytes == 0 || job->offset_increment_bytes < job->size_bytes))
 		return spw_error(-EINVAL,
 				 "job %s: verify with numjobs=%u: the jobs would overwrite each "
-				 "other's blocks; "
-				 "give an offset_increment of at least their size",
+				 "other's blocks; give an offset_increment of at least their size",
 				 job->name, job->numjobs);
 	if (job->time_based && job->rw == BENCH_RANDWRITE &&
 	    job->block_bytes_min != job->block_bytes_max)
 		return spw_error(-EINVAL,
 				 "job %s: verify of random blocks of several sizes goes over the "
-				 "file once: leave "
-				 "time_based out",
+				 "file once: leave time_based out",
 				 job->name);
 	if (job->level == BENCH_LEVEL_STORE)
 		return spw_error(-EINVAL,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/bench/report.c - results as text, laid out like fio's, so that it can be read beside fio's
- */
+/* tools/bench/report.c - results as text, laid out like fio's, to be read beside them */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -145,8 +143,7 @@ static void print_latencies(FILE *out, const struct bench_stats *stats)
 				(void)fprintf(out, "  lat (%s)   : ", units[unit]);
 			begun = true;
 			(void)fprintf(out, "%ju=%.2f%%", (uintmax_t)bench_latency_limit(i),
-				      100.0 * (double)latency.classes[unit][i] /
-					      (double)latency.count);
+				      bench_percentage(latency.classes[unit][i], latency.count));
 		}
 		if (begun)
 			(void)fputc('\n', out);
@@ -163,19 +160,12 @@ static void print_levels(FILE *out, const char *title, const uint64_t levels[],
 	(void)fprintf(out, "  %-12s: ", title);
 	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
 		(void)fprintf(out, "%s%s=%.1f%%", i > 0 ? ", " : "", names[i],
-			      total == 0 ? 0 : 100.0 * (double)levels[i] / (double)total);
+			      bench_percentage(levels[i], total));
 	(void)fputc('\n', out);
-}
-
-static double percent(uint64_t part_ns, uint64_t whole_ns)
-{
-	return whole_ns == 0 ? 0 : 100.0 * (double)part_ns / (double)whole_ns;
 }
 
 static void print_entry(FILE *out, const struct bench_entry *entry)
 {
-	static const char *const depths[] = {"1", "2", "4", "8", "16", "32", ">=64"};
-	static const char *const batches[] = {"0", "4", "8", "16", "32", "64", ">=64"};
 	const struct bench_stats *stats = &entry->stats;
 
 	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d%s%s\n", entry->job->name,
@@ -187,13 +177,13 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 	print_direction(out, "write", &stats->direction[BENCH_DIR_WRITE]);
 	print_latencies(out, stats);
 	(void)fprintf(out, "  cpu          : usr=%.2f%%, sys=%.2f%%, ctx=%ju, majf=%ju, minf=%ju\n",
-		      percent(stats->user_ns, stats->runtime_ns),
-		      percent(stats->system_ns, stats->runtime_ns),
+		      bench_percentage(stats->user_ns, stats->runtime_ns),
+		      bench_percentage(stats->system_ns, stats->runtime_ns),
 		      (uintmax_t)stats->context_switches, (uintmax_t)stats->faults_major,
 		      (uintmax_t)stats->faults_minor);
-	print_levels(out, "IO depths", stats->depth_levels, depths);
-	print_levels(out, "   submit", stats->submit_levels, batches);
-	print_levels(out, "   complete", stats->complete_levels, batches);
+	print_levels(out, "IO depths", stats->depth_levels, bench_depth_names);
+	print_levels(out, "   submit", stats->submit_levels, bench_batch_names);
+	print_levels(out, "   complete", stats->complete_levels, bench_batch_names);
 	(void)fprintf(out,
 		      "  issued rwts  : total=%ju,%ju,0,0, kernel requests=%ju, system calls=%ju\n",
 		      (uintmax_t)stats->direction[BENCH_DIR_READ].ios,

@@ -3,7 +3,6 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -14,25 +13,6 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-/* The only thing that a signal handler can reach. */
-static atomic_bool stop;
-
-static void on_interrupt(int signal_number)
-{
-	(void)signal_number;
-	atomic_store(&stop, true);
-}
-
-/* The first interrupt ends the jobs, and what was measured is reported; a second one kills. */
-static void catch_interrupts(struct sigaction *before)
-{
-	struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
-
-	atomic_store(&stop, false);
-	(void)sigemptyset(&action.sa_mask);
-	(void)sigaction(SIGINT, &action, before);
-}
-
 /* ---- Workers --------------------------------------------------------------------------------- */
 
 static int add_workers(struct bench_run *run, unsigned job_index, unsigned group)
@@ -42,23 +22,20 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 
 	for (unsigned i = 0; i < job->numjobs; i++) {
 		struct bench_worker *worker = &run->workers[first + i];
-		int count;
+		int result;
 
 		worker->job = job;
 		worker->index = i;
 		worker->sequence = first + i;
 		worker->group = group;
-		worker->stop = &stop;
 		worker->log = tool_log(run->verbose);
 		run->workers_count++;
-		count = bench_split_filename(job->filename, worker->paths);
-		if (count < 0)
-			return spw_error(count, "job %s: %s", job->name, spw_last_error());
-		worker->devices_count = (unsigned)count;
-		count = spw_drives_distinct((const char *const *)worker->paths,
-					    worker->devices_count);
-		if (count < 0)
-			return spw_error(count, "job %s: %s", job->name, spw_last_error());
+		result = bench_split_filename(job->filename, worker);
+		if (result == 0)
+			result = spw_drives_distinct((const char *const *)worker->paths,
+						     worker->devices_count);
+		if (result != 0)
+			return spw_error(result, "job %s: %s", job->name, spw_last_error());
 	}
 	return 0;
 }
@@ -163,9 +140,7 @@ static uint64_t timeval_ns(const struct timeval *time)
 	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_usec * 1000u;
 }
 
-/*
- * CPU time of the whole process, threads of the kernel that work for it included. @sign: 1 or -1.
- */
+/* CPU time of the process, kernel threads working for it included. @sign: 1 or -1. */
 static void add_process_time(struct bench_run *run, int sign)
 {
 	struct rusage usage;
@@ -190,7 +165,7 @@ static int run_wave(struct bench_run *run, struct bench_live *live, unsigned fir
 		result = -pthread_create(&worker->thread, NULL, worker_main, worker);
 		if (result != 0) {
 			result = spw_error_errno(result, "cannot start a thread");
-			atomic_store(&stop, true);
+			tool_stop();
 			break;
 		}
 		worker->started = true;
@@ -211,7 +186,7 @@ static int run_waves(struct bench_run *run)
 	int result = live ? 0 : spw_error(-ENOMEM, "out of memory");
 	unsigned first = 0;
 
-	while (result == 0 && first < run->workers_count && !atomic_load(&stop)) {
+	while (result == 0 && first < run->workers_count && !tool_stopped()) {
 		unsigned count = 1;
 
 		while (first + count < run->workers_count &&
@@ -229,7 +204,6 @@ int bench_run(struct bench_run *run)
 	struct bench_devices own = {.count = 0}, *devices = run->devices ? run->devices : &own;
 	struct spw_log log = tool_log(run->verbose);
 	struct timespec wall;
-	struct sigaction before;
 	uint64_t begin_ns;
 	int result = make_workers(run);
 
@@ -244,14 +218,9 @@ int bench_run(struct bench_run *run)
 	(void)clock_gettime(CLOCK_REALTIME, &wall);
 	run->start_time_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
 	begin_ns = spw_clock_ns();
-	catch_interrupts(&before);
-	/* One that came before, and that a command caught which runs several of these. */
-	if (tool_stopped())
-		atomic_store(&stop, true);
 	result = run_waves(run);
-	(void)sigaction(SIGINT, &before, NULL);
 	run->elapsed_ns = spw_clock_ns() - begin_ns;
-	run->interrupted = atomic_load(&stop) && result == 0;
+	run->interrupted = tool_stopped() && result == 0;
 out:
 	bench_devices_close(&own);
 	return result;

@@ -15,10 +15,10 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <numa.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 struct transfer {
@@ -48,9 +48,7 @@ struct state {
 	int error;
 };
 
-/*
- * The first failure is what the job ends with. Called while its words are those of the last error.
- */
+/* The job ends with its first failure. Called while the last error has its words. */
 static void note_error(struct state *state, int error)
 {
 	char *text = state->worker->stats.error_text;
@@ -160,7 +158,7 @@ static int drain(struct state *state)
 static bool expired(struct state *state)
 {
 	if (!state->measuring)
-		return atomic_load_explicit(state->worker->stop, memory_order_relaxed);
+		return tool_stopped();
 	return bench_timer_expired(&state->timer, state->worker, state->now_ns);
 }
 
@@ -187,10 +185,7 @@ static int put_all(struct state *state)
 	return result == 0 ? drain(state) : result;
 }
 
-/*
- * @shuffle: NULL for the reverse of the order in which they were put. Objects that are not there
- * are passed over.
- */
+/* @shuffle: NULL for the reverse order of putting. Missing objects are skipped. */
 static int get_all(struct state *state, const struct bench_shuffle *shuffle)
 {
 	int result = 0;
@@ -302,10 +297,7 @@ static int make_transfers(struct state *state)
 	return 0;
 }
 
-/*
- * As many objects as the job's size holds, or three quarters of the partition: replacing needs
- * room.
- */
+/* As many objects as the size holds, or 3/4 of the partition: replacing needs room. */
 static int make_objects(struct state *state)
 {
 	const struct bench_job *job = state->job;
@@ -326,8 +318,7 @@ static int make_objects(struct state *state)
 	if (count <= job->iodepth && job->rw == BENCH_RANDRW)
 		return spw_error(-EINVAL,
 				 "job %s: %ju objects are too few for iodepth=%u: give a larger "
-				 "size or a smaller "
-				 "object-size",
+				 "size or a smaller object-size",
 				 job->name, (uintmax_t)count, job->iodepth);
 	if (count == 0 || count > UINT32_MAX)
 		return spw_error(-EINVAL, "job %s: size holds %ju objects of %ju bytes", job->name,
@@ -348,13 +339,10 @@ static int open_store(struct state *state)
 	const struct bench_job *job = state->job;
 	struct spw_store_opts opts;
 	struct spw_tune tune;
-	int result;
+	int result = bench_bind_to_node(job);
 
-	if (job->numa_node != BENCH_NUMA_ANY &&
-	    (numa_available() < 0 || (int)job->numa_node > numa_max_node() ||
-	     numa_run_on_node((int)job->numa_node) != 0))
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
-				 job->name, job->numa_node);
+	if (result != 0)
+		return result;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
 	opts.backend = job->backend;
@@ -392,10 +380,7 @@ static int set_up(struct state *state)
 
 static void tear_down(struct state *state)
 {
-	/*
-	 * After an error transfers are in flight: they end with the store, and only then go their
-	 * buffers, which are its.
-	 */
+	/* The store ends what is in flight after an error; its buffers go only then. */
 	if (state->store)
 		spw_store_close(state->store);
 	free(state->completed);

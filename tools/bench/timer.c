@@ -2,10 +2,13 @@
 /* tools/bench/timer.c - when a worker's measurement begins and ends, and what CPU time it took */
 #include "tools/bench/bench.h"
 
+#include <errno.h>
+#include <numa.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 void bench_gate_init(struct bench_gate *gate)
@@ -105,7 +108,7 @@ bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker,
 {
 	if (timer->ramping && now_ns - timer->begin_ns >= worker->job->ramp_ns)
 		start_measuring(timer, worker, now_ns);
-	return now_ns >= timer->end_ns || atomic_load_explicit(worker->stop, memory_order_relaxed);
+	return now_ns >= timer->end_ns || tool_stopped();
 }
 
 void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker)
@@ -141,6 +144,18 @@ int bench_worker_ended(struct bench_worker *worker, int result)
 		(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
 			       spw_last_error());
 	return result;
+}
+
+int bench_bind_to_node(const struct bench_job *job)
+{
+	if (job->numa_node == BENCH_NUMA_ANY)
+		return 0;
+	if (numa_available() < 0 || (int)job->numa_node > numa_max_node())
+		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
+				 job->name, job->numa_node);
+	if (numa_run_on_node((int)job->numa_node) != 0)
+		return spw_error_errno(-errno, "job %s: numa=%u", job->name, job->numa_node);
+	return 0;
 }
 
 unsigned bench_depth_level(unsigned in_flight)

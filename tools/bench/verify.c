@@ -18,10 +18,7 @@ static uint64_t magic_of(enum bench_verify checksum)
 	return UNIT_MAGIC + ((uint64_t)(checksum - BENCH_VERIFY_XXH3) << 56);
 }
 
-/*
- * At the start of every unit. The checksum covers the rest of the unit, then the header up to
- * itself.
- */
+/* At the start of each unit. The checksum covers the rest, then the header before it. */
 struct unit_header {
 	uint64_t magic;
 	uint64_t offset_bytes;

@@ -9,12 +9,12 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <numa.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "tools/bench/backlog.h"
+#include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define BUFFER_ALIGN_BYTES 4096u
@@ -73,9 +73,7 @@ static unsigned draw_direction(struct state *state)
 										  : BENCH_DIR_WRITE;
 }
 
-/*
- * A rate lets transfers start one after another at its pace. Return: false when it is not time yet.
- */
+/* Transfers start one after another at the rate's pace. Return: false: not yet. */
 static bool rate_allows(struct state *state)
 {
 	if (state->job->rate_bytes == 0 || state->verifying)
@@ -106,10 +104,7 @@ static bool next_of_region(struct state *state, unsigned index, struct slot *slo
 				 &slot->io.len_bytes);
 }
 
-/*
- * The next pass overwrites what the last one has written, which may wait to be read back, or be
- * read just now.
- */
+/* The next pass overwrites the last one's blocks, which may wait for being read back. */
 static bool must_read_back_first(struct state *state)
 {
 	if (state->backlog.every == 0)
@@ -118,10 +113,7 @@ static bool must_read_back_first(struct state *state)
 	return bench_backlog_is_due(&state->backlog) || state->in_flight > 0;
 }
 
-/*
- * By turns; but what fewer transfers are in flight to comes first, else a drive that is slow for a
- * while would gather them all.
- */
+/* By turns, fewest in flight first: else a slow drive would gather them all. */
 static unsigned choose_device(const struct state *state)
 {
 	unsigned count = state->worker->devices_count, chosen = state->region_next;
@@ -188,10 +180,7 @@ static int submit_prepared(struct state *state)
 	return result;
 }
 
-/*
- * Every sector gets two words of its own, so that a drive that finds equal data cannot skip it. As
- * fio does unless told otherwise.
- */
+/* Two distinct words per sector, as fio: a drive that finds equal data cannot skip it. */
 static void scramble(const struct slot *slot)
 {
 	char *sector = slot->io.buf;
@@ -360,10 +349,7 @@ static void nap(const struct state *state)
 	(void)nanosleep(&time, NULL);
 }
 
-/*
- * Wait for what has to be waited for: completions, or the time that a rate allows the next
- * transfer.
- */
+/* Wait for completions, or for the time of the next transfer by the rate. */
 static int wait_for_room(struct state *state)
 {
 	unsigned min = state->job->complete_min < state->in_flight ? state->job->complete_min
@@ -430,10 +416,7 @@ static int read_back(struct state *state)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
-/*
- * Kernel requests per transfer: what is larger than the kernel takes at once is split, and iodepth
- * counts transfers.
- */
+/* Kernel requests per transfer: large ones are split, but iodepth counts transfers. */
 static uint32_t queue_depth(const struct bench_worker *worker)
 {
 	uint64_t depth = worker->job->iodepth, most = 1;
@@ -543,21 +526,9 @@ static int place_regions(struct state *state)
 	return result;
 }
 
-static int bind_to_node(const struct bench_job *job)
-{
-	if (job->numa_node == BENCH_NUMA_ANY)
-		return 0;
-	if (numa_available() < 0 || (int)job->numa_node > numa_max_node())
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
-				 job->name, job->numa_node);
-	if (numa_run_on_node((int)job->numa_node) != 0)
-		return spw_error_errno(-errno, "job %s: numa=%u", job->name, job->numa_node);
-	return 0;
-}
-
 static int set_up(struct state *state)
 {
-	int result = bind_to_node(state->job);
+	int result = bench_bind_to_node(state->job);
 
 	if (result == 0)
 		result = place_regions(state);
@@ -601,8 +572,7 @@ static int measure(struct state *state)
 	worker->stats.direction[BENCH_DIR_WRITE].runtime_ns =
 		bench_rw_writes(state->job->rw) ? transfer_ns : 0;
 	if (result == 0 && state->job->verify != BENCH_VERIFY_NONE &&
-	    bench_rw_writes(state->job->rw) &&
-	    !atomic_load_explicit(worker->stop, memory_order_relaxed))
+	    bench_rw_writes(state->job->rw) && !tool_stopped())
 		result = read_back(state);
 	bench_timer_end(&state->timer, worker);
 	spw_queue_stats(state->queue, &worker->stats.queue, sizeof(worker->stats.queue));
@@ -620,9 +590,7 @@ int bench_worker_run(struct bench_worker *worker)
 			  .unit_bytes = worker->job->block_bytes_min,
 			  .seed = worker->job->randseed},
 		.random = {.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence)},
-		/*
-		 * Blocks of an earlier run with the same seed must not pass for those of this one.
-		 */
+		/* Blocks of an earlier run with the same seed must not pass for these. */
 		.generation = spw_clock_ns(),
 	};
 	int result;

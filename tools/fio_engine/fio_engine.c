@@ -18,6 +18,7 @@
 #include <verify.h>
 
 #include "level.h"
+#include "util/names.h"
 
 #if FIO_IOOPS_VERSION < 31 || FIO_IOOPS_VERSION > 39
 #error "known are interfaces 31 (fio 3.33) to 39 of fio: see ioengines.h, then widen the range"
@@ -179,34 +180,22 @@ static void free_paths(struct spw_fio_config *config)
 	config->path_count = 0;
 }
 
-/*
- * "a:b\:c" -> "a", "b:c". A name cannot be longer than the text, nor can there be more names than
- * it has characters.
- */
+static int add_path(void *context, const char *path)
+{
+	struct spw_fio_config *config = context;
+
+	if (*path && !(config->paths[config->path_count] = strdup(path)))
+		return -ENOMEM;
+	config->path_count += *path != '\0';
+	return 0;
+}
+
+/* Sized by the text: no more names than characters. */
 static bool split_paths(struct spw_fio_config *config, const char *text)
 {
-	size_t len = strlen(text), out = 0;
-	char *name = malloc(len + 1);
-
-	config->paths = calloc(len + 1, sizeof(*config->paths));
-	if (!name || !config->paths)
-		goto out;
-	for (size_t i = 0; i <= len; i++) {
-		if (text[i] == '\\' && text[i + 1] == ':') {
-			name[out++] = text[++i];
-		} else if (text[i] == ':' || text[i] == '\0') {
-			name[out] = '\0';
-			if (out && !(config->paths[config->path_count] = strdup(name)))
-				goto out;
-			config->path_count += out > 0;
-			out = 0;
-		} else {
-			name[out++] = text[i];
-		}
-	}
-out:
-	free(name);
-	return config->path_count > 0;
+	config->paths = calloc(strlen(text) + 1, sizeof(*config->paths));
+	return config->paths && spw_names_split(text, ':', add_path, config) == 0 &&
+	       config->path_count > 0;
 }
 
 static bool file_paths(struct spw_fio_config *config, struct thread_data *td)
@@ -248,8 +237,7 @@ static int make_config(struct thread_data *td, struct spw_fio_config *config)
 	};
 	if (config->striped && td->o.nr_files > 1)
 		return refuse(td, "several files: a stripe and a store are one address space; name "
-				  "the drives in "
-				  "spillway_devices");
+				  "the drives in spillway_devices");
 	if (!(named ? split_paths(config, o->devices) : file_paths(config, td))) {
 		free_paths(config);
 		return refuse(td,
@@ -270,10 +258,7 @@ static const struct spw_fio_level_ops *level_ops(const struct thread_data *td)
 	return o->level == LEVEL_STORE ? &spw_fio_objects : &spw_fio_volume;
 }
 
-/*
- * The main process asks before any job runs: here, not in the job, what is written is claimed, and
- * a device in use refused.
- */
+/* The main process asks before any job runs, so that written devices are claimed here. */
 static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 {
 	struct spw_fio_config config;
@@ -357,10 +342,7 @@ static int engine_init(struct thread_data *td)
 	engine = calloc(1, sizeof(*engine));
 	td->io_ops_data = engine;
 	if (engine) {
-		/*
-		 * An io_u is told of and used again before its slot is: twice the depth never
-		 * overflows.
-		 */
+		/* An io_u may be reused before its slot: twice the depth never overflows. */
 		engine->completed_max = 2 * td->o.iodepth;
 		engine->completed = calloc(engine->completed_max, sizeof(struct io_u *));
 		engine->queued = calloc(td->o.iodepth, sizeof(struct io_u *));
@@ -374,10 +356,7 @@ static int engine_init(struct thread_data *td)
 	if (err)
 		err = failed(td, err);
 out:
-	/*
-	 * The level keeps the configuration, but has opened the paths and needs their names no
-	 * more.
-	 */
+	/* The level has opened the paths and needs their names no more. */
 	free_paths(&config);
 	return err;
 }
@@ -501,10 +480,7 @@ static void set_issue_time(struct thread_data *td, struct io_u *io_u)
 		fio_gettime(&io_u->issue_time, NULL);
 }
 
-/*
- * Of what ends while it is queued fio does not ask for errdetails; a job that goes on after errors
- * gets the words once.
- */
+/* fio asks no errdetails for what ends while queued: later errors get the words once. */
 static enum fio_q_status completed_at_once(struct thread_data *td, struct io_u *io_u,
 					   const struct spw_fio_request *request)
 {
@@ -586,10 +562,7 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	return FIO_Q_QUEUED;
 }
 
-/*
- * Latencies begin when the kernel has the requests, as with fio's own io_uring and libaio engines
- * and with spillway bench.
- */
+/* Latencies begin when the kernel has the requests, as with fio's own engines. */
 static void mark_issued(struct thread_data *td, unsigned count)
 {
 	struct engine *engine = td->io_ops_data;
@@ -675,10 +648,7 @@ static fio_unused char *errdetails_td(struct thread_data *td, struct io_u *io_u)
 	return error_text(io_u);
 }
 
-/*
- * Between the interfaces 31 and 39 errdetails gained the thread; which release did it is asked of
- * the header itself.
- */
+/* errdetails gained the thread between interfaces 31 and 39: the header tells. */
 #define ERRDETAILS                                                                \
 	_Generic(((struct ioengine_ops *)0)->errdetails, char *(*)(struct io_u *) \
 		 : errdetails, default                                            \
@@ -702,10 +672,7 @@ static int engine_close_file(struct thread_data *td, struct fio_file *f)
 __attribute__((visibility("default"))) struct ioengine_ops ioengine = {
 	.name = "spillway",
 	.version = FIO_IOOPS_VERSION,
-	/*
-	 * Diskless: fio neither opens, extends nor stats the file name, which may stand for several
-	 * devices.
-	 */
+	/* Diskless: fio neither opens, extends nor stats the file name, a list of devices. */
 	.flags = FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_NOEXTEND | FIO_RAWIO | FIO_MEMALIGN |
 		 FIO_NO_OFFLOAD | FIO_ASYNCIO_SETS_ISSUE_TIME,
 	.init = engine_init,

@@ -30,10 +30,7 @@ enum spw_fio_queued {
 struct spw_fio_config {
 	char **paths;
 	unsigned path_count;
-	/*
-	 * the paths are one address space; otherwise each is its own, numbered by
-	 * spw_fio_request.file
-	 */
+	/* the paths are one address space; else numbered by spw_fio_request.file */
 	bool striped;
 	uint64_t chunk_bytes;
 	enum spw_stripe stripe;
@@ -86,10 +83,7 @@ struct spw_fio_level_ops {
 	const char *(*description)(const struct spw_fio_level *level);
 	enum spw_fio_queued (*queue)(struct spw_fio_level *level, struct spw_fio_request *request);
 	int (*submit)(struct spw_fio_level *level);
-	/*
-	 * Submit, and call done for what has ended. @wait_for: sleep until about so many requests
-	 * have; 0 does not sleep.
-	 */
+	/* Submit and reap. @wait_for: sleep until about so many have ended; 0 does not sleep. */
 	int (*reap)(struct spw_fio_level *level, unsigned wait_for);
 	void (*close)(struct spw_fio_level *level);
 };
@@ -97,10 +91,7 @@ struct spw_fio_level_ops {
 extern const struct spw_fio_level_ops spw_fio_volume;
 extern const struct spw_fio_level_ops spw_fio_objects;
 
-/*
- * Fill every block of the range with an object of @block, so that there is something to read. After
- * an error @block may be read until the level is closed.
- */
+/* Put an object of @block everywhere, to be read. @block is used until the level closes. */
 int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block);
 
 #endif

@@ -14,10 +14,7 @@
 #include "level.h"
 #include "util/util.h"
 
-/*
- * Beside the job's buffers: what the store copies of data that is not in whole blocks, and its own
- * needs.
- */
+/* Besides the job's buffers: the store's bounces of odd data, and its own needs. */
 #define COPY_BYTES (32u << 20)
 
 struct objects {
@@ -28,10 +25,7 @@ struct objects {
 	uint64_t first; /* block number of table[0] */
 	uint64_t count;
 	spw_object *table; /* 0: no object */
-	/*
-	 * Of laying out: puts that go on, until the store is closed perhaps, and the first error of
-	 * one.
-	 */
+	/* Layout: puts in flight, perhaps until the store closes, and the first error. */
 	unsigned puts_pending;
 	int put_error;
 };
@@ -41,10 +35,7 @@ static struct objects *to_objects(struct spw_fio_level *level)
 	return (struct objects *)level;
 }
 
-/*
- * What the blocks of a partition may take, less room for the new object of every request before the
- * old one is freed.
- */
+/* Blocks of a partition, less room to replace every object that may be in flight. */
 /* Opening a partition claims the drives. */
 static int objects_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {

@@ -50,10 +50,7 @@ static int check_chunk(const struct spw_fio_config *config, const struct spw_dev
 
 /* ---- Devices ---- */
 
-/*
- * Of this process and its children. Nobody takes one out: fio tells its engines of the end of a
- * job, not of its own.
- */
+/* Of this process and its children; kept, as fio ends its engines only with jobs. */
 struct claimed {
 	char *path;
 	struct spw_device *device;
@@ -388,10 +385,7 @@ static void queue_range(struct volume *volume, struct spw_fio_request *request, 
 	}
 }
 
-/*
- * Of a request whose pieces were refused in the middle, those before still run; it ends, with the
- * error, after them.
- */
+/* If pieces in the middle were refused, the earlier ones still run; it ends after them. */
 static enum spw_fio_queued volume_queue(struct spw_fio_level *level,
 					struct spw_fio_request *request)
 {

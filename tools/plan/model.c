@@ -51,9 +51,9 @@ int model_check(const struct model *model)
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(values); i++)
 		if (values[i] == 0)
-			return spw_error(-EINVAL, "layers, hidden, heads, sequence, batches, "
-						  "parallelism and bytes per "
-						  "element must not be 0");
+			return spw_error(-EINVAL,
+					 "layers, hidden, heads, sequence, batches, parallelism "
+					 "and bytes per element must not be 0");
 	if (model->layers % model->pipeline_parallel != 0)
 		return spw_error(-EINVAL, "%u layers cannot be cut into %u equal pipeline stages",
 				 model->layers, model->pipeline_parallel);
@@ -204,10 +204,7 @@ static void add_micro_batch(struct timeline *timeline, double forward_begin, dou
 	}
 }
 
-/*
- * The first stage: p forward passes, then the first backward pass comes back to it, then one of
- * each in turn.
- */
+/* The first stage: p forward passes, then backward and forward in turn. */
 static void add_step(struct timeline *timeline)
 {
 	const struct model_step *step = &timeline->step;
@@ -240,8 +237,7 @@ static int check_size(const struct timeline *timeline)
 	if (step->step_bytes >= 0x1p62 || step->seconds >= 0x1p50 / 1e9)
 		return spw_error(-EINVAL,
 				 "the model is too large, or the GPU too slow: a step saves %.3g "
-				 "bytes and takes "
-				 "%.3g s",
+				 "bytes and takes %.3g s",
 				 step->step_bytes, step->seconds);
 	return 0;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/plan/model.h - what a transformer saves, how long its step takes, what spilling it takes
- * from drives
- */
+/* tools/plan/model.h - what a transformer saves, its step's time, and what spilling takes */
 #ifndef SPW_TOOLS_PLAN_MODEL_H
 #define SPW_TOOLS_PLAN_MODEL_H
 
@@ -70,10 +67,7 @@ double model_bandwidth_needed(const struct model_step *step);
 /* @bytes are written in every @seconds. */
 struct model_life model_life_of(double endurance_bytes, double bytes, double seconds);
 
-/*
- * The peak of the activations if all is kept, and, with drives, if the planner spills: the lowest
- * without a stall. @drives: NULL for keeping only. Return: 0; -EINVAL, -ENOMEM.
- */
+/* Peak if all is kept, or with @drives, lowest without a stall. Return: 0; -EINVAL; -ENOMEM. */
 int model_plan(const struct model *model, const struct model_drives *drives,
 	       struct spw_plan_result *result);
 

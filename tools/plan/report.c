@@ -13,11 +13,6 @@
 const char *const curve_names[CURVE_LINES] = {"keep", "recompute selectively", "recompute all",
 					      "offload"};
 
-static const char *format_bytes(double bytes, char *buf, size_t len)
-{
-	return spw_size_format((uint64_t)bytes, buf, len);
-}
-
 static const char *format_rate(double bytes_per_second, char *buf, size_t len)
 {
 	(void)snprintf(buf, len, bytes_per_second < 1e8 ? "%.1f MB/s" : "%.2f GB/s",
@@ -41,20 +36,17 @@ static const char *format_span(double seconds, char *buf, size_t len)
 static void print_model(const struct plan_report *report, FILE *out)
 {
 	const struct model_step *step = &report->step;
-	char bytes[32];
 
 	(void)fprintf(out, "Each GPU (%u layers of %u, tensor-parallel %u)\n", step->layers,
 		      report->model.layers, report->model.tensor_parallel);
 	(void)fprintf(out, "  activations per layer   %s for one micro-batch of %u\n",
-		      format_bytes(step->layer_bytes, bytes, sizeof(bytes)),
-		      report->model.micro_batch);
+		      SPW_SIZE_TEXT((uint64_t)step->layer_bytes), report->model.micro_batch);
 	(void)fprintf(out, "  activations per step    %s in %u micro-batches\n",
-		      format_bytes(step->step_bytes, bytes, sizeof(bytes)),
-		      report->model.micro_batches);
+		      SPW_SIZE_TEXT((uint64_t)step->step_bytes), report->model.micro_batches);
 	if (step->outside_layers_bytes > 0)
 		(void)fprintf(out,
 			      "  output layer            %s, never spilled, in every peak below\n",
-			      format_bytes(step->outside_layers_bytes, bytes, sizeof(bytes)));
+			      SPW_SIZE_TEXT((uint64_t)step->outside_layers_bytes));
 	(void)fprintf(out, "  step                    %.3g s, %.1f TFLOPS\n", step->seconds,
 		      step->model_flops / step->seconds / 1e12);
 }
@@ -70,10 +62,10 @@ static void print_drives(const struct plan_report *report, FILE *out)
 		      format_rate(report->drive_write, drive, sizeof(drive)));
 	(void)fprintf(out, "  drives planned with     %u\n", report->drives);
 	if (report->has_model)
-		(void)fprintf(
-			out, "  spilled per step        %s of activations, %u tensors, no stall\n",
-			format_bytes((double)report->planned.bytes_written, rate, sizeof(rate)),
-			report->planned.tensors_spilled);
+		(void)fprintf(out,
+			      "  spilled per step        %s of activations, %u tensors, no stall\n",
+			      SPW_SIZE_TEXT(report->planned.bytes_written),
+			      report->planned.tensors_spilled);
 }
 
 static void add_life(struct tool_table *table, const char *what, double all, double planned,
@@ -111,7 +103,6 @@ static void print_curve(const struct plan_report *report, FILE *out)
 		{"  Activations", false}, {"micro-batch", true}, {"peak", true},
 		{"step", true},           {"TFLOPS", true},      {"written/step", true}};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char text[32];
 
 	for (unsigned line = 0; line < CURVE_LINES; line++)
 		for (unsigned k = 0; k < report->points; k++) {
@@ -119,12 +110,10 @@ static void print_curve(const struct plan_report *report, FILE *out)
 
 			tool_table_cell(table, "  %s", curve_names[line]);
 			tool_table_cell(table, "%u", point->micro_batch);
-			tool_table_cell(table, "%s",
-					format_bytes(point->peak_bytes, text, sizeof(text)));
+			tool_table_cell(table, "%s", SPW_SIZE_TEXT((uint64_t)point->peak_bytes));
 			tool_table_cell(table, "%.3g s", point->step_seconds);
 			tool_table_cell(table, "%.1f", point->flops / 1e12);
-			tool_table_cell(table, "%s",
-					format_bytes(point->written_bytes, text, sizeof(text)));
+			tool_table_cell(table, "%s", SPW_SIZE_TEXT((uint64_t)point->written_bytes));
 		}
 	tool_table_print(table, out);
 	tool_table_free(table);

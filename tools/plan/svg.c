@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/plan/svg.c - the recompute-offload-keep curve as a chart: peak of activations against
- * throughput
- */
+/* tools/plan/svg.c - the curve as a chart: peak of activations against throughput */
 #include "tools/plan/report.h"
 
 #include <errno.h>
@@ -52,25 +49,26 @@ static void draw_axes(const struct axes *axes, FILE *out)
 {
 	int steps = (int)lround(log2(axes->peak_max / axes->peak_min)), every = 1 + steps / 8;
 	double distance = mark_distance(axes->flops_max / 1e12) * 1e12;
-	char text[32];
 
 	for (int k = 0; k <= steps; k += every) {
 		double peak = ldexp(axes->peak_min, k);
 
-		(void)fprintf(
-			out,
-			"<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-			"<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-			x_of(axes, peak), TOP, x_of(axes, peak), HEIGHT - BOTTOM, x_of(axes, peak),
-			HEIGHT - BOTTOM + 18, spw_size_format((uint64_t)peak, text, sizeof(text)));
+		(void)fprintf(out,
+			      "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
+			      "stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" "
+			      "text-anchor=\"middle\">%s</text>\n",
+			      x_of(axes, peak), TOP, x_of(axes, peak), HEIGHT - BOTTOM,
+			      x_of(axes, peak), HEIGHT - BOTTOM + 18,
+			      SPW_SIZE_TEXT((uint64_t)peak));
 	}
 	for (int k = 0; k * distance <= axes->flops_max; k++)
-		(void)fprintf(
-			out,
-			"<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-			"<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-			LEFT, y_of(axes, k * distance), WIDTH - RIGHT, y_of(axes, k * distance),
-			LEFT - 8, y_of(axes, k * distance) + 4, k * distance / 1e12);
+		(void)fprintf(out,
+			      "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
+			      "stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" "
+			      "text-anchor=\"end\">%g</text>\n",
+			      LEFT, y_of(axes, k * distance), WIDTH - RIGHT,
+			      y_of(axes, k * distance), LEFT - 8, y_of(axes, k * distance) + 4,
+			      k * distance / 1e12);
 	(void)fprintf(out,
 		      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">peak of activations per "
 		      "GPU</text>\n"
@@ -92,11 +90,11 @@ static void draw_line(const struct plan_report *report, const struct axes *axes,
 		double x = x_of(axes, report->curve[line][k].peak_bytes),
 		       y = y_of(axes, report->curve[line][k].flops);
 
-		(void)fprintf(out,
-			      "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>"
-			      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" "
-			      "font-size=\"10\">%u</text>\n",
-			      x, y, colours[line], x, y - 8, report->curve[line][k].micro_batch);
+		(void)fprintf(
+			out,
+			"<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/><text x=\"%.1f\" "
+			"y=\"%.1f\" text-anchor=\"middle\" font-size=\"10\">%u</text>\n",
+			x, y, colours[line], x, y - 8, report->curve[line][k].micro_batch);
 	}
 	(void)fprintf(out,
 		      "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/><text x=\"%.1f\" "
@@ -118,12 +116,11 @@ static void draw(const struct plan_report *report, FILE *out)
 	axes.peak_min = exp2(floor(log2(axes.peak_min)));
 	axes.peak_max = exp2(ceil(log2(axes.peak_max * 1.001)));
 	axes.flops_max *= 1.15;
-	(void)fprintf(
-		out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
-		"font-family=\"sans-serif\" "
-		"font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-		WIDTH, HEIGHT);
+	(void)fprintf(out,
+		      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+		      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" "
+		      "height=\"100%%\" fill=\"white\"/>\n",
+		      WIDTH, HEIGHT);
 	draw_axes(&axes, out);
 	for (unsigned line = 0; line < CURVE_LINES; line++)
 		draw_line(report, &axes, line, out);

@@ -195,40 +195,31 @@ void plan_trace_free(struct plan_trace_report *report)
 
 /* ---- For people ---- */
 
-static const char *size_text(uint64_t bytes, char *text, size_t len)
-{
-	return spw_size_format(bytes, text, len);
-}
-
 static void print_head(const struct plan_trace_report *report, FILE *out)
 {
 	const struct replay_step *step = &report->step;
 	double seconds = (double)step->compute_ns / 1e9;
-	char text[32];
 
 	(void)fprintf(out, "Step %u of %s: ", step->number, report->path);
 	tool_print_text(report->model, out);
 	(void)fputc('\n', out);
 	(void)fprintf(out, "  step                    %.4g s of compute\n", seconds);
 	(void)fprintf(out, "  saved                   %s in %u tensors\n",
-		      size_text(step->saved_bytes, text, sizeof(text)), step->tensors_count);
-	(void)fprintf(out, "  largest scope           %s\n",
-		      size_text(step->scope_bytes, text, sizeof(text)));
+		      SPW_SIZE_TEXT(step->saved_bytes), step->tensors_count);
+	(void)fprintf(out, "  largest scope           %s\n", SPW_SIZE_TEXT(step->scope_bytes));
 	(void)fprintf(out, "  bandwidth to spill all  %.3g GB/s, in half of the step\n",
 		      report->bandwidth_needed / 1e9);
 	(void)fprintf(out, "  keep                    peak %s\n",
-		      size_text(step->keep_all_bytes, text, sizeof(text)));
+		      SPW_SIZE_TEXT(step->keep_all_bytes));
 	(void)fprintf(out, "  recompute               peak %s, step %.4g s: %.1f %% more\n\n",
-		      size_text(report->recompute_peak_bytes, text, sizeof(text)),
-		      report->recompute_seconds, (report->recompute_seconds / seconds - 1) * 100);
+		      SPW_SIZE_TEXT(report->recompute_peak_bytes), report->recompute_seconds,
+		      (report->recompute_seconds / seconds - 1) * 100);
 }
 
 static void print_budget(struct tool_table *table, const struct spw_plan_result *result)
 {
-	char text[32];
-
 	if (result->feasible)
-		tool_table_cell(table, "%s", size_text(result->bytes_written, text, sizeof(text)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(result->bytes_written));
 	else
 		tool_table_cell(table, "-");
 }
@@ -258,18 +249,15 @@ void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 		const struct plan_trace_rate *rate = &report->rates[i];
 
 		tool_table_cell(table, "%.4g", rate->write / 1e9);
-		tool_table_cell(table, "%s",
-				size_text(rate->fastest.peak_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(rate->fastest.peak_bytes));
 		tool_table_cell(table, "%.1f",
 				(double)rate->fastest.peak_bytes /
 					(double)rate->fastest.peak_keep_all_bytes * 100);
 		tool_table_cell(table, "%s", stall_text(&rate->fastest, text, sizeof(text)));
-		tool_table_cell(table, "%s",
-				size_text(rate->fastest.bytes_written, text, sizeof(text)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(rate->fastest.bytes_written));
 		tool_table_cell(table, rate->life_seconds > 0 ? "%.1f days" : "no writes",
 				rate->life_seconds / DAY_SECONDS);
-		tool_table_cell(table, "%s",
-				size_text(rate->positional.peak_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(rate->positional.peak_bytes));
 		tool_table_cell(table, "%s", stall_text(&rate->positional, text, sizeof(text)));
 		for (unsigned k = 0; k < PLAN_TRACE_BUDGETS; k++)
 			print_budget(table, &rate->budgets[k]);
@@ -277,8 +265,7 @@ void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 	tool_table_print(table, out);
 	tool_table_free(table);
 	(void)fprintf(out, "\nFor 75, 50 and 25 %%: the least that is written to fit so much of "
-			   "what keeping takes; it may stall. "
-			   "-: cannot be met.\n");
+			   "what keeping takes; it may stall. -: cannot be met.\n");
 }
 
 /* ---- JSON ---- */

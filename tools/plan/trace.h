@@ -47,10 +47,7 @@ struct plan_trace_report {
 	unsigned rates_count; /* set, with write and read, by the caller */
 };
 
-/*
- * Fill in all but path, endurance_bytes and the rates themselves. Return: 0; negative errno with
- * words.
- */
+/* Fill all but path, endurance_bytes and the rates. Return: 0; -errno, in words. */
 int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed);
 void plan_trace_free(struct plan_trace_report *report);
 

@@ -151,15 +151,12 @@ static void put_names(FILE *out)
 					    "reads"};
 
 	(void)fprintf(out, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{"
-			   "\"name\":\"spillway "
-			   "replay\"}}");
+			   "\"name\":\"spillway replay\"}}");
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(names); i++)
 		(void)fprintf(out,
 			      ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,\"name\":\"thread_name\","
-			      "\"args\":{\"name\":"
-			      "\"%s\"}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,\"name\":\"thread_"
-			      "sort_index\",\"args\":{"
-			      "\"sort_index\":%u}}",
+			      "\"args\":{\"name\":\"%s\"}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,"
+			      "\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%u}}",
 			      i + 1, names[i], i + 1, i + 1);
 }
 
@@ -218,8 +215,7 @@ static void put(FILE *out, const struct events *events, const struct event *even
 	case KIND_MEMORY:
 		(void)fprintf(out,
 			      ",\n{\"ph\":\"C\",\"pid\":1,\"tid\":0,\"ts\":%.3f,\"name\":"
-			      "\"activations\",\"args\":{"
-			      "\"bytes\":%.0f}}",
+			      "\"activations\",\"args\":{\"bytes\":%.0f}}",
 			      us(event->ns),
 			      (double)timeline->samples[event->index].bytes / report->scale);
 		break;

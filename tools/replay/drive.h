@@ -42,10 +42,7 @@ void replay_drive_end(void);
 /* Let time pass until @ns of replay_drive_now_ns(); an interrupt ends real time. */
 void replay_drive_sleep_until(uint64_t ns);
 
-/*
- * Record transfers from now on, or no longer. @ended: called when one has ended, on the thread
- * where it did, and never after this has been called again; or NULL.
- */
+/* Record transfers or stop. @ended: called on the thread that ends one, until called again. */
 void replay_drive_watch(bool on, void (*ended)(void *context), void *context);
 /* What was recorded; valid until the next change. */
 const struct replay_transfer *replay_drive_transfers(size_t *count);

@@ -7,8 +7,7 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-#define WARM_STEPS      2u /* that measure, and run the first plan */
-#define SIZE_TEXT_BYTES 32
+#define WARM_STEPS 2u /* that measure, and run the first plan */
 
 static double seconds_of(uint64_t ns)
 {
@@ -20,10 +19,7 @@ static double size_of(const struct replay_report *report, uint64_t bytes)
 	return (double)bytes / report->scale;
 }
 
-static const char *size_text(const struct replay_report *report, uint64_t bytes, char *text)
-{
-	return spw_size_format((uint64_t)size_of(report, bytes), text, SIZE_TEXT_BYTES);
-}
+#define SIZE_TEXT(bytes) SPW_SIZE_TEXT((uint64_t)size_of(report, bytes))
 
 /* ---- In short ---- */
 
@@ -136,7 +132,6 @@ static void print_steps(const struct replay_report *report, FILE *out)
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
 	double ideal = seconds_of(report->step->compute_ns);
-	char text[SIZE_TEXT_BYTES];
 
 	for (uint32_t i = 0; i < report->run->measured; i++) {
 		const struct replay_measure *measure = &report->run->measures[i];
@@ -146,13 +141,13 @@ static void print_steps(const struct replay_report *report, FILE *out)
 		tool_table_cell(table, "%.4f", seconds_of(measure->step_ns) / ideal);
 		tool_table_cell(table, "%.4f", seconds_of(measure->stall_ns));
 		tool_table_cell(table, "%.4f", seconds_of(measure->late_ns));
-		tool_table_cell(table, "%s", size_text(report, measure->peak_bytes, text));
-		tool_table_cell(table, "%s", size_text(report, measure->bytes_written, text));
-		tool_table_cell(table, "%s", size_text(report, measure->bytes_read, text));
-		tool_table_cell(table, "%s", size_text(report, measure->bytes_forwarded, text));
+		tool_table_cell(table, "%s", SIZE_TEXT(measure->peak_bytes));
+		tool_table_cell(table, "%s", SIZE_TEXT(measure->bytes_written));
+		tool_table_cell(table, "%s", SIZE_TEXT(measure->bytes_read));
+		tool_table_cell(table, "%s", SIZE_TEXT(measure->bytes_forwarded));
 		tool_table_cell(table, "%s",
 				measure->stats.plan_peak_bytes > 0
-					? size_text(report, measure->stats.plan_peak_bytes, text)
+					? SIZE_TEXT(measure->stats.plan_peak_bytes)
 					: "-");
 	}
 	tool_table_print(table, out);
@@ -163,31 +158,27 @@ void replay_report_print(const struct replay_report *report, FILE *out)
 {
 	const struct replay_step *step = report->step;
 	struct summary summary = summarize(report);
-	char text[SIZE_TEXT_BYTES];
 
 	(void)fprintf(out, "trace        %s, step %u: ", report->trace_path, step->number);
 	tool_print_text(report->trace->model, out);
 	(void)fputc('\n', out);
 	(void)fprintf(out, "tensors      %u, %s if all are kept\n", step->tensors_count,
-		      size_text(report, step->keep_all_bytes, text));
+		      SIZE_TEXT(step->keep_all_bytes));
 	(void)fprintf(out, "drives       %s\n", report->drives_text);
 	(void)fprintf(out, "mode         %s\n", report->mode);
 	(void)fprintf(out, "lower bound  %s: the largest scope, and two chunks per drive\n\n",
-		      size_text(report, report->lower_bound_bytes, text));
+		      SIZE_TEXT(report->lower_bound_bytes));
 	print_steps(report, out);
 	(void)fprintf(out, "\nstep         %.4f s; %.4f s without any I/O: %.2f %% more\n",
 		      summary.step_seconds, summary.ideal_seconds,
 		      (summary.step_seconds / summary.ideal_seconds - 1) * 100);
 	(void)fprintf(out, "stall        %.4f s\n", summary.stall_seconds);
 	(void)fprintf(out, "peak         %s of activations: %.1f %% of keeping all\n",
-		      spw_size_format((uint64_t)summary.peak_bytes, text, sizeof(text)),
+		      SPW_SIZE_TEXT((uint64_t)summary.peak_bytes),
 		      summary.peak_bytes / size_of(report, step->keep_all_bytes) * 100);
-	(void)fprintf(out, "written      %s\n",
-		      spw_size_format((uint64_t)summary.bytes_written, text, sizeof(text)));
-	(void)fprintf(out, "read         %s\n",
-		      spw_size_format((uint64_t)summary.bytes_read, text, sizeof(text)));
-	(void)fprintf(out, "forwarded    %s\n",
-		      spw_size_format((uint64_t)summary.bytes_forwarded, text, sizeof(text)));
+	(void)fprintf(out, "written      %s\n", SPW_SIZE_TEXT((uint64_t)summary.bytes_written));
+	(void)fprintf(out, "read         %s\n", SPW_SIZE_TEXT((uint64_t)summary.bytes_read));
+	(void)fprintf(out, "forwarded    %s\n", SPW_SIZE_TEXT((uint64_t)summary.bytes_forwarded));
 	if (report->run->interrupted)
 		(void)fprintf(out, "\nInterrupted: this is what %u of %u replays measured.\n",
 			      report->run->measured, report->run->steps);
@@ -245,8 +236,7 @@ json_t *replay_report_json(const struct replay_report *report)
 
 	return json_pack(
 		"{s:o, s:o, s:i, s:s, s:o, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, "
-		"s:f, s:f, s:f, s:I, "
-		"s:I, s:I, s:I, s:I, s:I, s:o}",
+		"s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
 		"trace", tool_json_text(report->trace_path), "model",
 		tool_json_text(report->trace->model), "trace_step", (int)step->number, "mode",
 		report->mode, "drives", tool_json_text(report->drives_text), "speed", report->speed,

@@ -31,10 +31,7 @@ struct replay_pass {
 	bool backward;
 };
 
-/*
- * As the trace tells them; where it does not tell of backward passes, such a pass begins at the
- * first take.
- */
+/* As in the trace; where it has no stages, the backward pass begins at the first take. */
 void replay_each_pass(const struct replay_report *report,
 		      void (*each)(void *context, const struct replay_pass *pass), void *context);
 
@@ -43,6 +40,5 @@ json_t *replay_report_json(const struct replay_report *report);
 
 /* The last replay; it was measured. Return: 0; -errno with words. */
 int replay_chrome_write(const struct replay_report *report, const char *path);
-int replay_svg_write(const struct replay_report *report, const char *path);
 
 #endif

@@ -16,10 +16,7 @@
 #define MEMORY_ALIGN 4096
 #define DRAIN_MAX    64
 
-/*
- * The memory of one version of one storage, in one replay of the step. Its address is the owner
- * token of its offers.
- */
+/* One version of one storage in one replay. Its address is its offers' owner token. */
 struct buffer {
 	uint8_t *bytes;
 	uint64_t seed;

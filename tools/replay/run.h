@@ -61,10 +61,7 @@ struct replay_run {
 	void *context;
 };
 
-/*
- * An interrupt (stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache
- * returned. What it leaves in @run is for the free.
- */
+/* Return: 0, also interrupted; -EBADMSG wrong bytes; -ENOMEM; the cache's. @run: to be freed. */
 int replay_run(struct replay_run *run);
 void replay_run_free(struct replay_run *run);
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/replay/step.c - from the events of a trace to the operations and tensors of one training
- * step
- */
+/* tools/replay/step.c - from a trace's events to a step's operations and tensors */
 #include "tools/replay/step.h"
 
 #include <errno.h>
@@ -54,11 +51,7 @@ static uint64_t scale_whole(uint64_t bytes, double scale)
 	return replay_scaled(bytes, scale) + (scale != 1);
 }
 
-/*
- * The event at @ns ended a wait of @wait_ns. Threads that wait at the same time wait for longer
- * together than passes:
- * time stands still then, and never goes back.
- */
+/* The event at @ns ended a wait. Overlapping waits sum to more than passes: time then stands. */
 static uint64_t now_of(struct making *making, uint64_t ns, uint64_t wait_ns)
 {
 	uint64_t ns_between = ns - making->last_ns;

@@ -70,10 +70,7 @@ int replay_step_make(const struct spw_trace *trace, const struct replay_step_opt
 		     struct replay_step *step);
 void replay_step_free(struct replay_step *step);
 
-/*
- * The step as the planner wants it. @tensors: step->tensors_count of them.
- * @min_bytes: of tensors that may be spilled, scaled.
- */
+/* The planner's view. @tensors: tensors_count of them. @min_bytes: of spillable ones, scaled. */
 void replay_step_plan(const struct replay_step *step, uint64_t min_bytes,
 		      struct spw_plan_tensor tensors[], struct spw_plan_step *plan);
 

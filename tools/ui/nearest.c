@@ -11,10 +11,7 @@ static size_t smallest(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/*
- * How many letters are wrong, missing or too many; two neighbours exchanged count once (optimal
- * string alignment), by three rows of the table at a time.
- */
+/* Optimal string alignment, with three rows of the table: an exchange counts once. */
 static size_t edit_distance(const char *from, const char *to)
 {
 	size_t rows[3][NAME_CHARS_MAX + 1];

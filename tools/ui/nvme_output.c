@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/ui/nvme_output.c - what NVMe drives say of themselves: wear, health and abilities, as a
- * table and as JSON
- */
+/* tools/ui/nvme_output.c - wear, health and abilities of NVMe drives, as table and JSON */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -73,14 +70,13 @@ json_t *tool_json_nvme(const char *path)
 
 static void drive_row(struct tool_table *table, const char *path, const struct spw_nvme_info *info)
 {
-	char written[32], text[96];
+	char text[96];
 
 	describe_warnings(info, text, sizeof(text));
 	tool_table_cell(table, "%s", path);
 	tool_table_cell(table, "%s", info->firmware[0] ? info->firmware : "-");
 	tool_table_cell(table, "%u %%", info->percentage_used);
-	tool_table_cell(table, "%s",
-			spw_size_format(info->bytes_written, written, sizeof(written)));
+	tool_table_cell(table, "%s", SPW_SIZE_TEXT(info->bytes_written));
 	tool_table_cell(table, "%u %%", info->spare_percent);
 	tool_table_cell(table, "%d C", (int)info->temperature_celsius);
 	tool_table_cell(table, "%llu", (unsigned long long)info->media_errors);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/ui/options.c - parsing the options of a subcommand from one table, and the hints for wrong
- * ones
- */
+/* tools/ui/options.c - the options of a subcommand from one table, and hints */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -10,32 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/names.h"
 #include "util/util.h"
 
 #define NAME_CHARS_MAX 48
 
-static int usage_message(const struct tool_command *command, const char *format, va_list args)
-{
-	(void)fprintf(stderr, "spillway %s: ", command->name);
-	(void)vfprintf(stderr, format, args);
-	(void)fprintf(stderr, "\nusage: spillway %s %s\nTry 'spillway %s --help'.\n", command->name,
-		      command->synopsis, command->name);
-	return TOOL_USAGE;
-}
+const char tool_no_drives[] = "no drives given: --devices A,B,...";
+const char tool_no_controllers[] = "no controller given: name its PCI address, such as "
+				   "0000:3d:00.0; 'spillway probe' lists them";
 
 int tool_usage_error(const struct tool_command *command, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	(void)usage_message(command, format, args);
+	(void)fprintf(stderr, "spillway %s: ", command->name);
+	(void)vfprintf(stderr, format, args);
+	(void)fprintf(stderr, "\nusage: spillway %s %s\nTry 'spillway %s --help'.\n", command->name,
+		      command->synopsis, command->name);
 	va_end(args);
 	return TOOL_USAGE;
-}
-
-int tool_usage_exit(int result)
-{
-	return result > 0 ? TOOL_DONE : TOOL_USAGE;
 }
 
 static int unknown_option(const struct tool_command *command, const struct tool_option *options,
@@ -49,97 +40,27 @@ static int unknown_option(const struct tool_command *command, const struct tool_
 		names[count] = options[count].name;
 	nearest = tool_nearest(typed, names);
 	if (nearest)
-		(void)tool_usage_error(command, "unknown option --%s; did you mean --%s?", typed,
-				       nearest);
-	else
-		(void)tool_usage_error(command, "unknown option --%s", typed);
-	return -EINVAL;
+		return tool_usage_error(command, "unknown option --%s; did you mean --%s?", typed,
+					nearest);
+	return tool_usage_error(command, "unknown option --%s", typed);
 }
 
-static int add_device(struct tool_devices *devices, const char *path)
+static int add_device(void *context, const char *path)
 {
+	struct tool_devices *devices = context;
 	const char **grown = realloc(devices->paths, (devices->count + 1) * sizeof(*grown));
 
 	if (!grown)
 		return -ENOMEM;
 	devices->paths = grown;
+	/* An unset shell variable would make a store of too few drives. */
+	if (path[0] == '\0')
+		return -EINVAL;
 	devices->paths[devices->count] = strdup(path);
 	if (!devices->paths[devices->count])
 		return -ENOMEM;
 	devices->count++;
 	return 0;
-}
-
-/* "a,b\,c" -> "a", "b,c" */
-static int add_devices(struct tool_devices *devices, const char *list)
-{
-	char *path = malloc(strlen(list) + 1);
-	int result = path ? 0 : -ENOMEM;
-	size_t len = 0;
-
-	for (const char *at = list; result == 0; at++) {
-		if (at[0] == '\\' && at[1] == ',') {
-			path[len++] = *++at;
-		} else if (*at != ',' && *at != '\0') {
-			path[len++] = *at;
-		} else {
-			path[len] = '\0';
-			/*
-			 * A variable of the shell that is not set would make a store of fewer
-			 * drives than were meant.
-			 */
-			result = len > 0 ? add_device(devices, path) : -EINVAL;
-			len = 0;
-			if (*at == '\0')
-				break;
-		}
-	}
-	free(path);
-	return result;
-}
-
-void tool_devices_free(struct tool_devices *devices)
-{
-	for (unsigned i = 0; i < devices->count; i++)
-		free((void *)(uintptr_t)devices->paths[i]);
-	free(devices->paths);
-	devices->paths = NULL;
-	devices->count = 0;
-}
-
-static int run_on_named(const struct tool_command *command, int argc, char **argv,
-			struct tool_devices *devices, const char *none,
-			int (*action)(const struct tool_command *command))
-{
-	int result = tool_options_parse(command, argc, argv);
-	int code;
-
-	if (result != 0)
-		code = tool_usage_exit(result);
-	else if (devices->count == 0)
-		code = tool_usage_error(command, "%s", none);
-	else
-		code = action(command);
-	tool_devices_free(devices);
-	return code;
-}
-
-int tool_run_on_drives(const struct tool_command *command, int argc, char **argv,
-		       struct tool_devices *devices,
-		       int (*action)(const struct tool_command *command))
-{
-	return run_on_named(command, argc, argv, devices, "no drives given: --devices A,B,...",
-			    action);
-}
-
-int tool_run_on_controllers(const struct tool_command *command, int argc, char **argv,
-			    struct tool_devices *devices,
-			    int (*action)(const struct tool_command *command))
-{
-	return run_on_named(command, argc, argv, devices,
-			    "no controller given: name its PCI address, such as 0000:3d:00.0; "
-			    "'spillway probe' lists them",
-			    action);
 }
 
 static int parse_count(const char *text, uint32_t *count)
@@ -163,8 +84,8 @@ static int set_text(const char *text, const char **value)
 	return text[0] != '\0' ? 0 : -EINVAL;
 }
 
-static int refuse_value(const struct tool_command *command, const struct tool_option *option,
-			const char *text, int error)
+static int set_value(const struct tool_command *command, const struct tool_option *option,
+		     const char *text)
 {
 	static const char *const faults[] = {
 		[TOOL_FLAG] = "",
@@ -173,29 +94,21 @@ static int refuse_value(const struct tool_command *command, const struct tool_op
 		[TOOL_TEXT] = "an empty text",
 		[TOOL_DEVICES] = "an empty name",
 	};
-
-	(void)tool_usage_error(command, "--%s=%s: %s", option->name, text,
-			       error == -ERANGE ? "too large" : faults[option->kind]);
-	return -EINVAL;
-}
-
-static int set_value(const struct tool_command *command, const struct tool_option *option,
-		     const char *text)
-{
 	int result = 0;
 
 	switch (option->kind) {
-	case TOOL_FLAG: *(bool *)option->value = true; return 0;
+	case TOOL_FLAG: *(bool *)option->value = true; break;
 	case TOOL_TEXT: result = set_text(text, option->value); break;
 	case TOOL_COUNT: result = parse_count(text, option->value); break;
 	case TOOL_SIZE: result = spw_size_parse(text, option->value); break;
-	case TOOL_DEVICES: result = add_devices(option->value, text); break;
+	case TOOL_DEVICES: result = spw_names_split(text, ',', add_device, option->value); break;
 	}
-	if (result == -ENOMEM) {
-		(void)fprintf(stderr, "spillway %s: out of memory\n", command->name);
-		return result;
-	}
-	return result == 0 ? 0 : refuse_value(command, option, text, result);
+	if (result == -ENOMEM)
+		return tool_fail(command, result, false);
+	if (result)
+		return tool_usage_error(command, "--%s=%s: %s", option->name, text,
+					result == -ERANGE ? "too large" : faults[option->kind]);
+	return TOOL_GO_ON;
 }
 
 static const struct tool_option *find_option(const struct tool_option *options, const char *name,
@@ -207,10 +120,7 @@ static const struct tool_option *find_option(const struct tool_option *options, 
 	return NULL;
 }
 
-/*
- * One "--name", "--name=value" or "--name value" at argv[*index]; moves *index to the last argument
- * used.
- */
+/* One "--name", "--name=value" or "--name value"; moves *index to the last argument used. */
 static int parse_option(const struct tool_command *command, const struct tool_option *options,
 			int argc, char **argv, int *index)
 {
@@ -225,17 +135,13 @@ static int parse_option(const struct tool_command *command, const struct tool_op
 			       (int)(len > NAME_CHARS_MAX ? NAME_CHARS_MAX : len), name);
 		return unknown_option(command, options, typed);
 	}
-	if (option->kind == TOOL_FLAG && equals) {
-		(void)tool_usage_error(command, "--%s takes no value", option->name);
-		return -EINVAL;
-	}
+	if (option->kind == TOOL_FLAG && equals)
+		return tool_usage_error(command, "--%s takes no value", option->name);
 	if (option->kind == TOOL_FLAG || equals)
 		return set_value(command, option, equals ? equals + 1 : "");
-	if (*index + 1 >= argc) {
-		(void)tool_usage_error(command, "--%s needs a value: --%s %s", option->name,
-				       option->name, option->argument);
-		return -EINVAL;
-	}
+	if (*index + 1 >= argc)
+		return tool_usage_error(command, "--%s needs a value: --%s %s", option->name,
+					option->name, option->argument);
 	return set_value(command, option, argv[++*index]);
 }
 
@@ -252,30 +158,54 @@ int tool_options_parse(const struct tool_command *command, int argc, char **argv
 	const struct tool_option *options = command->options;
 	const struct tool_option *positional = positional_option(options);
 	bool only_arguments = false;
-	int result = 0;
+	int code = TOOL_GO_ON;
 
-	for (int i = 1; i < argc && result == 0; i++) {
+	for (int i = 1; i < argc && code == TOOL_GO_ON; i++) {
 		if (only_arguments || argv[i][0] != '-') {
-			if (!positional) {
-				(void)tool_usage_error(command, "'%s' is not an option", argv[i]);
-				return -EINVAL;
-			}
-			result = set_value(command, positional, argv[i]);
+			if (!positional)
+				return tool_usage_error(command, "'%s' is not an option", argv[i]);
+			code = set_value(command, positional, argv[i]);
 		} else if (strcmp(argv[i], "--") == 0) {
 			only_arguments = true;
 		} else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
 			tool_print_help(command, stdout);
-			return 1;
+			return TOOL_DONE;
 		} else if (argv[i][1] != '-') {
-			(void)tool_usage_error(command,
-					       "unknown option %s; options begin with two dashes",
-					       argv[i]);
-			return -EINVAL;
+			return tool_usage_error(command,
+						"unknown option %s; options begin with two dashes",
+						argv[i]);
 		} else {
-			result = parse_option(command, options, argc, argv, &i);
+			code = parse_option(command, options, argc, argv, &i);
 		}
 	}
-	return result;
+	return code;
+}
+
+static void free_devices(struct tool_devices *devices)
+{
+	for (unsigned i = 0; i < devices->count; i++)
+		free((void *)(uintptr_t)devices->paths[i]);
+	free(devices->paths);
+	*devices = (struct tool_devices){0};
+}
+
+int tool_run(const struct tool_command *command, int argc, char **argv)
+{
+	const struct tool_devices *named;
+	int code;
+
+	if (command->run)
+		return command->run(command, argc, argv);
+	named = command->none_named ? positional_option(command->options)->value : NULL;
+	code = tool_options_parse(command, argc, argv);
+	if (code == TOOL_GO_ON && named && named->count == 0)
+		code = tool_usage_error(command, "%s", command->none_named);
+	if (code == TOOL_GO_ON)
+		code = command->action(command);
+	for (const struct tool_option *option = command->options; option->name; option++)
+		if (option->kind == TOOL_DEVICES)
+			free_devices(option->value);
+	return code;
 }
 
 void tool_options_print(const struct tool_option *options, FILE *out)

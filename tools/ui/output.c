@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/ui/output.c - aligned tables for people, JSON for programs, errors and log lines on
- * standard error
- */
+/* tools/ui/output.c - tables for people, JSON for programs, errors and log on stderr */
 #include "tools/ui/tool.h"
 
 #include <errno.h>

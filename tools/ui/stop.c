@@ -18,14 +18,19 @@ static sem_t wake; /* a sleep that begins after the signal must not miss it */
 
 static struct sigaction before[SPW_ARRAY_LEN(signals)];
 
-static void on_signal(int signal_number)
+void tool_stop(void)
 {
 	int saved = errno;
 
-	(void)signal_number;
 	atomic_store(&came, true);
 	(void)sem_post(&wake);
 	errno = saved;
+}
+
+static void on_signal(int signal_number)
+{
+	(void)signal_number;
+	tool_stop();
 }
 
 void tool_stop_catch(void)

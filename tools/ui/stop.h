@@ -16,6 +16,9 @@
 void tool_stop_catch(void);
 void tool_stop_release(void);
 
+/* As if one had come. */
+void tool_stop(void);
+
 /* Whether one came since the catch. */
 bool tool_stopped(void);
 

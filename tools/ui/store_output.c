@@ -4,8 +4,6 @@
 
 #include "util/util.h"
 
-#define SIZE_TEXT_BYTES 32
-
 static const char *kind_name(enum spw_device_kind kind)
 {
 	switch (kind) {
@@ -60,21 +58,14 @@ json_t *tool_json_drive(const struct spw_drive_info *drive)
 
 void tool_print_store(const struct spw_store_info *info, FILE *out)
 {
-	char capacity[SIZE_TEXT_BYTES], partition[SIZE_TEXT_BYTES], chunk[SIZE_TEXT_BYTES],
-		block[SIZE_TEXT_BYTES];
-
 	(void)fprintf(out, "store        %s (disk format %u)\n", info->store_uuid,
 		      info->format_version);
-	(void)fprintf(out, "capacity     %s on %u drive%s\n",
-		      spw_size_format(info->capacity_bytes, capacity, sizeof(capacity)),
+	(void)fprintf(out, "capacity     %s on %u drive%s\n", SPW_SIZE_TEXT(info->capacity_bytes),
 		      info->drives, info->drives == 1 ? "" : "s");
 	(void)fprintf(out, "partitions   %u of %s each, %u in use\n", info->partitions,
-		      spw_size_format(info->partition_capacity_bytes, partition, sizeof(partition)),
-		      info->partitions_in_use);
-	(void)fprintf(out, "chunk        %s\n",
-		      spw_size_format(info->chunk_bytes, chunk, sizeof(chunk)));
-	(void)fprintf(out, "block        %s\n",
-		      spw_size_format(info->block_bytes, block, sizeof(block)));
+		      SPW_SIZE_TEXT(info->partition_capacity_bytes), info->partitions_in_use);
+	(void)fprintf(out, "chunk        %s\n", SPW_SIZE_TEXT(info->chunk_bytes));
+	(void)fprintf(out, "block        %s\n", SPW_SIZE_TEXT(info->block_bytes));
 }
 
 void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE *out)
@@ -84,15 +75,13 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 		{"NUMA", true},  {"COPIES", true}, {"MODEL", false}, {"UUID", false},
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char size[SIZE_TEXT_BYTES];
 
 	for (unsigned i = 0; i < count; i++) {
 		const struct spw_drive_info *drive = &drives[i];
 
 		tool_table_cell(table, "%u", drive->index);
 		tool_table_cell(table, "%s", drive->path);
-		tool_table_cell(table, "%s",
-				spw_size_format(drive->size_bytes, size, sizeof(size)));
+		tool_table_cell(table, "%s", SPW_SIZE_TEXT(drive->size_bytes));
 		tool_table_cell(table, "%u", drive->geometry.logical_block_bytes);
 		tool_table_cell(table, drive->geometry.numa_node < 0 ? "-" : "%d",
 				drive->geometry.numa_node);

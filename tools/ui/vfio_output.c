@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tools/ui/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in
- * the way
- */
+/* tools/ui/vfio_output.c - NVMe controllers that a process could drive, and obstacles */
 #include "tools/ui/tool.h"
 
 #include <errno.h>

@@ -7,8 +7,6 @@ import statistics
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from .standstill import notes
-
 MODES = ("keep", "recompute", "spillway")
 THROTTLED = "throttled"  # mode spillway on drives slowed down
 SHOWN = MODES + (THROTTLED,)
@@ -62,7 +60,6 @@ def _summary(runs: List[Run]) -> Dict[str, Any]:
         "rss_phase_peak_bytes": _medians([run.get("rss_phase_peak_bytes", {}) for run in runs]),
         # Of the timed steps; before them there is no plan.
         "timed": _medians([_timed(run) for run in runs]),
-        "notes": [f"round {run['round'] + 1}, {note}" for run in runs for note in notes(run)],
         "throttled": _medians([{name: run[name] for name in run if name.startswith("throttled_")} for run in runs]),
     }
 
@@ -246,9 +243,6 @@ def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
             title = f"batch {batch}" + (f", {malloc}" if len(mallocs) > 1 else "")
             yield from _of_malloc(model, batch, malloc, title, cells)
         yield from _of_command(model, batch, cells)
-    for (m, mode, batch, policy, malloc), cell in cells.items():
-        if m == model:
-            yield from (f"- batch {batch}, {malloc}, gradients {policy}, {mode}: {note}" for note in cell["notes"])
 
 
 def _hooks(programs: List[Dict[str, Any]]) -> Iterable[str]:

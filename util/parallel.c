@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/parallel.c - the same work on several drives at the same time */
-#include "drives/parallel.h"
+/* util/parallel.c - the same work on several drives or controllers at the same time */
+#include "util/parallel.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -8,13 +8,13 @@
 
 #include "util/util.h"
 
-/* Each may hold some megabytes of what it reads. */
-#define THREADS_MAX 16
+#define THREADS_MAX 64 /* as many as drives of a store */
 
 struct job {
 	void (*work)(void *context, unsigned index);
 	void *context;
 	unsigned count;
+	const char *what;
 	_Atomic unsigned next;
 };
 
@@ -47,16 +47,16 @@ static unsigned start(struct job *job, pthread_t threads[], unsigned wanted,
 		(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	}
 	if (rc)
-		spw_log(log, SPW_LOG_INFO,
-			"%u drives are examined by %u thread%s: no more can be started (%s)",
-			job->count, started + 1, started == 0 ? "" : "s", spw_strerror(rc));
+		spw_log(log, SPW_LOG_INFO, "%u %s by %u thread%s: no more can be started (%s)",
+			job->count, job->what, started + 1, started == 0 ? "" : "s",
+			spw_strerror(rc));
 	return started;
 }
 
-void spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
-		  const struct spw_log *log)
+void spw_parallel(unsigned count, const char *what, void (*work)(void *context, unsigned index),
+		  void *context, const struct spw_log *log)
 {
-	struct job job = {.work = work, .context = context, .count = count};
+	struct job job = {.work = work, .context = context, .count = count, .what = what};
 	unsigned wanted = count < THREADS_MAX ? count : THREADS_MAX;
 	pthread_t threads[THREADS_MAX];
 	unsigned started = wanted > 1 ? start(&job, threads, wanted - 1, log) : 0;
