@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_on_device.py - what autograd saves on a device: from the hooks to the way of its bytes (_device.py) and back
-"""All of the hooks that a model without tensors on a device does without. What is checked here of a tensor is what the
-hooks in C check of one in host memory."""
+# spillway/_on_device.py - what autograd saves on a device: from the hooks to _device.py and back
+"""All of the hooks that a model without tensors on a device does without. What is checked here
+of a tensor is what the hooks in C check of one in host memory."""
 from __future__ import annotations
 
 import itertools
@@ -49,7 +49,8 @@ class _Version:
             self.counter = counted_by(tensor, NOTHING)
 
     def lend(self, memory: Tensor) -> Tensor:
-        """What was read back, as it is handed out: with the same counter, for the next use may get the same memory."""
+        """What was read back, as it is handed out: with the same counter, for the next use may
+        get the same memory."""
         return memory if self.counter is None or COUNTED else counted_by(self.counter, memory)
 
     def _now(self) -> int:
@@ -65,7 +66,8 @@ class _Version:
             raise_modified(shown, now, self.number)
 
     def current(self, number: int) -> bool:
-        """Whether a tensor of this storage that has version ``number`` now still has the same content."""
+        """Whether a tensor of this storage that has version ``number`` now still has the same
+        content."""
         return number == self.number == self._now() and not self.modified
 
 
@@ -95,7 +97,9 @@ class SavedOnDevice:
 
     id = 0  # it has none of the cache
 
-    def __init__(self, session: "Session", version: _Version, tensor: Tensor, conj: bool, neg: bool) -> None:
+    def __init__(
+        self, session: "Session", version: _Version, tensor: Tensor, conj: bool, neg: bool
+    ) -> None:
         self.session = session
         self.version = version
         self.entry: Optional["Entry"] = None
@@ -110,13 +114,13 @@ class SavedOnDevice:
             self.length = (1 + sum((n - 1) * step for n, step in zip(size, stride))) * itemsize
         self.conj = conj
         self.neg = neg
-        # What was handed out last, as long as this may be used again. What autograd alone has it changes in place, so as to
-        # add gradients: one of these may be what was saved.
+        # What was handed out last, as long as this may be used again. What autograd alone has it
+        # changes in place, so as to add gradients: one of these may be what was saved.
         self.borrowed: Optional[Tensor] = None
 
     def is_kept(self, tensor: Tensor, storage_length: int) -> bool:
-        """No elements, or not all of them there; or what must stay the tensor that it is: a part of a storage that is no
-        view, views of one, and what is no view and has no dimensions."""
+        """No elements, or not all of them there; or what must stay the tensor that it is: a part
+        of a storage that is no view, views of one, and what is no view and has no dimensions."""
         if not 0 < self.length <= storage_length - self.offset:
             return True
         base = tensor._base
@@ -131,7 +135,9 @@ class SavedOnDevice:
         session.unpacked = True
         base, start = session.device.path.load(self.entry)
         lent = self.version.lend(base)
-        tensor = on(lent, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg)
+        tensor = on(
+            lent, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg
+        )
         self.version.check(tensor)
         self.borrowed = tensor
         session.trace("use", began, self)
@@ -172,7 +178,9 @@ class DeviceTensors:
         saved = SavedOnDevice(session, version, held, conj, neg)
         if saved.is_kept(tensor, storage.nbytes()):
             return None
-        entry = self.path.save(held, (record.key, version.epoch), version, saved.offset, saved.length, saved)
+        entry = self.path.save(
+            held, (record.key, version.epoch), version, saved.offset, saved.length, saved
+        )
         if entry is None:
             return None
         if not entry.kept:
@@ -182,7 +190,11 @@ class DeviceTensors:
 
     def prune(self) -> None:
         """Forget storages that are gone: nobody can save them again, and keys are never reused."""
-        self._records = {address: record for address, record in self._records.items() if not record.weak.expired()}
+        self._records = {
+            address: record
+            for address, record in self._records.items()
+            if not record.weak.expired()
+        }
         self._prune_at = max(_PRUNE_MIN, 2 * len(self._records))
 
     def known(self) -> int:
@@ -197,13 +209,20 @@ class DeviceTensors:
 def _passes_by(session: "Session", tensor: Tensor) -> bool:
     if session.excluding or session.cache.forgotten:
         return True
-    if tensor.__class__ is not Tensor or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+    if (
+        tensor.__class__ is not Tensor
+        or tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor.is_quantized
+    ):
         return True
     if tensor.is_leaf and tensor.requires_grad:
         return True
     if tensor._base is not None and tensor._base.__class__ is not Tensor:
-        return True  # part of a parameter, whose memory FSDP takes away and fills again behind everybody's back
-    return hasattr(tensor, "_TE_do_not_offload")  # Transformer Engine's mark, which Megatron sets too
+        # Part of a parameter, whose memory FSDP takes away and fills again behind everybody's back.
+        return True
+    # Transformer Engine's mark, which Megatron sets too.
+    return hasattr(tensor, "_TE_do_not_offload")
 
 
 def device_table(devices: Set[str]) -> Any:
@@ -216,14 +235,19 @@ def device_table(devices: Set[str]) -> Any:
 
 
 def device_tensors(
-    model: nn.Module, store: Optional[Store], mode: str, min_bytes: Optional[int], budget_bytes: Optional[int]
+    model: nn.Module,
+    store: Optional[Store],
+    mode: str,
+    min_bytes: Optional[int],
+    budget_bytes: Optional[int],
 ) -> Optional[DeviceTensors]:
-    """For tensors of a GPU, if the model has any. Without it they are kept: training goes on as without spillway."""
+    """For tensors of a GPU, if the model has any. Without it they are kept: training goes on as
+    without spillway."""
     devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
     if devices.difference(SPILLED):
         _log.warning(
-            "the model is on %s: only what is saved in host memory and on CUDA devices spills; tensors of other devices "
-            "are kept",
+            "the model is on %s: only what is saved in host memory and on CUDA devices spills; "
+            "tensors of other devices are kept",
             " and ".join(sorted(devices)),
         )
     table = device_table(devices)
@@ -234,7 +258,13 @@ def device_tensors(
 
     plan, pinned_bytes = None, store.arena_bytes // 2
     if mode in ("fastest", "budget"):
-        plan = DevicePlan(table, mode, budget_bytes or 0, pinned_bytes, store.chunk_bytes * len(store.drive_stats()))
+        plan = DevicePlan(
+            table,
+            mode,
+            budget_bytes or 0,
+            pinned_bytes,
+            store.chunk_bytes * len(store.drive_stats()),
+        )
     try:
         least = _MIN_BYTES if min_bytes is None else min_bytes
         return DeviceTensors(DevicePath(table, StoreTransfers(store), pinned_bytes, least, plan))
