@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/cache.py - a thin handle on the tensor cache of the C library
-"""The tensor cache decides, in C, what spills and when it comes back. Here are its handle and its counters; no
-policy."""
+"""The tensor cache decides, in C, what spills and when it comes back. Here are its handle and
+its counters; no policy."""
 from __future__ import annotations
 
 import ctypes
@@ -21,15 +21,14 @@ _log = logging.getLogger("spillway")
 
 _MODES = {"spill": 0, "observe": 1, "fastest": 2, "budget": 3, "positional": 4}
 
-OFFER_KEEP, OFFER_SPILL, OFFER_DEDUP = 0, 1, 2
-HINT_NONE, HINT_KEEP, HINT_SPILL, HINT_PIN = 0, 1, 2, 3
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheStats:
-    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``, ``entries``,
-    ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
+    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``,
+    ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
+    ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
 
     steps: int
     offers: int
@@ -146,14 +145,16 @@ class Cache:
     """A tensor cache over a store.
 
     :param store: where to spill; may be None in mode "observe"
-    :param mode: "spill": by a fixed rule; "observe": keep everything and count; "fastest": plan the lowest peak that
-        does not wait for drives; "budget": plan the fewest bytes written such that memory_bytes suffice; "positional":
-        plan once, by position: SSDTrain's rule, for comparison
+    :param mode: "spill": by a fixed rule; "observe": keep everything and count; "fastest": plan the
+        lowest peak that does not wait for drives; "budget": plan the fewest bytes written such that
+        memory_bytes suffice; "positional": plan once, by position: SSDTrain's rule, for comparison
     :param min_bytes: smaller tensors are kept
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
-    :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope spilled
+    :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope
+        spilled
     :param memory_bytes: in mode "budget": most bytes of activations in memory
-    :param record: a file for a trace of every call, for ``spillway plan``; complete when the cache is closed
+    :param record: a file for a trace of every call, for ``spillway plan``; complete when the cache
+        is closed
     :param record_model: what is recorded, in words
     """
 
@@ -189,12 +190,17 @@ class Cache:
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:
-            check(fast.spw_trace_create(os.fsencode(record), record_model.encode(), byref(self._recorder)))
+            check(
+                fast.spw_trace_create(
+                    os.fsencode(record), record_model.encode(), byref(self._recorder)
+                )
+            )
             opts.trace = self._recorder
-        # Of both a list's own append and pop are used alone: whatever other threads do, one of them closes the cache, and once.
+        # Of both a list's own append and pop are used alone: whatever other threads do, one of them
+        # closes the cache, and once.
         self._closing: List[int] = []  # the C handle, from close() until nothing uses it any more
         self._users: List[None] = []
-        self.lent: Optional[Any] = None  # the same for users that the hooks in C count
+        self.leases: Optional[Any] = None  # the same for users that the hooks count
         try:
             check(blocking.spw_cache_open(store_handle, byref(opts), byref(handle)))
         except BaseException:  # Ctrl-C meanwhile is raised when it is open
@@ -202,7 +208,7 @@ class Cache:
                 blocking.spw_cache_close(handle)
             blocking.spw_trace_finish(self._recorder)
             raise
-        self._handle = self._native = handle.value  # the second until it is really closed
+        self._handle = handle.value
         # Weak references to functions that are called first and last when the cache closes.
         self.before_close: Optional["weakref.WeakMethod[Any]"] = None
         self.after_close: Optional["weakref.WeakMethod[Any]"] = None
@@ -217,19 +223,21 @@ class Cache:
 
     def __reduce__(self) -> Any:
         """Neither copied nor pickled: both would close it."""
-        raise TypeError("a Cache cannot be copied or pickled: open one in each process, on a store of its own")
+        raise TypeError(
+            "a Cache cannot be copied or pickled: open one in each process, on a store of its own"
+        )
 
     def close(self) -> None:
         """Wait for I/O in flight and forget everything. Closing twice does nothing.
 
-        Memory that was lent out stays valid: if somebody still uses it, the end of the last use closes the cache (and
-        its store).
+        Memory that was lent out stays valid: if somebody still uses it, the end of the last use
+        closes the cache (and its store).
         """
         handle, self._handle = self._handle, None
         if handle is None:
             return
-        if self.lent is not None:
-            self.lent.shut()
+        if self.leases is not None:
+            self.leases.shut()
         try:
             _call(self.before_close)
         finally:
@@ -237,7 +245,7 @@ class Cache:
             self._finish()
 
     def _finish(self) -> None:
-        if self._users or (self._closing and self.lent is not None and self.lent.busy(self)):
+        if self._users or (self._closing and self.leases is not None and self.leases.busy(self)):
             return
         try:
             handle = self._closing.pop()
@@ -246,7 +254,6 @@ class Cache:
         try:
             blocking.spw_cache_close(handle)
         finally:  # also when Ctrl-C came meanwhile
-            self._native = None
             self._after_close()
 
     def _after_close(self) -> None:
@@ -258,43 +265,28 @@ class Cache:
         if self._store is not None:
             self._store.drop_dependent(self)
 
-    def begin_use(self) -> None:
-        """Somebody uses memory of the cache, or is inside a call that blocks: closing waits for end_use().
-
-        Before the handle is asked for: what asked before may be closed by another thread meanwhile.
-        """
-        self._users.append(None)
-
-    def end_use(self) -> None:
-        """The use that begin_use() began has ended; the last one lets a cache that is closing close."""
-        self._users.pop()
-        if self._closing:
-            self._finish()
-
     def call(self, function: Any, *arguments: Any) -> Any:
-        """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when it has returned.
+        """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when
+        it has returned.
 
         :raises SpillwayError: EBADF the cache is closed
         """
-        self.begin_use()
+        self._users.append(None)  # before the handle is asked for: closing waits for it from now on
         try:
             return function(self.handle, *arguments)
         finally:
-            self.end_use()
-
-    def return_lease(self, lease: int) -> None:
-        """The memory of a lease is used no longer."""
-        if self._native is not None:
-            fast.spw_cache_return(self._native, lease)
-        self.end_use()
+            self._users.pop()
+            if self._closing:
+                self._finish()
 
     def forget(self) -> None:
-        """Drop the handle without closing: for a child of fork(), to which the cache does not belong."""
-        self._handle = self._native = None
+        """Drop the handle without closing: for a child of fork(), to which the cache does not
+        belong."""
+        self._handle = None
         self._closing.clear()
         self.forgotten = True
-        if self.lent is not None:
-            self.lent.forget()
+        if self.leases is not None:
+            self.leases.forget()
 
     @property
     def handle(self) -> int:
@@ -305,8 +297,8 @@ class Cache:
         if self._handle is None:
             raise SpillwayError(
                 errno.EBADF,
-                "the tensor cache is closed (so was its store, or offload.close() was called); what was saved in it is "
-                "gone: run the forward pass again with an open store",
+                "the tensor cache is closed (so was its store, or offload.close() was called); "
+                "what was saved in it is gone: run the forward pass again with an open store",
             )
         return self._handle
 
