@@ -1,5 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
+# alone: make writes to the build folder
+# layer: all
 # tests/integration/test_fio_bench.sh - the comparison with fio runs, reports what it ran, and spares drives that carry something
 . "$(dirname "$0")/../lib.sh"
 

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
+# layer: all
 # tests/integration/test_rig.sh - the drive rig makes what it is asked for and restores everything
 . "$(dirname "$0")/../lib.sh"
 

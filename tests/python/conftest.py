@@ -21,13 +21,16 @@ sys.path.insert(0, str(ROOT / "python"))
 import spillway  # noqa: E402
 
 
-# What is tested with the hooks in C and with those in Python, which do the same; all else with those in C, if they are built.
+# Run with each kind of hooks; all else with those that the package takes by itself. `make test` has
+# the first kind, and what `make test-all` runs besides has the others.
 EVERY_KIND_OF_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls", "test_tensors")
+LAYER = os.environ.get("SPW_TEST_LAYER", "all")
+KINDS_OF_HOOKS = {"test": ["direct"], "rest": ["c", "python"], "all": ["direct", "c", "python"]}[LAYER]
 
 
 def pytest_generate_tests(metafunc):
     if metafunc.module.__name__ in EVERY_KIND_OF_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
-        metafunc.parametrize("hooks", ["direct", "c", "python"], indirect=True)
+        metafunc.parametrize("hooks", KINDS_OF_HOOKS, indirect=True)
 
 
 @pytest.fixture(autouse=True)  # and so before what makes an offload context

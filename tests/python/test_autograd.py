@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: test all
 # tests/python/test_autograd.py - in-place changes, several backward passes, exceptions, threads, the context's life
 import errno
 import gc

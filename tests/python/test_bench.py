@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: all
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
 import contextlib
 import errno

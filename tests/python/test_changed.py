@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: test all
 # tests/python/test_changed.py - what a backward pass changes in place of what it was handed: as without spillway
 """Each program runs twice, without spillway and with it: both give the same gradients, or both the same error."""
 import contextlib

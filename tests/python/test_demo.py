@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: all
 # tests/python/test_demo.py - the demo in small: the script from end to end, interrupted and misused; the report
 import json
 import os

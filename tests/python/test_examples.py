@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: all
 # tests/python/test_examples.py - GPT, BERT and T5 train to the same bits in every mode
 import importlib
 import json

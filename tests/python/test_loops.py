@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: test all
 # tests/python/test_loops.py - what training loops do besides: the same numbers as without, or the same error
 """Each program runs without spillway and with it. Then, what memory goes through that PyTorch does not count."""
 import contextlib

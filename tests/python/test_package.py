@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: all
 # tests/python/test_package.py - installed by pip, without a network; the library by pkg-config; types
 import importlib.util
 import os

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: test all
 # tests/python/test_pitfalls.py - what others who hook into saved tensors stumbled over; numbers are of PyTorch's issues
 import contextlib
 import functools

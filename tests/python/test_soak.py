@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: all
 # tests/python/test_soak.py - the soak's own parts: what counts as growth, and what the report says
 import importlib.util
 import json

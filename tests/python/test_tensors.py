@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# layer: test all
 # tests/python/test_tensors.py - every type and kind of tensor comes back bit for bit; what passes by; deduplication
 import gc
 
