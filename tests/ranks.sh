@@ -115,4 +115,5 @@ refused_by_kernel() {
     fi
 }
 
+# shellcheck disable=SC2034 # used by the scripts
 busy='busy|open, or writes|in use|mounted|device has a signature|temporarily unavailable|exclusively'

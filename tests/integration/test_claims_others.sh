@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# layer: all
 # tests/integration/test_claims_others.sh - what else wants drives is refused while a store has them open
+# layer: all
 . "$(dirname "$0")/../lib.sh"
 
 [ -e "$SPILLWAY" ] || skip "the command is not built"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# alone: make writes to the build folder
-# layer: all
 # tests/integration/test_fio_engine.sh - fio's verify jobs through the fio engine: one drive, a stripe, a store; 512 and 4096
+# layer: all
+# alone: make writes to the build folder
 . "$(dirname "$0")/../lib.sh"
 
 need fio make python3

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# layer: all
 # tests/integration/test_fio_report.sh - the bench reports what fio does, by the same names
+# layer: all
 . "$(dirname "$0")/../lib.sh"
 need fio python3
 fio_file=

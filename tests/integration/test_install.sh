@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# alone: make writes to the build folder
 # tests/integration/test_install.sh - make install gives a usable library, make uninstall takes it all back
+# alone: make writes to the build folder
 . "$(dirname "$0")/../lib.sh"
 
 need pkg-config make

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# alone: it kills runners, and switches io_uring off
-# layer: all
 # tests/integration/test_runner.sh - the test runner itself: it counts right, names what hung, and finds what is left behind
+# layer: all
+# alone: it kills runners, and switches io_uring off
 . "$(dirname "$0")/../lib.sh"
 
 # A tree of its own, with the runner of this one and tests that misbehave.

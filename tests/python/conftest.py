@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/conftest.py - the library under test, and stores on sparse files
 """The library is SPILLWAY_LIBRARY, else that of SPW_BUILD, else build/libspillway.so."""
+import gc
 import os
 import shutil
 import sys
@@ -12,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SPW_BUILD", ROOT / "build"))
-# One thread, here and in what the tests start: small tensors gain nothing from two, and on busy cores the threads of one
-# pool wait for each other.
+# One thread, here and in what the tests start: small tensors gain nothing from two, and on busy
+# cores the threads of one pool wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("SPILLWAY_LIBRARY", str(BUILD / "libspillway.so"))
 sys.path.insert(0, str(ROOT / "python"))
@@ -23,14 +24,40 @@ import spillway  # noqa: E402
 
 # Run with each kind of hooks; all else with those that the package takes by itself. `make test` has
 # the first kind, and what `make test-all` runs besides has the others.
-EVERY_KIND_OF_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls", "test_tensors")
+EVERY_KIND_OF_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls",
+                       "test_tensors")
+KINDS_OF_HOOKS = ["direct", "c", "python"]
 LAYER = os.environ.get("SPW_TEST_LAYER", "all")
-KINDS_OF_HOOKS = {"test": ["direct"], "rest": ["c", "python"], "all": ["direct", "c", "python"]}[LAYER]
 
 
 def pytest_generate_tests(metafunc):
-    if metafunc.module.__name__ in EVERY_KIND_OF_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
+    every_kind = metafunc.module.__name__ in EVERY_KIND_OF_HOOKS
+    if every_kind and "dtype" not in metafunc.fixturenames:  # of each type is enough once
         metafunc.parametrize("hooks", KINDS_OF_HOOKS, indirect=True)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "rest: `make test` does not run it, `make test-all` does")
+
+
+def is_of_rest(item):
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return item.get_closest_marker("rest") or params.get("hooks", "direct") != "direct"
+
+
+def pytest_collection_modifyitems(items):
+    """Of a file that both layers run, each runs its own part."""
+    mixed = {item.path for item in items if is_of_rest(item)}
+    if LAYER == "test":
+        items[:] = [item for item in items if not is_of_rest(item)]
+    elif LAYER == "rest":
+        items[:] = [item for item in items if item.path not in mixed or is_of_rest(item)]
+
+
+def pytest_collection_finish():
+    """Tests that collect garbage need not look at PyTorch each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)  # and so before what makes an offload context
@@ -46,7 +73,8 @@ def hooks(request, monkeypatch):
         pytest.skip("the hooks in C are not built: no headers of this Python (python3-dev)")
     elif spillway._native.reader is None:
         if which == "direct":
-            pytest.skip("what reads tensors is not built: no headers of this PyTorch (libtorch-dev, pybind11-dev)")
+            pytest.skip("what reads tensors is not built: no headers of this PyTorch "
+                        "(libtorch-dev, pybind11-dev)")
     elif which == "c":
         module, calls = spillway.torch._hooks, spillway._native.reader.calls
         module.read_with(None)
@@ -80,7 +108,8 @@ def drives(folder):
 def store(drives):
     """An open store on four drives. It must be empty again when the test ends."""
     spillway.format_store(drives)
-    with spillway.Store(drives) as opened:
+    # Most of the time to open one goes into clearing its memory.
+    with spillway.Store(drives, arena_bytes=16 << 20) as opened:
         yield opened
         if not opened.closed:
             assert emptied(opened), f"the test left objects in the store: {opened.stats()}"

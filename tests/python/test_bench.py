@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# layer: all
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
+# layer: all
 import contextlib
 import errno
 import importlib.util

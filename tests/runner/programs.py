@@ -20,7 +20,7 @@ class Program:
     """One test source. Lines of it say where it belongs and how it is run:
 
     layer: all                 only `make test-all` runs it
-    layer: test all            so it does, and `make test` too: it looks at SPW_TEST_LAYER
+    layer: test all            each runs a part: of pytest, what has the marker `rest` and what not
     layer: test and CONFIG     `make test` runs it in one more configuration
     alone: REASON              no other program may run meanwhile
     """
@@ -159,8 +159,8 @@ class Script(Program):
 class PythonFiles(Program):
     """All pytest files that are run, in one process: to import PyTorch takes longer than most."""
 
-    VERDICT = re.compile(r"(.+?)"
-                         r"(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*| Fatal .*| Timeout .*| *)$")
+    VERDICT = re.compile(r"(.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*|"
+                         r" Fatal .*| Timeout .*| *)$")
     speaks = True
 
     def __init__(self, files, python):
