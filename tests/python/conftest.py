@@ -105,11 +105,14 @@ def drives(folder):
 
 
 @pytest.fixture
-def store(drives):
+def store(drives, request):
     """An open store on four drives. It must be empty again when the test ends."""
+    # To clear its memory takes most of the time to open one: little where tests are many.
+    options = {}
+    if request.module.__name__ in EVERY_KIND_OF_HOOKS:
+        options["arena_bytes"] = 16 << 20
     spillway.format_store(drives)
-    # Most of the time to open one goes into clearing its memory.
-    with spillway.Store(drives, arena_bytes=16 << 20) as opened:
+    with spillway.Store(drives, **options) as opened:
         yield opened
         if not opened.closed:
             assert emptied(opened), f"the test left objects in the store: {opened.stats()}"
