@@ -126,9 +126,18 @@ build-tests: all $(test_bin) $(fuzz_bin)
 run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-tests && \
             CC='$(CC)' CFLAGS='$(CFLAGS)' LDFLAGS='$(LDFLAGS)' SANITIZE='$(SANITIZE)' tests/run --build $(BUILD)
 
-.PHONY: test test-unit test-integration test-python test-asan test-tsan test-valgrind
-test: ## install what is missing, build, run every test
+# What others use drives for, and fio: a case whose tool is missing is skipped, and says so.
+install_others = @scripts/deps.sh others || echo 'what needs them is skipped' >&2
+
+.PHONY: test test-all test-rest test-unit test-integration test-python test-asan test-tsan test-valgrind
+test: ## install what is missing, build, run what a change to the library or the package can break
+	$(run_tests) --layer test
+test-all: ## every test: all configurations, and the runner, rig, soak, benches, demo, examples, fio engine
+	$(install_others)
 	$(run_tests)
+test-rest: ## what test-all has and test has not
+	$(install_others)
+	$(run_tests) --layer rest
 test-unit: ## only tests/unit
 	$(run_tests) --kind unit
 test-integration: ## only tests/integration: C programs in every configuration, and scripts

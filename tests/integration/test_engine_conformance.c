@@ -3,6 +3,7 @@
  * tests/integration/test_engine_conformance.c - what a queue promises, on real drives, for every
  * backend: every byte is compared
  */
+/* layer: test and files-io_uring_off */
 #include "tests/integration/engine_common.h"
 
 #include <errno.h>

@@ -1,6 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # tests/integration/test_fio_bench.sh - the comparison with fio runs, reports what it ran, and spares drives that carry something
+# layer: all
+# alone: make writes to the build folder
 . "$(dirname "$0")/../lib.sh"
 
 need fio make python3

@@ -1,6 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # tests/integration/test_fio_engine.sh - fio's verify jobs through the fio engine: one drive, a stripe, a store; 512 and 4096
+# layer: all
+# alone: make writes to the build folder
 . "$(dirname "$0")/../lib.sh"
 
 need fio make python3
@@ -200,3 +202,13 @@ begin "every job file is one that fio, with this engine, accepts"
 for file in "$ROOT"/fio-jobs/*.fio; do
     FILENAME=$drive0 expect_exit 0 fio --parse-only "$engine" "$file"
 done
+
+begin "it is installed where it was built, and fio takes it from there; make uninstall takes it back"
+stage=$TEST_TMP/stage
+make_in_stage=(make -C "$ROOT" --no-print-directory BUILD="$SPW_BUILD" DESTDIR="$stage" PREFIX=/usr)
+expect_exit 0 "${make_in_stage[@]}" install
+installed=$stage/usr/lib/fio/libspillway_fio.so
+expect_exit 0 fio --name=job --ioengine="external:$installed" --filename="$drive0" --rw=write --bs=64k --size=1m
+expect_output "job: spillway volume"
+expect_exit 0 "${make_in_stage[@]}" uninstall
+expect_true "the fio engine's folder is gone" test ! -d "$stage/usr/lib/fio"

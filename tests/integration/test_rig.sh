@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # tests/integration/test_rig.sh - the drive rig makes what it is asked for and restores everything
+# layer: all
 . "$(dirname "$0")/../lib.sh"
 
 is_root || skip "needs root to make loop devices"

@@ -1,6 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # tests/integration/test_runner.sh - the test runner itself: it counts right, names what hung, and finds what is left behind
+# layer: all
+# alone: it kills runners, and switches io_uring off
 . "$(dirname "$0")/../lib.sh"
 
 # A tree of its own, with the runner of this one and tests that misbehave.
@@ -228,18 +230,59 @@ expect_no_output "never reached"
 expect_closing "1 passed, 3 failed, 1 skipped"
 expect_clean
 
-begin "Python tests are counted by case"
+begin "a layer is a part of all: what make test runs, and what it does not"
+sed '1a# layer: all' "$tree/tests/integration/test_nothing.sh" >"$tree/tests/integration/test_harness.sh"
+for layer in test rest all; do
+    expect_exit 0 run_tests --layer $layer --kind integration --kind script --list
+    sort "$OUTPUT" >"$TEST_TMP/layer.$layer"
+done
+expect_equal "" "$(sort "$TEST_TMP"/layer.{test,rest} | diff - "$TEST_TMP/layer.all")" "what is in no layer, or in both"
+expect_equal "integration/test_drives files-io_uring/integration/test_drives loop4096-libaio/integration/test_nothing/integration/test_script" \
+    "$(paste -s -d/ "$TEST_TMP/layer.test")" "make test"
+sed -i 's/^# layer: .*/# layer: none/' "$tree/tests/integration/test_harness.sh"
+expect_exit 1 run_tests --list
+expect_output "test_harness.sh: no such layer: none"
+rm "$tree/tests/integration/test_harness.sh"
+
+begin "the ten that took longest are shown, and the times of all are written"
+for number in {1..11}; do
+    printf '. "$(dirname "$0")/../lib.sh"\nbegin it\n' >"$tree/tests/integration/test_one_of_$number.sh"
+done
+expect_exit 0 run_tests test_one_of_
+expect_equal 10 "$(sed -n '/^Longest:/,/^$/p' "$OUTPUT" | grep -c 'test_one_of_')" "programs shown"
+expect_closing "11 passed, 0 failed, 0 skipped"
+expect_equal 11 "$(grep -c 'integration/test_one_of_[0-9]*": [0-9.]*,*$' "$tree/build/test-logs/times.json")" "times"
+
+begin "Python tests are one process, and are counted by file and case"
 cat >"$tree/tests/python/test_some.py" <<'END'
+import os
 import pytest
-def test_good(): pass
-def test_bad(): assert 1 + 1 == 3
+def test_good(): os.environ["SEEN"] = "here"
+def test_bad(): assert 1 + 1 == 3, print("some output")
 def test_skipped(): pytest.skip("no accelerator")
+END
+cat >"$tree/tests/python/test_there.py" <<'END'
+import os
+def test_same_process(): assert os.environ["SEEN"] == "here"
 END
 expect_exit 1 run_tests --kind python
 if grep -q "No module named 'pytest'" "$OUTPUT"; then
     skip "no pytest"
 else
-    expect_output "no accelerator" "test_bad: assert (1 + 1) == 3"
-    expect_closing "1 passed, 1 failed, 1 skipped"
+    expect_output "no accelerator" "test_bad: AssertionError" "some output" "python/test_some  (1)" "python/test_there  (1)"
+    expect_closing "2 passed, 1 failed, 1 skipped"
+    expect_clean
+
+    begin "a Python test that ends the process, hangs, or cannot be imported is named"
+    echo 'def test_dies(): os._exit(0)' >>"$tree/tests/python/test_some.py"
+    expect_exit 1 run_tests --kind python
+    expect_output "test_some.py::test_bad: see above" "test_some.py::test_dies: the program ended"
+    expect_closing "1 passed, 2 failed, 0 skipped"
+    sed -i '$s/.*/def test_hangs(): __import__("signal").pause()/' "$tree/tests/python/test_some.py"
+    expect_exit 1 run_tests --timeout 2 --kind python
+    expect_output "test_some.py::test_hangs: hung, killed after 2 s"
+    echo 'import no_such_module' >"$tree/tests/python/test_some.py"
+    expect_exit 1 run_tests --kind python
+    expect_output "python.test_some: " "No module named 'no_such_module'"
 fi
 expect_clean

@@ -1,6 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # tests/integration/test_soak.sh - make soak for seconds: it breaks drives and passes, finds what is put in on purpose, ends when asked to
+# layer: all
+# alone: it may use all of the machine
 . "$(dirname "$0")/../lib.sh"
 need python3 setpriv losetup
 is_root || skip "needs root to make drives"

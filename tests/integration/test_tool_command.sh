@@ -24,9 +24,9 @@ expect_output "spillway $(sed -n 's/^#define SPW_VERSION "\(.*\)"/\1/p' "$ROOT/i
 for command in probe format info check wipe bench tune; do
     expect_exit 0 "$SPILLWAY" "$command" --help
     expect_output "Examples:" "usage: spillway $command" "--help"
-    help=$(sha_of "$OUTPUT")
+    help=$(sum_of "$OUTPUT")
     expect_exit 0 "$SPILLWAY" help "$command"
-    expect_equal "$help" "$(sha_of "$OUTPUT")" "help $command"
+    expect_equal "$help" "$(sum_of "$OUTPUT")" "help $command"
 done
 
 begin "wrong usage exits with 2 and a hint"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/conftest.py - the library under test, and stores on sparse files
 """The library is SPILLWAY_LIBRARY, else that of SPW_BUILD, else build/libspillway.so."""
+import gc
 import os
 import shutil
 import sys
@@ -12,13 +13,36 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SPW_BUILD", ROOT / "build"))
-# One thread, here and in what the tests start: small tensors gain nothing from two, and on busy cores the threads of one
-# pool wait for each other.
+# One thread, here and in what the tests start: small tensors gain nothing from two, and on busy
+# cores the threads of one pool wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("SPILLWAY_LIBRARY", str(BUILD / "libspillway.so"))
 sys.path.insert(0, str(ROOT / "python"))
 
 import spillway  # noqa: E402
+
+
+LAYER = os.environ.get("SPW_TEST_LAYER", "all")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "rest: `make test` does not run it, `make test-all` does")
+
+
+def pytest_collection_modifyitems(items):
+    """Of a file that both layers run, each runs its own part."""
+    mixed = {item.path for item in items if item.get_closest_marker("rest")}
+    if LAYER == "test":
+        items[:] = [item for item in items if not item.get_closest_marker("rest")]
+    elif LAYER == "rest":
+        items[:] = [item for item in items
+                    if item.path not in mixed or item.get_closest_marker("rest")]
+
+
+def pytest_collection_finish():
+    """Tests that collect garbage need not look at PyTorch each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -45,10 +69,14 @@ def drives(folder):
 
 
 @pytest.fixture
-def store(drives):
+def store(drives, request):
     """An open store on four drives. It must be empty again when the test ends."""
+    # To clear its memory takes most of the time to open one: little where tests are many.
+    options = {}
+    if request.module.__name__ in EVERY_KIND_OF_HOOKS:
+        options["arena_bytes"] = 16 << 20
     spillway.format_store(drives)
-    with spillway.Store(drives) as opened:
+    with spillway.Store(drives, **options) as opened:
         yield opened
         if not opened.closed:
             assert emptied(opened), f"the test left objects in the store: {opened.stats()}"

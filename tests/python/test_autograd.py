@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_autograd.py - in-place changes, several backward passes, exceptions, threads, the context's life
+# layer: test all
 import errno
 import gc
 import logging

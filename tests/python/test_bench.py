@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
+# layer: all
 import contextlib
 import importlib.util
 import json

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_changed.py - what a backward pass changes in place of what it was handed: as without spillway
+# layer: test all
 """Each program runs twice, without spillway and with it: both give the same gradients, or both the same error."""
 import contextlib
 import gc

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_demo.py - the demo in small: the script from end to end, interrupted and misused; the report
+# layer: all
 import json
 import os
 import signal

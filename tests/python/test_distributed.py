@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_distributed.py - ranks that share drives, a pipeline, and adapters for DeepSpeed's and Megatron's loops
+# layer: test all
 import json
 import logging
 import os
@@ -34,7 +35,8 @@ def run_ranks(example, ranks, *options):
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch is built without torch.distributed")
-@pytest.mark.parametrize("example, ranks", [("ddp.py", 2), ("ddp.py", 4), ("pipeline.py", 2), ("pipeline.py", 4)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.rest)])
+@pytest.mark.parametrize("example", ["ddp.py", "pipeline.py"])
 def test_ranks_share_the_drives_and_train_to_the_same_bits(drives, example, ranks):
     spillway.format_store(drives, partitions=ranks)
     keep = run_ranks(example, ranks)

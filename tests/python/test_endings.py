@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_endings.py - what ends before its time: by Ctrl-C, by another thread, by the garbage collector, by exit, in a copy
+# layer: test all
 import contextlib
 import copy
 import gc
@@ -292,6 +293,7 @@ def ends_well(process, lines, words, number, drives):
     assert pages_of(drives) == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_example_that_is_asked_to_end_closes_its_store(drives, number):
     spillway.format_store(drives)
@@ -306,6 +308,7 @@ PROGRAMS = {name: ["-m", f"spillway.{name}"] for name in ("bench", "bench.hooks"
 PROGRAMS.update({name: [str(ROOT / f"python/examples/{name}.py")] for name in ("gpt", "bert", "t5", "ddp", "pipeline")})
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_interrupted_while_pytorch_is_loaded(folder, name):
     (folder / "torch.py").write_text("import signal, sys\nsignal.raise_signal(signal.SIGINT)\nsys.exit('it was not interrupted')\n")
@@ -329,6 +332,7 @@ def test_the_bench_is_interrupted_while_it_reports(monkeypatch, capsys):
     assert capsys.readouterr().err == "spillway.bench: interrupted\n"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_time_in_hooks_closes_its_store_when_it_is_asked_to_end(drives, number):
     spillway.format_store(drives)
@@ -337,6 +341,7 @@ def test_the_time_in_hooks_closes_its_store_when_it_is_asked_to_end(drives, numb
     ends_well(process, process.stdout, '"name": "64 KiB"', number, drives)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_steps_in_turn_end_with_who_compares_them(drives, folder, number):
     spillway.format_store(drives)
@@ -349,6 +354,7 @@ def test_steps_in_turn_end_with_who_compares_them(drives, folder, number):
     ends_well(process, process.stderr, "turns: gpt 1/", number, drives)
 
 
+@pytest.mark.rest
 def test_ranks_that_are_interrupted_close_their_stores(drives):
     """By Ctrl-C on the terminal: the signal goes to every process of the foreground."""
     spillway.format_store(drives, partitions=2)

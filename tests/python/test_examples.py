@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_examples.py - GPT, BERT and T5 train to the same bits in every mode
+# layer: all
 import importlib
 import json
 import os

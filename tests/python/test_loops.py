@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_loops.py - what training loops do besides: the same numbers as without, or the same error
+# layer: test all
 """Each program runs without spillway and with it. Then, what memory goes through that PyTorch does not count."""
 import contextlib
 import gc

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_package.py - installed by pip, without a network; the library by pkg-config; types
+# layer: all
 import importlib.util
 import os
 import shutil

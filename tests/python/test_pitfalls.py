@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_pitfalls.py - what others who hook into saved tensors stumbled over; numbers are of PyTorch's issues
+# layer: test all
 import contextlib
 import functools
 import gc

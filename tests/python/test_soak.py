@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_soak.py - the soak's own parts: what counts as growth, and what the report says
+# layer: all
 import importlib.util
 import json
 import os

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_tensors.py - every type and kind of tensor comes back bit for bit; what passes by; deduplication
+# layer: test all
 import gc
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/runner/programs.py - the kinds of test programs: how each is found, started, and its output read
+# tests/runner/programs.py - the kinds of test programs: how each is found, started, and read
 import glob
 import os
 import re
@@ -10,29 +10,57 @@ import drives
 import results
 
 EXIT_SKIPPED = 77
+# Layers: `make test`; what `make test-all` runs besides; both.
+LAYERS = ("test", "rest", "all")
+# `make test` runs C integration tests in two configurations, which differ in everything.
+CONFIGS_OF_TEST = ("files-io_uring", "loop4096-libaio")
 
 
 class Program:
-    """One test source."""
+    """One test source. Lines of it say where it belongs and how it is run:
 
-    parallel = True
+    layer: all                 only `make test-all` runs it
+    layer: test all            each runs a part: of pytest, what has the marker `rest` and what not
+    layer: test and CONFIG     `make test` runs it in one more configuration
+    alone: REASON              no other program may run meanwhile
+    """
+
+    LINE = re.compile(r"^(?:#|/\*) (layer|alone): (.+?)(?: \*/)?$", re.MULTILINE)
+    speaks = False  # each case prints a line when it begins, so that silence is a hang
 
     def __init__(self, kind, root, source):
         self.kind = kind
         self.source = os.path.relpath(source, root)
         self.path = source
+        with open(source, encoding="utf-8") as text:
+            said = dict(self.LINE.findall(text.read()))
+        self.parallel = "alone" not in said
+        layers, _, more = said.get("layer", "test").partition(" and ")
+        self.layers = layers.split()
+        self.configs_of_test = CONFIGS_OF_TEST + tuple(more.split())
+        unknown = set(self.layers) - {"test", "all"}
+        if unknown or set(self.configs_of_test) - {config.name for config in drives.ALL}:
+            raise SystemExit(f"{self.source}: no such layer: {said['layer']}")
 
     def label(self, config):
         name = os.path.splitext(self.source)[0].removeprefix("tests/")
         return f"{name} {config.name}" if self.kind == "integration" else name
 
-    def configurations(self, wanted):
-        """Only C integration tests run in every configuration; the rest get the best drives that can be had."""
-        if self.kind == "integration":
-            # A whole name means that one alone, not those too that go on from it.
-            names = {c.name for c in drives.ALL}
-            return [c for c in drives.ALL if not wanted or any(c.name == w or w not in names and c.name.startswith(w) for w in wanted)]
-        return [drives.FILES[0]]
+    def configurations(self, wanted, layer):
+        """C integration tests run in every configuration, the rest on the best drives there are."""
+        if self.kind != "integration":
+            own = "test" if layer == "test" else "all"
+            return [drives.FILES[0]] if layer == "all" or own in self.layers else []
+        # A whole name means that one alone, not those too that go on from it.
+        names = {c.name for c in drives.ALL}
+        configs = [c for c in drives.ALL if not wanted or any(
+            c.name == w or w not in names and c.name.startswith(w) for w in wanted)]
+        of_test = self.configs_of_test if "test" in self.layers else ()
+        return [c for c in configs if layer == "all" or (c.name in of_test) == (layer == "test")]
+
+    def outcomes(self, label, text, status, place, seconds):
+        """What came of it: [(label, Outcome, seconds, text)]; the first is the program itself."""
+        return [(label, self.parse(text, status, place), seconds, text)]
 
     def missing(self):
         """What should have been built and was not, or None."""
@@ -40,9 +68,10 @@ class Program:
 
 
 class CProgram(Program):
-    """A cmocka program. Its plain output is read: unlike TAP it names a case when it begins, so a hang has a name."""
+    """A cmocka program. Its plain output names a case when it begins, unlike TAP."""
 
-    ERROR = re.compile(r"\[  ERROR   \] --- (?:\[   LINE   \] --- )?(.*)$|\[   LINE   \] --- (.*): error: Failure!$")
+    ERROR = re.compile(r"\[  ERROR   \] --- (?:\[   LINE   \] --- )?(.*)$|"
+                       r"\[   LINE   \] --- (.*): error: Failure!$")
     EVENT = re.compile(r"\[ {1,7}(RUN|OK|FAILED|SKIPPED|ERROR) {1,6}\] (?!--- )(.*)$")
 
     def __init__(self, kind, root, source, build):
@@ -54,7 +83,8 @@ class CProgram(Program):
 
     def command(self, args, _place):
         if args.valgrind:
-            return ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full", "--num-callers=20", self.binary]
+            return ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
+                    "--num-callers=20", self.binary]
         return [self.binary]
 
     def parse(self, text, status, _place):
@@ -74,7 +104,7 @@ class CProgram(Program):
     @classmethod
     def cause(cls, said):
         """What cmocka said of a failure, in one line: the values and the place."""
-        found = [" ".join(filter(None, match.groups())) for match in map(cls.ERROR.search, said) if match]
+        found = [" ".join(filter(None, m.groups())) for m in map(cls.ERROR.search, said) if m]
         return " ".join(found).removesuffix(": error: Failure!") or "see above"
 
     @classmethod
@@ -99,17 +129,16 @@ class CProgram(Program):
 
 
 class Script(Program):
-    """A bash test. tests/lib.sh prints `begin - case`, then `ok - case`, `not ok - case` or `skip - case: reason`."""
+    """A bash test. tests/lib.sh prints `begin - case`, then how it ended."""
 
-    parallel = False
-    LINE = re.compile(r"^(begin|ok|not ok|skip) - (.*)$")
+    CASE = re.compile(r"^(begin|ok|not ok|skip) - (.*)$")
 
     def command(self, _args, _place):
         return ["bash", self.path]
 
     def parse(self, text, status, _place):
         outcome = results.Outcome()
-        for word, name in (match.groups() for match in map(self.LINE.match, text.splitlines()) if match):
+        for word, name in (m.groups() for m in map(self.CASE.match, text.splitlines()) if m):
             if word == "begin":
                 outcome.current = name
                 continue
@@ -127,54 +156,94 @@ class Script(Program):
         return outcome
 
 
-class PythonProgram(Program):
-    """A pytest file."""
+class PythonFiles(Program):
+    """All pytest files that are run, in one process: to import PyTorch takes longer than most."""
 
-    parallel = False
+    VERDICT = re.compile(r"(.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*|"
+                         r" Fatal .*| Timeout .*| *)$")
+    speaks = True
 
-    def __init__(self, kind, root, source, python):
-        super().__init__(kind, root, source)
+    def __init__(self, files, python):
+        super().__init__("python", os.path.dirname(files[0].path), files[0].path)
+        self.parallel = all(file.parallel for file in files)
+        self.files = files
         self.python = python
 
+    def label(self, _config):
+        return "python"
+
     def command(self, args, place):
-        return [self.python, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short", "--color=no",
-                "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}", "--junitxml", self.report(place), self.path]
+        return [self.python, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short",
+                "--color=no", "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}",
+                "-o", "junit_logging=all", "--junitxml", self.report(place),
+                *(file.path for file in self.files)]
 
     @staticmethod
     def report(place):
         return os.path.join(place.path, "report.xml")
 
-    def parse(self, text, status, place):
-        outcome = results.Outcome()
-        if not os.path.exists(self.report(place)):
-            begun = re.findall(r"^(\S+::\S+)\s*$", text, re.MULTILINE)
-            outcome.current = begun[-1] if begun else None
-            outcome.passed = len(re.findall(r"^\S+::\S+ PASSED", text, re.MULTILINE))
-            outcome.check_status(status if status != 0 else 1)
-            return outcome
+    def outcomes(self, label, text, status, place, seconds):
+        """That of the process, for what is no file's, and those of the files."""
+        process = results.Outcome()
+        if os.path.exists(self.report(place)):
+            found = self.of_report(place)
+            explained = any(outcome.failures for _, outcome, _, _ in found)
+            process.check_status(0 if explained else status)
+            return [(label, process, seconds, text)] + found
+        # It did not live to report: the lines tell how far it came.
+        for line in re.findall(r"^\S+\.py::.*", text, re.MULTILINE):
+            name, verdict = self.VERDICT.match(line).groups()
+            process.current = None if verdict else name
+            process.passed += verdict == "PASSED"
+            if verdict in ("FAILED", "ERROR"):
+                process.fail(name, "see above")
+        process.check_status(status if status != 0 else 1)
+        return [(label, process, seconds, text)]
+
+    def of_report(self, place):
+        """(label, Outcome, seconds, what was said of failures) of each file."""
+        by_file = {os.path.splitext(os.path.basename(file.path))[0]: [] for file in self.files}
         for case in xml.etree.ElementTree.parse(self.report(place)).iter("testcase"):
-            name = case.get("name", "?")
-            skipped = case.find("skipped")
-            bad = [part for part in case if part.tag in ("failure", "error")]
-            if bad:
-                outcome.fail(name, (bad[0].get("message") or "see above").splitlines()[0])
-            elif skipped is not None:
-                outcome.skip(name, skipped.get("message") or "")
-            else:
-                outcome.passed += 1
-        outcome.check_status(status)
-        return outcome
+            # A file that cannot be imported is a case that has the file's name.
+            names = f"{case.get('classname', '')}.{case.get('name', '')}".split(".")
+            by_file[next(name for name in names if name in by_file)].append(case)
+        found = []
+        for name, cases in by_file.items():
+            outcome, said = results.Outcome(), []
+            for case in cases:
+                said += self.take(outcome, case)
+            outcome.check_any(0)
+            seconds = sum(float(case.get("time", 0)) for case in cases)
+            found.append((f"python/{name}", outcome, seconds, "\n".join(said)))
+        return found
+
+    @staticmethod
+    def take(outcome, case):
+        """Count it, and return what is to be shown of it."""
+        name = case.get("name", "?")
+        skipped = case.find("skipped")
+        bad = [part for part in case if part.tag in ("failure", "error")]
+        if bad:
+            outcome.fail(name, (bad[0].get("message") or "see above").splitlines()[0])
+            output = [part for part in case if part.tag in ("system-out", "system-err")]
+            return [f"---- {name} ----"] + [part.text or "" for part in bad + output]
+        if skipped is not None:
+            outcome.skip(name, skipped.get("message") or "")
+        else:
+            outcome.passed += 1
+        return []
 
 
 def find_python():
-    """The interpreter for the Python tests: $PYTHON, python3, /usr/bin/python3; the first that has PyTorch and pytest."""
-    candidates = [os.environ["PYTHON"]] if os.environ.get("PYTHON") else ["python3", "/usr/bin/python3"]
+    """$PYTHON, or the first of python3 and /usr/bin/python3 that has PyTorch and pytest."""
+    own = os.environ.get("PYTHON")
+    candidates = [own] if own else ["python3", "/usr/bin/python3"]
     problem = "no Python interpreter"
     for modules in ("torch, pytest", "pytest"):
         for python in candidates:
             try:
-                done = subprocess.run([python, "-c", "import " + modules], stdin=subprocess.DEVNULL, capture_output=True,
-                                      text=True, check=False)
+                done = subprocess.run([python, "-c", "import " + modules], text=True, check=False,
+                                      stdin=subprocess.DEVNULL, capture_output=True)
             except OSError as error:
                 problem = f"{python}: {error.strerror}"
                 continue
@@ -184,7 +253,7 @@ def find_python():
     return None, problem
 
 
-def find_programs(root, build, kinds, python):
+def find_programs(root, build, kinds):
     def sources(pattern):
         return sorted(glob.glob(os.path.join(root, "tests", pattern)))
 
@@ -193,9 +262,10 @@ def find_programs(root, build, kinds, python):
         found += [CProgram("unit", root, source, build) for source in sources("unit/test_*.c")]
         found += [Script("unit", root, source) for source in sources("unit/test_*.sh")]
     if "integration" in kinds:
-        found += [CProgram("integration", root, source, build) for source in sources("integration/test_*.c")]
+        found += [CProgram("integration", root, source, build)
+                  for source in sources("integration/test_*.c")]
     if "script" in kinds:
         found += [Script("script", root, source) for source in sources("integration/test_*.sh")]
     if "python" in kinds:
-        found += [PythonProgram("python", root, source, python) for source in sources("python/test_*.py")]
+        found += [Program("python", root, source) for source in sources("python/test_*.py")]
     return found

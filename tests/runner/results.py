@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-# tests/runner/results.py - what came of a program: cases, hangs, leftovers, the kernel's complaints, the closing line
+# tests/runner/results.py - what came of a program: cases, hangs, leftovers, times, the closing line
 import contextlib
 import glob
+import json
 import os
 import re
 import select
@@ -15,6 +16,7 @@ OUTPUT_LINES_SHOWN = 150
 LEFTOVERS_SHOWN = 5
 SECONDS_TO_CLEAN_UP = 5
 SECONDS_TO_FOLLOW = 2
+LONGEST_SHOWN = 10
 
 
 class Outcome:
@@ -26,6 +28,9 @@ class Outcome:
         self.skips = []  # (case, why)
         self.current = None  # the case that had begun and not ended
 
+    def cases(self):
+        return self.passed + len(self.failures) + len(self.skips)
+
     def fail(self, case, why):
         self.failures.append((case, why))
 
@@ -34,7 +39,8 @@ class Outcome:
 
     def hung(self, seconds, stacks):
         self.failures = [failure for failure in self.failures if failure[0] != self.current]
-        self.fail(self.current or "before the first case", f"hung, killed after {seconds:.0f} s\n{stacks}".strip().replace("\n", "\n         | "))
+        why = f"hung, killed after {seconds:.0f} s\n{stacks}".strip().replace("\n", "\n         | ")
+        self.fail(self.current or "before the first case", why)
 
     def add_leftovers(self, processes, things):
         for process in processes:
@@ -55,7 +61,7 @@ class Outcome:
 
     def check_any(self, status):
         """A program that names no case has tested nothing, whatever its exit status."""
-        if status is not None and not (self.passed or self.failures or self.skips):
+        if status is not None and not self.cases():
             self.fail("no case", "the program tested nothing")
 
 
@@ -68,8 +74,10 @@ class Tally:
         self.skipped = 0
         self.failures = []
         self.notes = []  # what is neither, and must not go unseen
+        self.seconds = {}  # of each program
 
     def add(self, label, outcome, seconds, text, verbose):
+        self.seconds[label] = round(seconds, 2)
         self.passed += outcome.passed
         self.failed += len(outcome.failures)
         self.skipped += len(outcome.skips)
@@ -109,7 +117,15 @@ class Tally:
         self.skipped += 1
         print(f"  skip          {label}: {why}", flush=True)
 
+    def write_times(self, path):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self.seconds, file, indent=1, sort_keys=True)
+
     def close(self):
+        if len(self.seconds) > LONGEST_SHOWN:
+            print("\nLongest:")
+            for label in sorted(self.seconds, key=self.seconds.get, reverse=True)[:LONGEST_SHOWN]:
+                print(f"  {self.seconds[label]:6.1f} s  {label}")
         if self.notes:
             print("\nNoted:")
             for what in self.notes:
@@ -136,7 +152,7 @@ def group_members(group):
 
 
 def wait_for_followers(group, seconds):
-    """Processes that end because the program has ended, such as Python's resource tracker, learn of it a moment later."""
+    """Some, like Python's resource tracker, end a moment after the program."""
     deadline = time.monotonic() + seconds
     for pid, _ in group_members(group):
         with contextlib.suppress(OSError):
@@ -148,7 +164,7 @@ def wait_for_followers(group, seconds):
 
 
 def end_group(process):
-    """End a program, giving it time to clean up, and kill what is left of its process group. Return what there was beside it."""
+    """End a program and its process group. Return what else was in the group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -163,7 +179,7 @@ def end_group(process):
 
 
 def stacks_of_group(group):
-    """Where the threads of a hung program are: gdb's backtraces if there is gdb, and the kernel's view."""
+    """Where the threads of a hung program are: the kernel's view, and gdb's."""
     text = []
     for pid, name in group_members(group):
         for task in sorted(glob.glob(f"/proc/{pid}/task/[0-9]*")):
@@ -172,11 +188,13 @@ def stacks_of_group(group):
                 with contextlib.suppress(OSError):
                     with open(os.path.join(task, file), encoding="utf-8", errors="replace") as data:
                         parts.append(data.read().strip())
-            text.append(f"{name} {pid}/{os.path.basename(task)}: " + " ".join(parts).replace("\n", " "))
+            where = " ".join(parts).replace("\n", " ")
+            text.append(f"{name} {pid}/{os.path.basename(task)}: {where}")
         if shutil.which("gdb"):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(["gdb", "-batch", "-nx", "-p", str(pid), "-ex", "thread apply all bt"], timeout=20,
-                                      stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+                gdb = ["gdb", "-batch", "-nx", "-p", str(pid), "-ex", "thread apply all bt"]
+                done = subprocess.run(gdb, timeout=20, stdin=subprocess.DEVNULL,
+                                      capture_output=True, text=True, check=False)
                 text.append(done.stdout)
     return "\n".join(text)
 
@@ -184,7 +202,8 @@ def stacks_of_group(group):
 class KernelLog:
     """What the kernel complains about while the tests run. Readable by root only."""
 
-    COMPLAINT = re.compile(r"\b(BUG|WARNING|INFO: task|general protection|KASAN|UBSAN|Oops|Call Trace)\b.*")
+    COMPLAINT = re.compile(
+        r"\b(BUG|WARNING|INFO: task|general protection|KASAN|UBSAN|Oops|Call Trace)\b.*")
 
     def __init__(self):
         lines = self.read()
@@ -193,8 +212,8 @@ class KernelLog:
     @staticmethod
     def read():
         try:
-            done = subprocess.run(["dmesg"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                                  check=False)
+            done = subprocess.run(["dmesg"], stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, errors="replace", check=False)
         except OSError:
             return []
         return done.stdout.splitlines() if done.returncode == 0 else []

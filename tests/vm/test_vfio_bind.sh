@@ -92,7 +92,7 @@ expect_exit 0 "$SPILLWAY" check --devices "${third}p1"
 expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
 
 begin "a store is no obstacle, a file system one that --force overcomes; both are there afterwards"
-sum=$(sha_of "$first")
+sum=$(sum_of "$first")
 expect_exit 0 "$SPILLWAY" bind "$two" "$three"
 expect_exit 0 "$SPILLWAY" bind --force "$one" --verbose
 expect_output "pci:$one/1" "although it carries ext4"
@@ -115,7 +115,7 @@ expect_exit 0 "$SPILLWAY" unbind "$one"
 first=/dev/$(basename "/sys/bus/pci/devices/$one/nvme/"nvme*)n1
 second=/dev/$(basename "/sys/bus/pci/devices/$two/nvme/"nvme*)n1
 third=/dev/$(basename "/sys/bus/pci/devices/$three/nvme/"nvme*)n1
-expect_equal "$sum" "$(sha_of "$first")" "the file system's bytes"
+expect_equal "$sum" "$(sum_of "$first")" "the file system's bytes"
 expect_exit 0 "$SPILLWAY" check --devices "$second,$third"
 
 begin "what is no NVMe controller, and no address"
