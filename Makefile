@@ -212,9 +212,20 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
 
-.PHONY: bench-cache
+# What writes build/bench/NAME.json for `make results`.
+results := python3 -B python/spillway/bench/results.py
+
+.PHONY: bench-cache bench-plan bench-alloc
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
-	@mkdir -p $(BUILD)/bench && $(BUILD)/tests/bench/cache_bench $(BUILD)/bench
+	@mkdir -p $(BUILD)/bench && $(results) run cache 'The tensor cache' $(BUILD)/bench -- $< $(BUILD)/bench
+bench-plan: $(BUILD)/tests/bench/plan_bench ## how long planning takes, and what the plans are worth
+	@$(results) run plan 'The planner' $(BUILD)/bench -- $<
+bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs, new and on an old, full drive
+	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
+
+.PHONY: results
+results: ## write docs/RESULTS.md from what the benches left in BUILD/bench
+	@$(results) render $(BUILD)/bench >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
 
 .PHONY: bench-torch
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
