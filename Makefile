@@ -237,17 +237,17 @@ bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, ste
 
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
-	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vm) && tests/vm/run \
+	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench) && tests/vm/run \
 		--build $(BUILD) --poll-queues 2 --append "tsc=reliable clocksource=tsc" --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
-		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vm)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vm)) \
+		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) -- python3 tests/vm/bench_nvme.py
 
 .PHONY: bench-vfio
 bench-vfio: ## drives driven from user space against fio through the kernel, in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
 	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all $(BUILD)/tests/vm/test_vfio_open && \
-		mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vfio) && tests/vm/run --build $(BUILD) --iommu --numa 1 --drives 10 \
+		mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench) && tests/vm/run --build $(BUILD) --iommu --numa 1 --drives 10 \
 		--no-medium 8 --no-medium 9 --poll-queues 2 --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
-		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vfio)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vfio)) \
+		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) \
 		--shell '. tests/vm/vfio.sh && vfio_take 4 5 6 7 9 && python3 tests/vm/bench_vfio.py && \
 			SPW_TEST_BACKEND=vfio SPW_TEST_DEVICES="$$(cut -d" " -f5-8 <<<"$$SPW_TEST_DEVICES")" $(BUILD)/tests/vm/test_vfio_open'

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-# tests/bench/store.py - measure the store against what fio reaches on the same drives: striping, slow drives, partitions, copies
-"""Called by `make bench-store`. Needs root: the drives are a rig of loop devices, throttled where the software is to be seen and not
-the machine. Each round runs every case once; a ratio compares runs of the same round. Writes BUILD/bench/store.json and store.md."""
+# tests/bench/store.py - the store against fio on the same drives: striping, slow drives, partitions
+"""Called by `make bench-store`. Needs root: the drives are a rig of loop devices, throttled where the software
+is to be seen and not the machine. Each round runs every case once; a ratio compares runs of the same round.
+Writes BUILD/bench/store.json."""
 
 import argparse
 import json
@@ -15,9 +16,18 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python/spillway/bench"))
+
+import results  # noqa: E402
+
 RIG = ROOT / "tests" / "rig.sh"
 FIO_HUGE_PAGES = 1100  # buffers of 2000 MiB, and some
 NAME = f"store-bench-{os.getpid()}"
+MIB = 1 << 20
+# What of a run becomes a row: the end of its key, its name, its unit, and what a unit has of it.
+SHOWN = [("put_bytes_per_second", "put", "MiB/s", MIB), ("get_bytes_per_second", "get", "MiB/s", MIB),
+         ("bytes_per_second", "", "MiB/s", MIB), ("idle_ns_p99", "idle", "ms", 1e6),
+         ("busy_ns_p99", "busy", "ms", 1e6), ("resident_bytes_per_object", "", "bytes", 1)]
 
 
 def call(*command, check=True):
@@ -75,7 +85,8 @@ class Bench:
 
     def format(self, drives, partitions=1, chunk=None):
         words = ["--chunk", chunk] if chunk else []
-        call(self.build / "spillway", "format", "--force", "--erase", "--partitions", partitions, *words, "--devices", ",".join(drives))
+        call(self.build / "spillway", "format", "--force", "--erase", "--partitions", partitions, *words,
+             "--devices", ",".join(drives))
 
     def store(self, rig, case, what, mode, size, total, options, drives=None):
         command = [self.build / "tests/bench/store_bench", mode, size, total, options, *(drives or rig.drives)]
@@ -109,8 +120,9 @@ class Bench:
         with Rig(drives=drives, size="1G", write=write, read=read) as rig:
             for _ in range(self.rounds):
                 # Large requests are throttled in bursts: fio's best of two sizes.
-                fio_write = max(self.fio(rig, case, f"fio write {bs}", "write", f"--bs={bs}", "--iodepth=16") for bs in ("128k", "1m"))
-                fio_read = max(self.fio(rig, case, f"fio read {bs}", "read", f"--bs={bs}", "--iodepth=16") for bs in ("128k", "1m"))
+                fio_write, fio_read = (
+                    max(self.fio(rig, case, f"fio {rw} {bs}", rw, f"--bs={bs}", "--iodepth=16") for bs in ("128k", "1m"))
+                    for rw in ("write", "read"))
                 self.format(rig.drives)
                 for name in options:
                     ours = self.store(rig, case, name, "putget", "16m", total, name)
@@ -225,26 +237,21 @@ class Bench:
                 kinds = [("off", "arena,unchecked"), ("on", "arena")][:: 1 if number % 2 else -1]
                 runs = {name: self.store(rig, case, name, "putget", "16m", "1600m", kind) for name, kind in kinds}
                 for word in ("put", "get"):
-                    self.ratio(case, f"{word}", runs["on"][f"{word}_bytes_per_second"] / runs["off"][f"{word}_bytes_per_second"])
+                    on, off = (runs[name][f"{word}_bytes_per_second"] for name in ("on", "off"))
+                    self.ratio(case, word, on / off)
 
-    # ---- The report ----
-
-    def markdown(self):
-        lines = ["# The store, measured", "", f"Medians of {self.rounds} interleaved rounds, with the least and the most.", ""]
+    def rows(self):
         for case, series in self.series.items():
-            lines += [f"## {case}", "", "| what | median | least | most |", "|---|---|---|---|"]
             for what, values in series.items():
-                if not isinstance(values[0], list):
-                    lines.append(f"| {what} | {shown(statistics.median(values))} | {shown(min(values))} | {shown(max(values))} |")
-            lines += ["", "Commands:", ""]
-            lines += [f"- {what}: `{command}`" for what, command in self.commands.get(case, {}).items() if "put_bytes" in what or
-                      "bytes_per_second" in what and what.startswith("fio") or "busy" in what or "resident" in what]
-            lines.append("")
-        return "\n".join(lines)
-
-
-def shown(value):
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+                command = self.commands.get(case, {}).get(what, "")
+                if what.startswith("ratio "):
+                    yield results.row(f"{case}: {what[6:]}", values, "ratio", command=command)
+                    continue
+                runner, _, key = what.rpartition(": ")
+                for end, name, unit, scale in SHOWN:
+                    if key == end:
+                        words = f"{case}: {runner} {name}".rstrip()
+                        yield results.row(words, [value / scale for value in values], unit, command=command)
 
 
 def main():
@@ -258,7 +265,8 @@ def main():
         sys.exit("bench-store: needs root for the drive rig: run it with sudo")
     bench = Bench(options.build, options.rounds)
     cases = {
-        "equal": lambda: bench.throttled("4 drives at 500 MB/s, 16 MiB objects", 500, 600, "2g", ["arena"]),
+        "equal": lambda: bench.throttled("4 drives at 500 MB/s, 16 MiB objects", 500, 600, "2g",
+                                         ["arena"]),
         "slow": lambda: bench.throttled("3 drives at 500 and one at 125 MB/s, 16 MiB objects", "500,500,500,125",
                                         "600,600,600,150", "2g", ["arena", "arena,static"]),
         "scaling": bench.scaling,
@@ -269,21 +277,19 @@ def main():
         "metadata": bench.metadata,
         "checksums": lambda: bench.checksums(options.folder),
     }
+    where = results.machine()
     unknown = set(options.cases) - set(cases)
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     for name in options.cases or cases:
         print(f"bench-store: {name}", flush=True)
         cases[name]()
-    out = Path(options.build) / "bench"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "store.json").write_text(json.dumps({"series": bench.series, "commands": bench.commands}, indent=1))
-    (out / "store.md").write_text(bench.markdown())
-    for case, series in bench.series.items():
-        for what, values in series.items():
-            if what.startswith("ratio"):
-                print(f"  {case}: {what[6:]}: {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
-    print(f"bench-store: {out}/store.md and store.json")
+    out = Path(options.build) / "bench/store.json"
+    rows = list(bench.rows())
+    words = f"{options.rounds} rounds on loop devices: over memory, throttled where a speed is named, or over files"
+    results.write(out, "The store", rows, where | {"drives": [words]})
+    print(results.table(row for row in rows if row["unit"] == "ratio"), end="")
+    print(f"bench-store: {out}")
 
 
 if __name__ == "__main__":

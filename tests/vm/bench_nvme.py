@@ -43,7 +43,7 @@ def main():
         subprocess.run([SPILLWAY, "bench", "--backend=nvme", f"--filename={drive}", "--rw=write", "--bs=256k", "--iodepth=8", "--allow-destructive"],
                        check=True, stdout=subprocess.DEVNULL)
     subprocess.run([SPILLWAY, "format", "--force", "--erase", "--devices", ",".join(DRIVES)], check=True, stdout=subprocess.DEVNULL)
-    table = bench_table.Table("NVMe passthrough against fio", "spillway nvme")
+    table = bench_table.Table("nvme", "NVMe passthrough against fio, in a virtual machine", "spillway nvme")
     for row in (small(32, False), small(64, False), small(32, True), small(64, True), objects("write"), objects("read")):
         table.measure(*row)
     table.write()

@@ -54,7 +54,8 @@ def four():
 
 
 def main():
-    table = bench_table.Table("NVMe drives driven from user space against fio", "spillway vfio")
+    table = bench_table.Table("vfio", "Drives driven from user space against fio, in a virtual machine",
+                              "spillway vfio")
     for depth in (32, 1):
         name, *rest = small(depth, *NO_MEDIUM)
         table.measure(name + ", drive without a medium", *rest)
