@@ -8,7 +8,6 @@ thread's: in every tool that one only starts, watches and reports (fio spends a 
 remains for setting up is measured with a run of a millisecond, and taken off too."""
 
 import argparse
-import datetime
 import json
 import math
 import os
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jobs
-import report
+import summary
 
 BUDGET_SECONDS = 540
 LIMIT_SECONDS = 590
@@ -39,7 +38,7 @@ OUR_WAYS = {  # whose instructions are counted: what peak_bench is told
     "spillway engine, memory not registered": ["memory=own"],
     "spillway engine, libaio": ["backend=libaio"],
 }
-PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000", "99.990000")
+PERCENTILES = ("50.000000", "99.000000", "99.900000")
 
 
 @dataclass
@@ -192,7 +191,7 @@ class Bench:
         self.build = options.build
         self.programs = {"fio": "fio", "spillway": f"{options.build}/spillway"}
         self.seconds = options.seconds
-        self.hugepages = not options.no_huge_pages and report.free_huge_bytes() >= HUGE_BYTES
+        self.hugepages = not options.no_huge_pages and summary.free_huge_bytes() >= HUGE_BYTES
         _, cases, peaks = jobs.load()
         self.left_out = []
         cases = [c for c in cases if not options.only or re.search(options.only, c.title)]
@@ -217,7 +216,7 @@ class Bench:
             yield Series(case, runner, [])
 
     def reason_against(self, runner):
-        if runner.needs == "poll" and not all(report.polls(device) for device in self.options.devices):
+        if runner.needs == "poll" and not all(summary.polls(device) for device in self.options.devices):
             return "the drives do not poll"
         if runner.needs == "hugepages" and not self.hugepages:
             return "too few huge pages are free"
@@ -463,12 +462,12 @@ def main():
     if not bench.series and not bench.peaks:
         raise SystemExit("bench: nothing to run: BENCH_ONLY matches no job")
     awake = keep_cpus_awake()
-    machine = report.machine(options.devices, options.kind, bench.programs) | {"cpus_kept_awake": awake is not None}
+    machine = summary.machine(options.devices, options.kind, bench.programs) | {"cpus_kept_awake": awake is not None}
     if not awake:
         bench.left_out.append("keeping idle CPUs awake: /dev/cpu_dma_latency cannot be written; small depths measure how they wake")
     bench.plan()
     bench.prefill()
-    begun = datetime.datetime.now(datetime.timezone.utc)
+    begun = time.monotonic()
     try:
         bench.measure()
         bench.measure_peaks()
@@ -478,18 +477,16 @@ def main():
         if awake:
             awake.close()
     data = {
-        "date": begun.isoformat(timespec="seconds"),
-        "duration_seconds": round((datetime.datetime.now(datetime.timezone.utc) - begun).total_seconds(), 1),
+        "duration_seconds": round(time.monotonic() - begun, 1),
         "rounds": options.rounds,
         "seconds": bench.seconds,
         "machine": machine,
         "left_out": bench.left_out,
         "instructions": instructions,
-        "series": [report.summarize(s) for s in bench.series + bench.peak_series],
+        "series": [summary.summarize(s) for s in bench.series + bench.peak_series],
     }
-    report.add_ratios(data["series"])
-    report.write(data, options.out)
-    print(f"bench: {shlex.quote(str(options.out / 'report.md'))}, report.json and charts written", file=sys.stderr)
+    summary.write(data, options.out / "bench.json")
+    print(f"bench: {options.out / 'bench.json'} written", file=sys.stderr)
     failed = [s for s in bench.series if s.failures and s.case.complete]
     for series in failed:
         print(f"bench: FAILED: {series.case.title}: {series.runner.name}: {series.failures[0]}", file=sys.stderr)
