@@ -8,7 +8,6 @@ Writes BUILD/bench/store.json."""
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import threading

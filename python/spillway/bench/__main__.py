@@ -35,16 +35,16 @@ import torch
 import spillway
 
 from .. import _library
-from . import blas
+from . import blas, results
 from ..demo.data import collect_text
 from ..demo.ending import exits_on, later
-from .report import GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
+from .report import GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of, notes_of, rows_of
 from .throttle import Throttle
 
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
 ENDS_SECONDS = 10
-RESULTS, TEXT = "results.json", "text"  # in the folder --out
+RESULTS, TEXT = "torch.json", "text"  # in the folder --out
 SHORT = 3  # steps of a run that is there for its memory more than for its time
 FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
 # Of --malloc tuned, as make demo: blocks from 1 MiB on come from the system, on huge pages, and go back when they are freed.
@@ -98,7 +98,7 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
     option("--text", type=Path, metavar="PATH", help="file or folder to train on (the repository); what is there when it begins")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
     option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples", help="folder of the models")
-    option("--out", type=Path, default=Path("spillway-bench"), metavar="FOLDER", help="for report.md, results.json, charts")
+    option("--out", type=Path, default=Path("spillway-bench"), metavar="FOLDER", help="for torch.json, report.md, charts")
     args = parser.parse_args(argv)
     for name, value in (QUICK if args.quick else FULL).items():
         if getattr(args, name) is None:
@@ -337,18 +337,19 @@ def save(args: argparse.Namespace, document: Dict[str, Any]) -> None:
     """As it stands, whatever comes next: to be resumed."""
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / TEXT).write_bytes(args.text.read_bytes())
-    new = args.out / f"{RESULTS}.new"
-    new.write_text(json.dumps(document, indent=1))
-    new.replace(args.out / RESULTS)
+    title = f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}"
+    results.write(args.out / RESULTS, title, rows_of(document), args.machine, **document)
 
 
 def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) -> None:
-    charts: List[Path] = []
     try:
-        charts = draw(document["runs"], args.out)
+        draw(document["runs"], args.out)
     except ImportError as error:
         screen.line(f"no charts ({error}): apt-get install python3-matplotlib")
-    (args.out / "report.md").write_text(markdown(document, charts))
+    for note in notes_of(document["runs"]):
+        screen.line(note)
+    written = json.loads((args.out / RESULTS).read_text())
+    (args.out / "report.md").write_text(results.section(written, Path(RESULTS).stem))
     screen.line(f"report: {args.out / 'report.md'}")
 
 
@@ -363,6 +364,8 @@ def document_of(args: argparse.Namespace) -> Dict[str, Any]:
     if not args.resume or not path.exists():
         return {**fresh, "rounds": args.rounds, "complete": False, "planned": 0, "runs": []}
     document = json.loads(path.read_text())
+    for name in ("title", "machine", "rows"):  # of what was run until then
+        del document[name]
     for name, value in fresh.items():
         if document.get(name) != value:
             raise RuntimeError(f"{path} cannot be resumed: its {name} is {document.get(name)}, not {value}")
@@ -376,6 +379,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     screen = Screen(sys.stderr)
     document: Dict[str, Any] = {"runs": []}
     torch.set_num_threads(args.threads)
+    args.machine = results.machine([f"drives: {args.devices or 'four files'}"])
     status = 0
     with contextlib.ExitStack() as stack:
         try:
