@@ -270,7 +270,8 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 # ---- Install ----------------------------------------------------------------------------------------------------------------------
 
 headers := $(wildcard include/spillway/*.h)
-mans    := $(wildcard docs/*.1 docs/*.3)
+pages   := $(patsubst include/spillway/%.h,$(BUILD)/man/spillway-%.3,$(filter-out %/spillway.h,$(headers)))
+mans    := $(wildcard docs/*.1 docs/*.3) $(pages)
 pyfiles := $(shell find python/spillway -name '*.py' -o -name py.typed 2>/dev/null)
 # Where the interpreters that the tests may take look for packages below PREFIX; asked once, when it is needed. If they do not look
 # below it at all, PYTHONPATH has to name the folder.
@@ -286,8 +287,12 @@ $(BUILD)/spillway.pc: spillway.pc.in include/spillway/error.h FORCE
 	@mkdir -p $(@D)
 	$(q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
+$(BUILD)/man/spillway-%.3: include/spillway/%.h include/spillway/error.h scripts/manpage.sh
+	@mkdir -p $(@D)
+	$(q)scripts/manpage.sh $< >$@
+
 .PHONY: install
-install: all $(BUILD)/spillway.pc $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
+install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/spillway
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
