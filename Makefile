@@ -224,8 +224,9 @@ bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
 
 .PHONY: results
-results: ## write docs/RESULTS.md from what the benches left in BUILD/bench
+results: ## write docs/RESULTS.md and the figures of docs/RELIABILITY.md from what benches and tests left in BUILD
 	@$(results) render $(BUILD)/bench >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
+	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
 
 .PHONY: bench-torch
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
