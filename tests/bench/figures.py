@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-# tests/bench/figures.py - what coverage, simulation, soak and fuzzing found, as the table of docs/RELIABILITY.md
+# tests/bench/figures.py - what coverage, simulation, soak and fuzzing found, as the table of
+# docs/RELIABILITY.md
 """Usage: tests/bench/figures.py BUILD FILE
-
-Reads what `make coverage`, `make sim`, `make soak` and `make fuzz` left in BUILD, BUILD-coverage and BUILD-fuzz, and writes
-the table in FILE between its markers; what was not run is not in it."""
+ Reads what `make coverage`, `make sim`, `make soak` and `make fuzz` left in BUILD, BUILD-coverage
+and BUILD-fuzz, and writes the table in FILE between its markers; what was not run is not in it."""
 
 import json
 import re
@@ -34,14 +34,16 @@ def of_soak(path):
             results.row("soak: faults", len(found["faults"])),
             results.row("soak: stores made", found["generations"]),
             results.row("soak: errors, each with a drive that earned it",
-                        sum(error["count"] for program in programs for error in program["errors"].values())),
+                        sum(error["count"] for program in programs
+                            for error in program["errors"].values())),
             results.row("soak: violations", len(found["violations"]), at_most=0)]
 
 
 def of_coverage(path):
     rows = []
     for line in path.read_text().splitlines():
-        found = re.match(r"  (\w[^%]*?) +([\d.]+) % of +\d+ lines +([\d.]+) % of +\d+ branches", line)
+        found = re.match(r"  (\w[^%]*?) +([\d.]+) % of +\d+ lines +([\d.]+) % of +\d+ branches",
+                         line)
         if found:
             rows += [results.row(f"coverage, {found[1]}: {what}", float(found[group]), "%")
                      for what, group in (("lines", 2), ("branches", 3))]
@@ -59,7 +61,8 @@ def of_fuzz(path):
 def main(build, page):
     rows = []
     for read, path in ((of_sim, f"{build}/sim.json"), (of_soak, f"{build}/soak.json"),
-                       (of_coverage, f"{build}-coverage/coverage.txt"), (of_fuzz, f"{build}-fuzz/fuzz-executions")):
+                       (of_coverage, f"{build}-coverage/coverage.txt"),
+                       (of_fuzz, f"{build}-fuzz/fuzz-executions")):
         if Path(path).exists():
             rows += read(Path(path))
     if not rows:
@@ -69,7 +72,8 @@ def main(build, page):
     _, found, after = rest.partition(END)
     if not found:
         sys.exit(f"figures: {page} has no markers")
-    Path(page).write_text(before + BEGIN + "\n" + results.table(rows) + "\n" + END + after, encoding="utf-8")
+    Path(page).write_text(before + BEGIN + "\n" + results.table(rows) + "\n" + END + after,
+                          encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-# tests/bench/replay.py - recorded training steps on drives from 8 down to 0.25 GB/s: our plans, SSDTrain's rule, the fixed rule
-"""Called by `make bench-replay`. Replays each trace of tests/traces on a simulated drive (spillway replay
---bandwidth: simulated time, the same numbers on any machine) in modes fastest, positional and spill, and on a
-drive whose bandwidth halves for a while; and, with root, in mode fastest on throttled loop drives, which takes
-some three minutes and wants a machine that does nothing else. Writes BUILD/bench/replay.json. Exit status 1 if a
-goal is missed.
-
-Compute is sped up until spilling everything would take SPILL_ALL bytes per second for half of the step, as the
-traces are of a CPU."""
+# tests/bench/replay.py - recorded training steps on drives from 8 down to 0.25 GB/s: our plans,
+# SSDTrain's rule, the fixed rule
+"""Called by `make bench-replay`. Replays each trace of tests/traces on a simulated drive (spillway
+replay --bandwidth: simulated time, the same numbers on any machine) in modes fastest, positional
+and spill, and on a drive whose bandwidth halves for a while; and, with root, in mode fastest on
+throttled loop drives, which takes some three minutes and wants a machine that does nothing else.
+Writes BUILD/bench/replay.json. Exit status 1 if a goal is missed.
+ Compute is sped up until spilling everything would take SPILL_ALL bytes per second for half of the
+step, as the traces are of a CPU."""
 
 import argparse
 import json
@@ -48,20 +48,26 @@ class Bench:
     def replay(self, name, *options, under=()):
         trace = (ROOT / "tests/traces" / f"{name}.jsonl.gz").relative_to(ROOT)
         command = ["spillway", "replay", str(trace), *map(str, options), "--json"]
-        done = subprocess.run([*under, str(self.spillway), *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run([*under, str(self.spillway), *command[1:]], cwd=ROOT,
+                              capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
         return json.loads(done.stdout), " ".join(command)
 
     def speed_of(self, name):
-        result, _ = self.replay(name, "--mode", "keep", "--steps", 1, "--scale", 0.001, "--speed", 1000)
+        result, _ = self.replay(name, "--mode", "keep", "--steps", 1, "--scale", 0.001, "--speed",
+                                1000)
         return round(SPILL_ALL * 1000 * result["ideal_seconds"] / (2 * result["saved_bytes"]), 1)
 
     def row(self, kind, name, bandwidth, mode, result, command):
-        row = {"kind": kind, "trace": name, "gigabytes_per_second": bandwidth, "mode": mode, "command": command,
-               "over_ideal_max": result["over_ideal_max"], "stall_over_ideal": result["stall_seconds"] / result["ideal_seconds"]}
-        for key in ("ideal_seconds", "step_seconds", "stall_seconds", "activation_peak_bytes", "keep_all_bytes", "saved_bytes",
-                    "lower_bound_bytes", "bytes_written", "bytes_read", "bytes_forwarded", "speed", "steps"):
+        row = {"kind": kind, "trace": name, "gigabytes_per_second": bandwidth, "mode": mode,
+               "command": command,
+               "over_ideal_max": result["over_ideal_max"],
+               "stall_over_ideal": result["stall_seconds"] / result["ideal_seconds"]}
+        for key in ("ideal_seconds", "step_seconds", "stall_seconds", "activation_peak_bytes",
+                    "keep_all_bytes", "saved_bytes",
+                    "lower_bound_bytes", "bytes_written", "bytes_read", "bytes_forwarded", "speed",
+                    "steps"):
             row[key] = result[key]
         self.rows.append(row)
         return row
@@ -71,11 +77,13 @@ class Bench:
             speed = self.speed_of(name)
             for bandwidth in BANDWIDTHS:
                 for mode in MODES:
-                    result, command = self.replay(name, "--bandwidth", gb(bandwidth), "--mode", mode, "--speed", speed, "--steps", STEPS,
-                                                  "--scale", self.scale)
+                    result, command = self.replay(
+                        name, "--bandwidth", gb(bandwidth), "--mode", mode, "--speed", speed,
+                        "--steps", STEPS, "--scale", self.scale)
                     self.row("simulated", name, bandwidth, mode, result, command)
             for bandwidth in (4, 2, 1):
-                result, command = self.replay(name, "--bandwidth", gb(bandwidth), "--dip", f"{DIP[0]}-{DIP[1]}", "--steps", DIP[2],
+                result, command = self.replay(name, "--bandwidth", gb(bandwidth), "--dip",
+                                              f"{DIP[0]}-{DIP[1]}", "--steps", DIP[2],
                                               "--speed", speed, "--scale", self.scale)
                 self.row("dip", name, bandwidth, "fastest", result, command)
 
@@ -83,17 +91,22 @@ class Bench:
         label = f"replay-bench-{os.getpid()}"
         for bandwidth in RIG_BANDWIDTHS:
             limit = max(1, round(bandwidth * 1000 * self.rig_scale / RIG_SLOWER / 4))
-            made = subprocess.run([RIG, "up", "--name", label, "--size", "512M", "--write", str(limit), "--read", str(limit)],
+            made = subprocess.run([RIG, "up", "--name", label, "--size", "512M", "--write",
+                                   str(limit), "--read", str(limit)],
                                   capture_output=True, text=True, check=True)
             try:
                 drives = ",".join(made.stdout.split())
-                subprocess.run([self.spillway, "format", "--force", "--erase", "--devices", drives], check=True, capture_output=True)
+                subprocess.run([self.spillway, "format", "--force", "--erase", "--devices", drives],
+                               check=True, capture_output=True)
                 for name in names:
                     speed = round(self.speed_of(name) / RIG_SLOWER, 2)
-                    result, command = self.replay(name, "--devices", drives, "--speed", speed, "--steps", RIG_STEPS, "--scale", self.rig_scale,
+                    result, command = self.replay(name, "--devices", drives, "--speed", speed,
+                                                  "--steps", RIG_STEPS, "--scale", self.rig_scale,
                                                   under=(RIG, "run", "--name", label))
-                    row = self.row("rig", name, bandwidth, "fastest", result, f"tests/rig.sh run {command}  # 4 drives of {limit} MB/s")
-                    print(f"  rig     {name} at {bandwidth:g} GB/s: step {row['over_ideal_max']:.3f}, peak "
+                    row = self.row("rig", name, bandwidth, "fastest", result,
+                                   f"tests/rig.sh run {command}  # 4 drives of {limit} MB/s")
+                    print(f"  rig     {name} at {bandwidth:g} GB/s: step "
+                          f"{row['over_ideal_max']:.3f}, peak "
                           f"{row['activation_peak_bytes'] / MIB:.1f} MiB", flush=True)
             finally:
                 subprocess.run([RIG, "down", "--name", label], capture_output=True, check=False)
@@ -110,15 +123,19 @@ class Bench:
             rows = self.of(kind, mode="fastest")
             if rows:
                 yield results.row(f"{words}, fastest: longest step over the step without I/O",
-                                  max(row["over_ideal_max"] for row in rows), at_most=OVER_IDEAL_MAX)
+                                  max(row["over_ideal_max"] for row in rows),
+                                  at_most=OVER_IDEAL_MAX)
         if fastest:
             yield from self.goals_of_peaks(fastest)
             yield from self.goals_of_positional(fastest)
         for row in self.of("dip"):
-            stalls = [step["stall_seconds"] / row["ideal_seconds"] > STALL_MAX for step in row["steps"]]
+            stalls = [step["stall_seconds"] / row["ideal_seconds"] > STALL_MAX
+                      for step in row["steps"]]
             late = sum(stalls[DIP[0] + 1:DIP[1]]) + sum(stalls[DIP[1] + 2:])
-            yield results.row(f"{title(row)} halve, then return: steps that stall by more than 2 %, but for the "
-                              "first two after each change", late, "steps", at_most=0, command=row["command"])
+            yield results.row(f"{title(row)} halve, then return: steps that stall by more than 2 "
+                              "%, but for the "
+                              "first two after each change", late, "steps", at_most=0,
+                              command=row["command"])
 
     @staticmethod
     def goals_of_peaks(fastest):
@@ -126,13 +143,15 @@ class Bench:
             rows = [row for row in fastest if row["trace"] == name]
             peaks = [row["activation_peak_bytes"] for row in rows]
             rises = sum(after < before for before, after in zip(peaks, peaks[1:]))
-            yield results.row(f"{name}, fastest: bandwidths at which the peak is lower than at the next higher",
+            yield results.row(f"{name}, fastest: bandwidths at which the peak is lower than at "
+                              "the next higher",
                               rises, at_most=0)
             yield results.row(f"{name}, fastest: peak at {BANDWIDTHS[0]} GB/s over the lower bound",
                               peaks[0] / rows[0]["lower_bound_bytes"], "ratio", at_most=AMPLE_MAX)
 
     def goals_of_positional(self, fastest):
-        """SSDTrain's rule has no lower peak at an equal or lower stall, and a higher one in half of the cases."""
+        """SSDTrain's rule has no lower peak at an equal or lower stall, and a higher one in half of
+        the cases."""
         worse, better = 0, 0
         for row in fastest:
             other = self.of("simulated", mode="positional", trace=row["trace"],
@@ -140,8 +159,10 @@ class Bench:
             stalls = row["stall_over_ideal"] > other["stall_over_ideal"] + EQUAL_STALL
             worse += stalls or row["activation_peak_bytes"] > other["activation_peak_bytes"]
             better += not stalls and row["activation_peak_bytes"] < other["activation_peak_bytes"]
-        yield results.row("simulated drive: cases in which positional is better than fastest", worse, at_most=0)
-        yield results.row("simulated drive: share of cases in which fastest is better than positional",
+        yield results.row("simulated drive: cases in which positional is better than fastest",
+                          worse, at_most=0)
+        yield results.row("simulated drive: share of cases in which fastest is better than "
+                          "positional",
                           better / len(fastest), at_least=0.5)
 
     # ---- What was seen ----
@@ -150,19 +171,23 @@ class Bench:
         for row in self.of("simulated", mode="fastest"):
             case = {"trace": row["trace"], "gigabytes_per_second": row["gigabytes_per_second"]}
             peak = row["activation_peak_bytes"]
-            yield results.row(f"{title(row)}, fastest: peak, of all kept", peak / row["keep_all_bytes"], "ratio",
+            yield results.row(f"{title(row)}, fastest: peak, of all kept",
+                              peak / row["keep_all_bytes"], "ratio",
                               command=row["command"])
             for other in self.of("simulated", mode="positional", **case):
                 yield results.row(f"{title(row)}, positional: peak, of fastest's",
-                                  other["activation_peak_bytes"] / peak, "ratio", command=other["command"])
+                                  other["activation_peak_bytes"] / peak, "ratio",
+                                  command=other["command"])
             for other in self.of("simulated", mode="spill", **case):
                 yield results.row(f"{title(row)}, spill: longest step, of the step without I/O",
                                   other["over_ideal_max"], "ratio", command=other["command"])
         for row in self.of("rig"):
-            yield results.row(f"{title(row)}, throttled drives, fastest: longest step, of the step without I/O",
+            yield results.row(f"{title(row)}, throttled drives, fastest: longest step, of the "
+                              "step without I/O",
                               row["over_ideal_max"], "ratio", command=row["command"])
             yield results.row(f"{title(row)}, throttled drives, fastest: peak, of all kept",
-                              row["activation_peak_bytes"] / row["keep_all_bytes"], "ratio", command=row["command"])
+                              row["activation_peak_bytes"] / row["keep_all_bytes"], "ratio",
+                              command=row["command"])
 
 
 def title(row):
@@ -170,11 +195,14 @@ def title(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=ROOT / "build")
     parser.add_argument("--traces", nargs="*", default=["gpt", "bert", "t5"])
-    parser.add_argument("--scale", type=float, default=0.02, help="of tensors on the simulated drive: changes nothing but memory")
-    parser.add_argument("--rig-scale", type=float, default=0.5, help="of tensors on throttled drives")
+    parser.add_argument("--scale", type=float, default=0.02,
+                        help="of tensors on the simulated drive: changes nothing but memory")
+    parser.add_argument("--rig-scale", type=float, default=0.5,
+                        help="of tensors on throttled drives")
     parser.add_argument("--no-rig", action="store_true", help="only the simulated drive")
     parser.add_argument("--only-rig", action="store_true", help="only the throttled drives")
     args = parser.parse_args()

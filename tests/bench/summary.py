@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/bench/summary.py - the drives in words; medians, ratios and rows of what was run
-"""Every figure is the median of the rounds. A ratio is taken within each round, so that a slow minute of the machine
-does not count against one side."""
+"""Every figure is the median of the rounds. A ratio is taken within each round, so that a slow
+minute of the machine does not count against one side."""
 
 import os
 import shlex
@@ -43,7 +43,8 @@ def free_huge_bytes():
 
 def first_line(argv):
     try:
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        return subprocess.run(argv, capture_output=True, text=True,
+                              check=True).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return "unknown"
 
@@ -54,12 +55,14 @@ def device_words(device):
         return f"{device}: a file of {os.path.getsize(device) / GIB:.1f} GiB"
     sectors = int(read_text(queue.parent / "size", "0"))
     model = read_text(queue.parent / "device" / "model", "no model")
-    return (f"{device}: {sectors * 512 / GIB:.1f} GiB, {model}, blocks of {read_text(queue / 'logical_block_size')}, scheduler "
+    return (f"{device}: {sectors * 512 / GIB:.1f} GiB, {model}, blocks of "
+            f"{read_text(queue / 'logical_block_size')}, scheduler "
             f"{read_text(queue / 'scheduler')}, polling {read_text(queue / 'io_poll', 'no')}")
 
 
 def machine(devices, kind, programs):
-    words = ["loop devices over memory" if kind == "rig" else "given", *[device_words(device) for device in devices]]
+    words = ["loop devices over memory" if kind == "rig" else "given",
+             *[device_words(device) for device in devices]]
     return results.machine(words) | {
         "fio": first_line([programs["fio"], "--version"]),
         "spillway": first_line([programs["spillway"], "--version"]),
@@ -87,18 +90,20 @@ def summarize(series):
     }
     if good:
         values = [run["bandwidth"] for run in good]
-        entry["bandwidth"] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        entry["bandwidth"] = {"median": statistics.median(values), "min": min(values),
+                              "max": max(values)}
     return entry
 
 
 def ratios(entry, peers, key):
-    """Of every round: this runner's figure to that of the peer with the highest."""
+    """Of every round: this runner's figure to that of the best peer, where both are large
+    enough."""
     found = []
     for number, mine in enumerate(entry["rounds"]):
         theirs = [p["rounds"][number] for p in peers if p["rounds"][number]]
         if mine and theirs:
             best = max(theirs, key=lambda run: run[entry["metric"]])
-            found.append(key(mine) / key(best) if key(best) else float("inf"))
+            found += [key(mine) / key(best)] if key(mine) and key(best) else []
     return found
 
 
@@ -110,10 +115,12 @@ def rows_of(entry, entries):
     """What is ours, and against the best of fio's."""
     same = [e for e in entries if (e["job"], e["section"]) == (entry["job"], entry["section"])]
     peers = [e for e in same if e["peer"]]
-    metric, name = entry["metric"], f"{entry['job'].removesuffix('.fio')}: {entry['section']}: {entry['runner']}"
+    metric = entry["metric"]
+    name = f"{entry['job'].removesuffix('.fio')}: {entry['section']}: {entry['runner']}"
     unit, scale = ("k IOPS", 1e3) if metric == "iops" else ("GB/s", 1e9)
     good = [run for run in entry["rounds"] if run]
-    rows = [results.row(name, [run[metric] / scale for run in good], unit, command=entry["command"])]
+    rows = [results.row(name, [run[metric] / scale for run in good], unit,
+                        command=entry["command"])]
     shown = [("", lambda run: run[metric]), (", CPU time of an I/O", cpu_per_io)]
     if entry["settings"].get("iodepth") == "1":
         shown.append((", p99 of the latency", lambda run: run["latency_ns"].get("99.000000", 0)))
@@ -131,11 +138,13 @@ def rows_of(entry, entries):
 def write(data, path):
     rows = []
     for entry in data["series"]:
-        # Jobs that run to their end are tests: what fio calls the time of a read that verifies differs from case to case.
+        # Jobs that run to their end are tests: what fio calls the time of a read that verifies
+        # differs from case to case.
         if not entry["peer"] and not entry["complete"] and any(entry["rounds"]):
             rows += rows_of(entry, data["series"])
     failed = sum(len(entry["failures"]) for entry in data["series"])
     rows.append(results.row("runs that failed", failed, at_most=0))
-    rows += [results.row(f"instructions in user space of a 4 KiB read: {each['runner']}", each["per_io"],
+    rows += [results.row(f"instructions in user space of a 4 KiB read: {each['runner']}",
+                         each["per_io"],
                          command=each["command"]) for each in data["instructions"]]
     results.write(path, "The engine against fio", rows, data.pop("machine"), **data)

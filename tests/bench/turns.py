@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/bench/turns.py - step times of keep, recompute and spillway, compared step by step; called by tests/bench/turns.sh
-"""Steps of the examples in turn: one process per mode, all started before, of which one at a time computes one step. A
-shared machine becomes faster and slower within minutes; what is compared here lies a step apart. Ratios are of steps
-of the same turn.
-
-With --throttle 0.5 there are as many turns more of keep and spillway, with drives that are slowed down to half of
-what the turns before moved; that needs root and block devices.
-
-What recompute computes twice is a forward pass: its steps less the seconds of that are what computing everything once
-takes, the least that spilling can be expected to take where it gains nothing by reusing memory.
-
-Every step's losses and gradients are compared bit for bit; what checksums take is not in the times. Writes turns.json;
-of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0; 1 a run failed, or
-losses or gradients differ; 130 interrupted; 143 ended by SIGTERM.
+# tests/bench/turns.py - step times of keep, recompute and spillway, compared step by step; called
+# by tests/bench/turns.sh
+"""Steps of the examples in turn: one process per mode, all started before, of which one at a time
+computes one step. A shared machine becomes faster and slower within minutes; what is compared here
+lies a step apart. Ratios are of steps of the same turn.
+ With --throttle 0.5 there are as many turns more of keep and spillway, with drives that are slowed
+down to half of what the turns before moved; that needs root and block devices.
+ What recompute computes twice is a forward pass: its steps less the seconds of that are what
+computing everything once takes, the least that spilling can be expected to take where it gains
+nothing by reusing memory.
+ Every step's losses and gradients are compared bit for bit; what checksums take is not in the
+times. Writes turns.json; of steps that held far more than was planned it says what the drives did
+meanwhile. Exit status: 0; 1 a run failed, or losses or gradients differ; 130 interrupted; 143 ended
+by SIGTERM.
 """
 import argparse
 import contextlib
@@ -36,7 +36,8 @@ from spillway.demo.ending import exits_on  # noqa: E402
 
 MODES = ("keep", "recompute", "spillway")
 SECONDS_TO_END = 60
-RATIOS = {"of_keep": "spillway / keep", "of_recompute": "spillway / recompute", "recompute_of_keep": "recompute / keep",
+RATIOS = {"of_keep": "spillway / keep", "of_recompute": "spillway / recompute",
+          "recompute_of_keep": "recompute / keep",
           "once_of_recompute": "recompute without what it computes twice / recompute"}
 MIB = 1 << 20
 UNTIMED = 2  # steps at the start: without a plan, then by the first plan
@@ -47,14 +48,18 @@ class Run:
 
     def __init__(self, args, model, mode, folder, throttle):
         self.mode, self.result = mode, Path(folder, f"{model}-{mode}.json")
-        self.seconds = []  # of its steps; once it has ended, as it measured them itself: without checksums
+        self.seconds = []  # of its steps; at the end as it measured them itself: without checksums
         command = [args.command, "run", "--"] if args.run else []
-        command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode, "--steps", str(args.steps)]
-        command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json", str(self.result)]
+        command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns",
+                    "--mode", mode, "--steps", str(args.steps)]
+        command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json",
+                    str(self.result)]
         command += ["--grad-memory", args.grad_memory, "--gradients"]
         command += ["--devices", args.devices] if mode == "spillway" else []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        preexec_fn=throttle.enter if throttle and mode == "spillway" else None)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True,
+                                        preexec_fn=throttle.enter if throttle
+                                        and mode == "spillway" else None)
 
     def step(self, number):
         began = time.monotonic()
@@ -66,7 +71,8 @@ class Run:
                 self.seconds.append(time.monotonic() - began)
                 return
             sys.stderr.write(line)
-        raise RuntimeError(f"mode {self.mode} ended in step {number}, exit status {self.process.wait()}")
+        raise RuntimeError(f"mode {self.mode} ended in step {number}, exit status "
+                           f"{self.process.wait()}")
 
     def end(self):
         """Return: what it measured by itself."""
@@ -95,10 +101,12 @@ def ratio_of(runs, over, under):
 
 
 def once_of(recompute):
-    """The steps of recompute without what they compute twice, of the same steps: a forward pass of theirs. It saves nothing, and less
-    than all of it is computed again (not the embeddings, the head, the loss), so that who is faster than this has gained elsewhere."""
+    """The steps of recompute without what they compute twice, of the same steps: a forward pass of
+    theirs. It saves nothing, and less than all of it is computed again (not the embeddings, the
+    head, the loss), so that who is faster than this has gained elsewhere."""
     seconds = recompute["step_seconds"]
-    return ratios_of([step - forward for step, forward in zip(seconds, recompute["step_forward_seconds"])], seconds)
+    forward = recompute["step_forward_seconds"]
+    return ratios_of([whole - twice for whole, twice in zip(seconds, forward)], seconds)
 
 
 def turns(args, model, modes, throttle=None):
@@ -113,7 +121,8 @@ def turns(args, model, modes, throttle=None):
                 for mode in modes[shift:] + modes[:shift]:
                     runs[mode].step(number)
                 print(f"turns: {model} {number}/{args.steps}: "
-                      + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()), file=sys.stderr, flush=True)
+                      + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()),
+                      file=sys.stderr, flush=True)
             return runs, {mode: run.end() for mode, run in runs.items()}
         finally:
             for run in runs.values():
@@ -175,8 +184,10 @@ def peak_rows(name, result, keep):
     peaks = [step["activation_peak_bytes"] / MIB for step in planned]
     fell = keep["activation_peak_bytes"] - max(step["activation_peak_bytes"] for step in steps)
     yield results.row(f"{name}: activation peak of the planned steps", peaks, "MiB")
-    yield results.row(f"{name}: peak that was planned", [step["plan_peak_bytes"] / MIB for step in planned], "MiB")
-    yield results.row(f"{name}: activation peak / keep", [peak * MIB / keep["activation_peak_bytes"] for peak in peaks], "ratio")
+    yield results.row(f"{name}: peak that was planned",
+                      [step["plan_peak_bytes"] / MIB for step in planned], "MiB")
+    yield results.row(f"{name}: activation peak / keep",
+                      [peak * MIB / keep["activation_peak_bytes"] for peak in peaks], "ratio")
     yield results.row(f"{name}: peak RSS", result["rss_peak_bytes"] / MIB, "MiB")
     if fell > 0:
         yield results.row(f"{name}: peak RSS fell, of what activations fell by",
@@ -185,41 +196,53 @@ def peak_rows(name, result, keep):
 
 def rows_of(model):
     name, measured, slow = model["model"], model["results"], model["throttled"]
-    yield results.row(f"{name}: losses or gradients that differ", 0 if is_identical(model) else 1, at_most=0)
+    yield results.row(f"{name}: losses or gradients that differ", 0 if is_identical(model) else 1,
+                      at_most=0)
     for key, words in RATIOS.items():
         yield results.row(f"{name}: step time, {words}", model[key], "ratio")
     for mode in ("keep", "recompute"):
-        yield results.row(f"{name} {mode}: activation peak", measured[mode]["activation_peak_bytes"] / MIB, "MiB")
+        yield results.row(f"{name} {mode}: activation peak",
+                          measured[mode]["activation_peak_bytes"] / MIB, "MiB")
         yield results.row(f"{name} {mode}: peak RSS", measured[mode]["rss_peak_bytes"] / MIB, "MiB")
     yield from peak_rows(f"{name} spillway", measured["spillway"], measured["keep"])
     if slow:
-        yield results.row(f"{name}, slow drives: step time, spillway / keep", slow["of_keep"], "ratio")
+        yield results.row(f"{name}, slow drives: step time, spillway / keep", slow["of_keep"],
+                          "ratio")
         for way in ("write", "read"):
-            yield results.row(f"{name}, slow drives: {way} bandwidth", slow[f"{way}_bytes_per_second"] / 1e6, "MB/s")
-        yield from peak_rows(f"{name}, slow drives, spillway", slow["results"]["spillway"], measured["keep"])
+            yield results.row(f"{name}, slow drives: {way} bandwidth",
+                              slow[f"{way}_bytes_per_second"] / 1e6, "MB/s")
+        yield from peak_rows(f"{name}, slow drives, spillway", slow["results"]["spillway"],
+                             measured["keep"])
 
 
 def title_of(args, kernels):
-    words = [f"{args.steps} steps of each mode in turn", f"{args.layers} layers, hidden {args.hidden}", f"gradients {args.grad_memory}"]
+    words = [f"{args.steps} steps of each mode in turn",
+             f"{args.layers} layers, hidden {args.hidden}", f"gradients {args.grad_memory}"]
     words += ["under `spillway run`"] if args.run else []
     words += [f"slow drives: {args.throttle:.0%} of what was moved"] if args.throttle else []
-    return "Step times in turns: " + "; ".join(words + ([f"OpenBLAS's kernels for {kernels}"] if kernels else []))
+    words += [f"OpenBLAS's kernels for {kernels}"] if kernels else []
+    return "Step times in turns: " + "; ".join(words)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", required=True, help="the store's drives, separated by commas")
     parser.add_argument("--models", default="gpt,bert,t5")
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--grad-memory", default="freed", help="what becomes of gradients: see the examples")
-    parser.add_argument("--throttle", type=float, metavar="SHARE", help="also with drives slowed down to this share of what was moved")
+    parser.add_argument("--grad-memory", default="freed",
+                        help="what becomes of gradients: see the examples")
+    parser.add_argument("--throttle", type=float, metavar="SHARE",
+                        help="also with drives slowed down to this share of what was moved")
     parser.add_argument("--run", action="store_true", help="all modes under `spillway run`")
-    parser.add_argument("--command", default=str(ROOT / "build/spillway"), help="the command spillway")
+    parser.add_argument("--command", default=str(ROOT / "build/spillway"),
+                        help="the command spillway")
     parser.add_argument("--out", default=".", help="folder for turns.json")
     args = parser.parse_args()
-    unknown = [model for model in args.models.split(",") if not (ROOT / "python/examples" / f"{model}.py").exists()]
+    unknown = [model for model in args.models.split(",")
+               if not (ROOT / "python/examples" / f"{model}.py").exists()]
     if unknown:
         parser.error(f"--models: no example {', '.join(unknown)}")
     if args.steps <= UNTIMED:
@@ -232,7 +255,8 @@ def main():
         for model in args.models.split(","):
             models.append(measure(args, model))
             rows += rows_of(models[-1])
-            results.write(Path(args.out, "turns.json"), title_of(args, kernels), rows, where, models=models)
+            results.write(Path(args.out, "turns.json"), title_of(args, kernels), rows, where,
+                          models=models)
             for note in notes(models[-1]["results"]["spillway"]):
                 print(f"turns: {model}: {note}", file=sys.stderr)
     except RuntimeError as error:

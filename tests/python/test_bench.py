@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
+# tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, rows, interrupted, misused
 import contextlib
 import errno
 import importlib.util
@@ -23,7 +23,8 @@ from spillway.bench import blas, hooks, report, results, standstill, throttle
 from spillway.demo.ending import later
 
 COMMAND = BUILD / "spillway"
-TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1", "--threads", "1", "--drive-bytes",
+TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1",
+        "--threads", "1", "--drive-bytes",
         str(64 << 20)]
 
 
@@ -50,16 +51,22 @@ gradients = {"freed": 0, "early": 0, "kept": 1.8 if mode == "keep" else 0}[args[
 moved = 0 if batch == 5 else 1 << 20
 assert "--gradients" in sys.argv
 open(args["--json"], "w").write(json.dumps(dict(
-    activation_peak_bytes=peak, rss_peak_bytes=int((batch * share + 10 + gradients) * 2**20), tokens_per_step=batch * 64,
-    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=steps * [1], losses=steps * [1.5],
+    activation_peak_bytes=peak, tokens_per_step=batch * 64,
+    rss_peak_bytes=int((batch * share + 10 + gradients) * 2**20),
+    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))],
+    step_cpu_seconds=steps * [1], losses=steps * [1.5],
     step_forward_seconds=steps * [0.5], step_backward_seconds=steps * [0.25],
-    steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25, bytes_spilled=moved, bytes_read=moved)] * steps,
-    rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20), backward=9 * 2**20, optimizer=8 * 2**20),
-    text=open(args["--text"], "rb").read(99).decode("latin-1"),
-    step_page_faults=steps * [1000], preloaded="spillway_malloc" in os.environ.get("LD_PRELOAD", ""),
+    steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25,
+                bytes_spilled=moved, bytes_read=moved)] * steps,
+    rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20),
+                              backward=9 * 2**20, optimizer=8 * 2**20),
+    text=open(args["--text"], "rb").read(99).decode("latin-1"), step_page_faults=steps * [1000],
+    preloaded="spillway_malloc" in os.environ.get("LD_PRELOAD", ""),
     tunables="mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""),
-    losses_hex=(steps - 1) * ["0x1p+0"] + ["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
-    step_gradients_sha256=(steps - 1) * ["same"] + ["other" if batch == 11 and mode == "recompute" else
+    losses_hex=(steps - 1) * ["0x1p+0"] + [
+        "0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
+    step_gradients_sha256=(steps - 1) * ["same"] + [
+        "other" if batch == 11 and mode == "recompute" else
         "kept" if args["--grad-memory"] == "kept" else "same"])))
 """
 
@@ -80,33 +87,45 @@ def matrix(folder):
 
     def run(*options):
         out = folder / "out"
-        status = bench.main([*TINY, "--text", str(ROOT / "tensor"), "--work", str(folder), "--examples", str(examples),
+        status = bench.main([*TINY, "--text", str(ROOT / "tensor"), "--work", str(folder),
+                             "--examples", str(examples),
                              "--out", str(out), *options])
         found = json.loads((out / "torch.json").read_text()) if out.exists() else None
         if found:
             assert (out / "report.md").read_text() == results.section(found, "torch")
-        return status, found, {row["name"]: round(row["value"], 3) for row in found["rows"]} if found else None
+        return status, found, {row["name"]: round(row["value"], 3)
+                               for row in found["rows"]} if found else None
 
     yield run
-    assert sorted(path.name for path in folder.iterdir() if path.name.startswith("spillway-bench.")) == []
+    assert sorted(path.name for path in folder.iterdir()
+                  if path.name.startswith("spillway-bench.")) == []
 
 
 def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     pytest.importorskip("matplotlib")
-    status, found, rows = matrix("--models", "gpt,t5", "--batches", "2,4", "--rounds", "2", "--no-hooks")
-    assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
+    status, found, rows = matrix("--models", "gpt,t5", "--batches", "2,4", "--rounds", "2",
+                                 "--no-hooks")
+    assert status == 0
+    assert found["complete"]
+    assert found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
     assert (rows[DIFFER], rows[ALONE], rows[NOT_DONE]) == (0, 0, 0)
     name = "gpt batch 4, tuned, gradients freed, spillway"
-    wanted = {"activation peak": 0.4, "activation peak / keep": 0.1, "peak RSS": 10.4, "step time": 1,
-              "step time / keep": 1, "step time / recompute": 0.5, "activation peak / recompute": 0.333,
+    wanted = {"activation peak": 0.4, "activation peak / keep": 0.1, "peak RSS": 10.4,
+              "step time": 1,
+              "step time / keep": 1, "step time / recompute": 0.5,
+              "activation peak / recompute": 0.333,
               "peak RSS fell, of what activations fell by": 1,
-              "RSS of forward passes fell, of what activations fell by": 1, "waited per step": 0.25, "written per step": 1,
-              "peak of the timed steps / planned": round(0.4 / 1.4, 3), "peak RSS / keep at batch 2": round(10.4 / 12, 3),
+              "RSS of forward passes fell, of what activations fell by": 1, "waited per step": 0.25,
+              "written per step": 1,
+              "peak of the timed steps / planned": round(0.4 / 1.4, 3),
+              "peak RSS / keep at batch 2": round(10.4 / 12, 3),
               "tokens per second / keep at batch 2": 1}
-    assert {row.removeprefix(f"{name}: "): value for row, value in rows.items() if row.startswith(name)} == wanted
-    assert [row["met"] for row in found["rows"] if row["name"] == f"{name}: peak RSS / keep at batch 2"] == [True]
+    assert {row.removeprefix(f"{name}: "): value for row, value in rows.items()
+            if row.startswith(name)} == wanted
+    fits = f"{name}: peak RSS / keep at batch 2"
+    assert [row["met"] for row in found["rows"] if row["name"] == fits] == [True]
     for model in ("gpt", "t5"):
         xml.etree.ElementTree.parse(folder / "out" / f"{model}.svg")
         assert (folder / "out" / f"{model}.png").read_bytes().startswith(b"\x89PNG")
@@ -114,7 +133,8 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
 
 
 def test_one_run_is_identical_to_nothing(matrix):
-    status, _, rows = matrix("--models", "gpt,t5", "--batches", "4", "--modes", "spillway", "--no-hooks")
+    status, _, rows = matrix("--models", "gpt,t5", "--batches", "4", "--modes", "spillway",
+                             "--no-hooks")
     assert status == 0 and rows[ALONE] == 2
     status, _, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks")
     assert status == 0 and rows[ALONE] == 1 and rows[DIFFER] == 0
@@ -147,17 +167,20 @@ def throttled(matrix, drives, monkeypatch):
     spillway.format_store(drives)
     monkeypatch.setattr(Group, "made", [])
     monkeypatch.setattr(bench, "Throttle", Group)
-    return lambda *options: matrix("--models", "gpt", "--no-hooks", "--devices", ",".join(drives), "--throttle", "0.5", *options)
+    return lambda *options: matrix("--models", "gpt", "--no-hooks", "--devices", ",".join(drives),
+                                   "--throttle", "0.5", *options)
 
 
 def test_drives_are_throttled_to_a_share_of_what_is_needed(throttled):
     status, found, rows = throttled("--batches", "4", "--rounds", "2", "--steps", "3")
     assert status == 0
-    assert [run["mode"] for run in found["runs"]] == 2 * ["keep", "recompute", "spillway", "throttled"]
+    assert [run["mode"] for run in found["runs"]] == 2 * ["keep", "recompute", "spillway",
+                                                          "throttled"]
     # 1 MiB per step over 0.5 s of forward and 0.25 s of backward pass; half of it; of four drives.
     assert Group.made == 2 * [[4, 1 << 18, 1 << 19, "closed"]]
     name = "gpt batch 4, tuned, gradients freed, throttled"
-    assert rows[f"{name}: step time / keep"] == 1 and rows[f"{name}: write bandwidth of all drives"] == 1.049
+    assert rows[f"{name}: step time / keep"] == 1
+    assert rows[f"{name}: write bandwidth of all drives"] == 1.049
     assert rows[f"{name}: read bandwidth of all drives"] == 2.097
     assert rows[f"{name}: peak of the timed steps / planned"] == round(0.4 / 1.4, 3)
 
@@ -165,7 +188,8 @@ def test_drives_are_throttled_to_a_share_of_what_is_needed(throttled):
 def test_nothing_moved_is_nothing_to_throttle(throttled, capfd):
     status, found, _ = throttled("--batches", "5")
     assert status == 1 and Group.made == [] and len(found["runs"]) == 3
-    assert "gpt at batch 5 moved nothing to the drives and back: leave out --throttle" in capfd.readouterr().err
+    words = "gpt at batch 5 moved nothing to the drives and back: leave out --throttle"
+    assert words in capfd.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="throttling needs root")
@@ -180,7 +204,8 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         pytest.skip(str(error))
     else:
         place = group._group
-        child = subprocess.run(["cat", "/proc/self/cgroup"], capture_output=True, text=True, preexec_fn=group.enter)
+        child = subprocess.run(["cat", "/proc/self/cgroup"], capture_output=True, text=True,
+                               preexec_fn=group.enter)
         limits = "".join(file.read_text() for file in place.iterdir() if file.name in (
             "io.max", "blkio.throttle.write_bps_device", "blkio.throttle.read_bps_device"))
         group.close()
@@ -189,7 +214,8 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         assert not place.exists()
         with pytest.raises(OSError, match="no block device: only those can be throttled"):
             throttle.Throttle([path, drives[1]], 1, 1)
-        assert [each for each in place.parent.iterdir() if each.name.startswith("spillway-bench-")] == []
+        assert [each for each in place.parent.iterdir()
+                if each.name.startswith("spillway-bench-")] == []
     finally:
         subprocess.run(["losetup", "-d", path], check=True)
 
@@ -230,18 +256,21 @@ def test_drives_that_complete_no_write_are_told_from_a_store_that_issues_none(sy
         sysfs.now, sysfs.requests = 1.0, 9
         still.look()
         sysfs.now = 1.7  # the first has nothing, the second four writes
-        assert still.step() == {"write_pause_ms_max": 700, "issue_pause_ms_max": 0, "write_bytes_per_second": 0}
+        assert still.step() == {"write_pause_ms_max": 700, "issue_pause_ms_max": 0,
+                                "write_bytes_per_second": 0}
         sysfs.now = 2.0  # goes on in the next step, of which it is another pause
         still.look()
         sysfs.say(second, reads=1, writes=4)
         sysfs.now = 2.4
         still.look()  # nothing is in flight, the store has requests
         sysfs.now = 3.6
-        assert still.step() == {"write_pause_ms_max": 300, "issue_pause_ms_max": 1200, "write_bytes_per_second": 0}
+        assert still.step() == {"write_pause_ms_max": 300, "issue_pause_ms_max": 1200,
+                                "write_bytes_per_second": 0}
 
 
 def test_what_was_not_seen_is_no_pause(sysfs):
-    """Completions between two looks, reads that are in flight, a store without requests, discards."""
+    """Completions between two looks, reads that are in flight, a store without requests,
+    discards."""
     first, _ = sysfs.folders
     with sysfs.watch() as still:
         for second in range(1, 6):
@@ -261,13 +290,15 @@ def test_what_was_not_seen_is_no_pause(sysfs):
         still.look()
         sysfs.say(first, writes=7, writing=1, discards=2)
         sysfs.now = 11.0
-        assert still.step() == {"write_pause_ms_max": 0, "issue_pause_ms_max": 0, "write_bytes_per_second": 0}
+        assert still.step() == {"write_pause_ms_max": 0, "issue_pause_ms_max": 0,
+                                "write_bytes_per_second": 0}
 
 
 def test_what_drives_write_while_they_have_writes(sysfs):
     first, second = sysfs.folders
     with sysfs.watch() as still:
-        for sysfs.now, writing, sectors in ((4.0, 0, 1000), (5.0, 3, 2000), (7.0, 1, 12000), (8.0, 0, 17000), (9.0, 0, 99000)):
+        for sysfs.now, writing, sectors in ((4.0, 0, 1000), (5.0, 3, 2000), (7.0, 1, 12000),
+                                            (8.0, 0, 17000), (9.0, 0, 99000)):
             sysfs.say(first, writes=int(sysfs.now), writing=writing, sectors=sectors)
             still.look()
         assert still.step()["write_bytes_per_second"] == 512 * 5000  # from 5 to 8
@@ -296,7 +327,8 @@ def test_drives_that_are_not_counted_are_not_judged(sysfs, drives, monkeypatch, 
 
         monkeypatch.setattr(standstill, "os", types.SimpleNamespace(pread=gone))
         assert still.step() == still.step() == {}
-    assert [record.message for record in caplog.records] == ["the drives are not watched any more: [Errno 19] no such device"]
+    words = "the drives are not watched any more: [Errno 19] no such device"
+    assert [record.message for record in caplog.records] == [words]
 
 
 def test_drives_are_watched_by_a_thread(folder, monkeypatch):
@@ -320,7 +352,8 @@ def test_drives_are_watched_by_a_thread(folder, monkeypatch):
 
 
 def turns_of(runs, slow):
-    """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with throttled drives."""
+    """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with
+    throttled drives."""
     spec = importlib.util.spec_from_file_location("turns", ROOT / "tests/bench/turns.py")
     turns = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(turns)
@@ -335,7 +368,8 @@ def turns_of(runs, slow):
 
 
 def test_steps_in_turn(matrix):
-    """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without throttled drives."""
+    """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without
+    throttled drives."""
     _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
     mib, (keep, recompute, spilled) = 1 << 20, found["runs"]
     recompute.update(step_seconds=[9.0, 9.0, 3.0, 3.0], step_forward_seconds=[1.0, 1.0, 0.6, 0.9])
@@ -347,15 +381,19 @@ def test_steps_in_turn(matrix):
     turns, model = turns_of(found["runs"], slow)
     rows = {row["name"]: row for row in turns.rows_of(model)}
     time = "gpt: step time, "
-    assert [rows[time + words]["value"] for words in turns.RATIOS.values()] == [0.75, 0.5, 1.5, 0.75]
+    ratios = [rows[time + words]["value"] for words in turns.RATIOS.values()]
+    assert ratios == [0.75, 0.5, 1.5, 0.75]
     once = rows[time + "recompute without what it computes twice / recompute"]
     assert (once["low"], once["high"]) == pytest.approx((0.7, 0.8))
     for name in ("gpt spillway", "gpt, slow drives, spillway"):
         planned = rows[f"{name}: activation peak of the planned steps"]
-        assert (planned["value"], planned["high"], rows[f"{name}: peak that was planned"]["value"]) == (60, 70, 65)
-        assert rows[f"{name}: activation peak / keep"]["value"] == pytest.approx(0.06) and rows[f"{name}{FELL}"]["value"] == 1
+        assert (planned["value"], planned["high"],
+                rows[f"{name}: peak that was planned"]["value"]) == (60, 70, 65)
+        assert rows[f"{name}: activation peak / keep"]["value"] == pytest.approx(0.06)
+        assert rows[f"{name}{FELL}"]["value"] == 1
     assert rows["gpt, slow drives: step time, spillway / keep"]["value"] == 1.5
-    assert rows["gpt, slow drives: write bandwidth"]["value"] == 60 and rows["gpt recompute: peak RSS"]["value"] == 2200
+    assert rows["gpt, slow drives: write bandwidth"]["value"] == 60
+    assert rows["gpt recompute: peak RSS"]["value"] == 2200
     assert rows["gpt: losses or gradients that differ"]["met"]
     for key in ("losses_hex", "step_gradients_sha256"):
         slow["spillway"].update({**spilled, key: spilled[key][:-1] + ["0x0p+0"]})
@@ -367,9 +405,12 @@ def test_a_step_far_above_its_plan_says_what_the_drives_did(matrix, folder):
     _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
     assert list(report.notes_of(found["runs"])) == []
     steps = found["runs"][2]["steps"]
-    steps[2].update(activation_peak_bytes=430 << 20, plan_peak_bytes=66 << 20, write_pause_ms_max=1420, issue_pause_ms_max=20)
-    steps[3].update(activation_peak_bytes=98 << 20, plan_peak_bytes=66 << 20, write_pause_ms_max=90, issue_pause_ms_max=0)
-    note = ("step 3 held 430 MiB where 66 were planned: drives with writes completed none for 1.42 s; the store had requests, and the "
+    steps[2].update(activation_peak_bytes=430 << 20, plan_peak_bytes=66 << 20,
+                    write_pause_ms_max=1420, issue_pause_ms_max=20)
+    steps[3].update(activation_peak_bytes=98 << 20, plan_peak_bytes=66 << 20, write_pause_ms_max=90,
+                    issue_pause_ms_max=0)
+    note = ("step 3 held 430 MiB where 66 were planned: drives with writes completed none for "
+            "1.42 s; the store had requests, and the "
             "drives none, for 0.02 s")
     assert list(report.notes_of(found["runs"])) == [f"gpt batch 4, spillway, round 1: {note}"]
     for step, speed in zip(steps, (390e6, 0, 270e6, 410e6)):
@@ -378,33 +419,40 @@ def test_a_step_far_above_its_plan_says_what_the_drives_did(matrix, folder):
     assert list(standstill.notes(found["runs"][2])) == [note]
     for step in steps:
         step.pop("write_pause_ms_max", None)
-    assert "where 66 were planned: what the drives did is not known" in next(standstill.notes(found["runs"][2]))
+    note = next(standstill.notes(found["runs"][2]))
+    assert "where 66 were planned: what the drives did is not known" in note
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="loop devices need root")
 def test_what_the_kernel_counts_of_block_devices(drives):
     with contextlib.ExitStack() as stack:
-        made = subprocess.run(["losetup", "-f", "--show", drives[0]], capture_output=True, text=True)
+        made = subprocess.run(["losetup", "-f", "--show", drives[0]], capture_output=True,
+                              text=True)
         if made.returncode != 0:
             pytest.skip("no loop device: " + made.stderr.strip())
         devices = [made.stdout.strip()]
         stack.callback(subprocess.run, ["losetup", "-d", *devices], check=True)
         spillway.format_store(devices)
         store = stack.enter_context(spillway.Store(devices))
-        still = stack.enter_context(standstill.Standstill(standstill.folders_of(devices), lambda: store.stats().requests))
+        still = stack.enter_context(standstill.Standstill(standstill.folders_of(devices),
+                                                          lambda: store.stats().requests))
         store.free(store.put(bytes(1 << 20)))
         found, deadline = {}, time.monotonic() + 60
-        while not found and time.monotonic() < deadline:  # the kernel counts a write after it has told of its end
+        # The kernel counts a write after it has reported its end.
+        while not found and time.monotonic() < deadline:
             found = still.step()
-        assert set(found) == {"write_pause_ms_max", "issue_pause_ms_max", "write_bytes_per_second"} and min(found.values()) >= 0
+        assert set(found) == {"write_pause_ms_max", "issue_pause_ms_max",
+                              "write_bytes_per_second"} and min(found.values()) >= 0
 
 
 def test_twice_the_batch_is_only_spilled(matrix):
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks", "--steps", "4")
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks",
+                                 "--steps", "4")
     assert status == 0
     assert [(run["mode"], run["batch"], len(run["step_seconds"])) for run in found["runs"]] == [
         ("keep", 4, 4), ("recompute", 4, 4), ("spillway", 4, 4), ("spillway", 8, 3)]
-    assert rows["gpt batch 8, tuned, gradients freed, spillway: peak RSS / keep at batch 4"] == round(10.8 / 14, 3)
+    name = "gpt batch 8, tuned, gradients freed, spillway: peak RSS / keep at batch 4"
+    assert rows[name] == round(10.8 / 14, 3)
 
 
 def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
@@ -425,14 +473,18 @@ def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
 
 def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
     """In the stand-in keep has more resident when gradients are kept, and they have other bits."""
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--grad-memory", "freed,kept,early", "--no-hooks", "--steps", "4",
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--grad-memory",
+                                 "freed,kept,early", "--no-hooks", "--steps", "4",
                                  "--twice")
     assert status == 0 and found["planned"] == 10
-    assert [(run["grad_memory"], run["mode"], len(run["losses_hex"])) for run in found["runs"][:9]] == [
-        (policy, mode, 4 if policy == "freed" else 3) for policy in ("freed", "kept", "early") for mode in report.MODES]
+    assert [(run["grad_memory"], run["mode"], len(run["losses_hex"]))
+            for run in found["runs"][:9]] == [
+        (policy, mode, 4 if policy == "freed" else 3) for policy in ("freed", "kept", "early")
+                for mode in report.MODES]
     for policy, share in (("freed", 1), ("kept", 1.5), ("early", 1)):
         assert rows[f"gpt batch 4, tuned, gradients {policy}, spillway{FELL}"] == share
-    assert rows["gpt batch 8, tuned, gradients freed, spillway: peak RSS / keep at batch 4"] == round(10.8 / 14, 3)
+    name = "gpt batch 8, tuned, gradients freed, spillway: peak RSS / keep at batch 4"
+    assert rows[name] == round(10.8 / 14, 3)
     assert len([name for name in rows if "peak RSS / keep at batch 4" in name]) == 1
     assert rows["gpt batch 4, tuned, gradients kept, keep: peak RSS"] == 15.8 and rows[DIFFER] == 0
     assert "gpt batch 4 spillway, gradients kept: loss" in capfd.readouterr().err
@@ -456,11 +508,14 @@ def test_the_command_is_found(folder, monkeypatch, capsys):
 @pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself")
 def test_memory_from_elsewhere_is_compared_with_its_like(matrix, monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--malloc", "libc,run,tuned", "--command", str(COMMAND),
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--malloc", "libc,run,tuned",
+                                 "--command", str(COMMAND),
                                  "--grad-memory", "freed,kept", "--no-hooks")
     assert status == 0 and found["complete"]
-    how = [(run["malloc"], run["grad_memory"], run["preloaded"], run["tunables"]) for run in found["runs"]]
-    assert how == 3 * [("libc", "freed", False, False)] + 3 * [("run", "freed", True, False)] + 3 * [
+    how = [(run["malloc"], run["grad_memory"], run["preloaded"], run["tunables"])
+           for run in found["runs"]]
+    assert how == 3 * [("libc", "freed", False, False)] + 3 * [("run", "freed", True,
+                                                                False)] + 3 * [
         ("tuned", "freed", False, True)] + 3 * [("libc", "kept", False, False)]
     for name in ("libc", "run", "tuned"):
         assert rows[f"gpt batch 4, {name}, gradients freed, spillway: step time / recompute"] == 0.5
@@ -479,14 +534,17 @@ def test_what_was_run_is_saved_at_once_and_resumed(matrix, folder, capfd):
     found["runs"][1]["losses"][-1] = 0.25
     (folder / "out" / "torch.json").write_text(json.dumps(found))
     source.write_text("second")
-    status, found, _ = matrix(*options[:2], "--batches", "2,4", *options[4:], "--rounds", "2", "--resume")
+    status, found, _ = matrix(*options[:2], "--batches", "2,4", *options[4:], "--rounds", "2",
+                              "--resume")
     assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 3
     assert [run["losses"][-1] for run in found["runs"]].index(0.25) == 1
     assert {run["text"] for run in found["runs"]} == {"first"} and found["rounds"] == 2
     assert "[9/9] gpt batch 4 spillway" in capfd.readouterr().err
-    status, again, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--steps", "3")
-    assert status == 0 and len(again["runs"]) == len(found["runs"]) + 3  # longer runs than those that are there
-    status, _, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--hidden", "128")
+    status, again, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--steps",
+                              "3")
+    assert status == 0 and len(again["runs"]) == len(found["runs"]) + 3  # longer runs
+    status, _, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--hidden",
+                          "128")
     assert status == 1 and "cannot be resumed: its shape is" in capfd.readouterr().err
 
 
@@ -499,7 +557,8 @@ def test_gradients_that_are_kept_are_compared_with_each_other(matrix):
 
 
 def test_no_run_begins_that_would_end_too_late(matrix, capfd):
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes", "1e-12")
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes",
+                                 "1e-12")
     assert status == 0 and found is None and rows is None
     assert "3 runs are left out: they would not end within 1e-12 minutes" in capfd.readouterr().err
 
@@ -512,14 +571,18 @@ def test_a_run_that_fails_leaves_a_report_of_the_others(matrix, capfd):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_what_it_began(folder, number):
-    """By Ctrl-C on the terminal the signal goes to every process of the foreground; SIGTERM to this one. After Ctrl-C it reports."""
+    """By Ctrl-C on the terminal the signal goes to every process of the foreground; SIGTERM to this
+    one. After Ctrl-C it reports."""
     examples = folder / "examples"
     examples.mkdir()
     (examples / "gpt.py").write_text(STAND_IN)
     process = subprocess.Popen(
-        [sys.executable, "-m", "spillway.bench", *TINY, "--text", str(ROOT / "tensor"), "--models", "gpt", "--batches", "2,99",
-         "--no-hooks", "--work", str(folder), "--examples", str(examples), "--out", str(folder / "out")],
-        stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        [sys.executable, "-m", "spillway.bench", *TINY, "--text", str(ROOT / "tensor"), "--models",
+         "gpt", "--batches", "2,99",
+         "--no-hooks", "--work", str(folder), "--examples", str(examples), "--out",
+         str(folder / "out")],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
     try:
         for line in process.stderr:
             if line.startswith("[3/6]"):  # the next one sleeps
@@ -550,7 +613,8 @@ def test_what_comes_while_a_process_is_started_comes_later():
 
 def test_a_tiny_matrix_of_the_examples(folder):
     """One model in two modes; each run is a process of its own that imports PyTorch."""
-    status = bench.main([*TINY, "--models", "gpt", "--modes", "keep,spillway", "--batches", "2", "--text", str(ROOT / "tensor"),
+    status = bench.main([*TINY, "--models", "gpt", "--modes", "keep,spillway", "--batches", "2",
+                         "--text", str(ROOT / "tensor"),
                          "--work", str(folder), "--no-hooks", "--out", str(folder / "out")])
     found = json.loads((folder / "out" / "torch.json").read_text())
     assert status == 0 and [run["mode"] for run in found["runs"]] == ["keep", "spillway"]
@@ -562,9 +626,12 @@ AVX512 = "flags\t\t: fpu sse2 avx fma avx2 avx512f avx512cd avx512bw avx512dq av
 
 
 @pytest.mark.parametrize("kernels, flags, instead", [
-    ("Prescott", AVX512, "SkylakeX"), ("Nehalem", AVX512, "SkylakeX"), ("Prescott", AVX512.replace("avx512bw ", ""), "Haswell"),
-    ("Prescott", "flags\t: sse2\n", None), ("Prescott", "", None), ("SkylakeX", AVX512, None), ("Zen", AVX512, None), (None, AVX512, None)])
-def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys, kernels, flags, instead):
+    ("Prescott", AVX512, "SkylakeX"), ("Nehalem", AVX512, "SkylakeX"),
+    ("Prescott", AVX512.replace("avx512bw ", ""), "Haswell"),
+    ("Prescott", "flags\t: sse2\n", None), ("Prescott", "", None), ("SkylakeX", AVX512, None),
+    ("Zen", AVX512, None), (None, AVX512, None)])
+def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys, kernels, flags,
+                                                            instead):
     assert blas.better(kernels, flags) == instead
     monkeypatch.setattr(blas, "chosen", lambda: kernels)
     monkeypatch.setattr(blas, "better", lambda *_: instead)
@@ -573,7 +640,8 @@ def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys,
     monkeypatch.delenv(blas.NAME)
     assert blas.choose() == (instead or kernels or "")
     assert os.environ.get(blas.NAME) == instead
-    assert (f"{blas.NAME}={instead} for all modes" in capsys.readouterr().err) == (instead is not None)
+    said = f"{blas.NAME}={instead} for all modes" in capsys.readouterr().err
+    assert said == (instead is not None)
 
 
 def test_kernels_are_told():
@@ -582,26 +650,34 @@ def test_kernels_are_told():
         has_openblas = "/libopenblas" in file.read()
     assert (blas.chosen() is not None) == has_openblas
     if has_openblas:
-        done = subprocess.run([sys.executable, "-c", "import torch; from spillway.bench import blas; print(blas.chosen())"], text=True,
-                              capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python"), blas.NAME: "Nehalem"})
+        done = subprocess.run([sys.executable, "-c", "import torch; from spillway.bench import "
+                                                     "blas; print(blas.chosen())"], text=True,
+                              capture_output=True, env={**os.environ,
+                                                        "PYTHONPATH": str(ROOT / "python"),
+                                                        blas.NAME: "Nehalem"})
         assert done.stdout == "Nehalem\n", done.stderr
 
 
 def test_time_in_hooks(drives, monkeypatch, capsys):
     spillway.format_store(drives)
-    for name, value in {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64, "LAYERS": 2}.items():
+    for name, value in {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64,
+                        "LAYERS": 2}.items():
         monkeypatch.setattr(hooks, name, value)
     assert hooks.main([",".join(drives)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.pop("length_bytes") for line in lines[:-1]] == list(hooks.LENGTHS)
-    assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB", "2 layers, hidden 64"]
+    assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB",
+                                                "2 layers, hidden 64"]
     rows = [row["name"] for row in report.hook_rows(lines)]
-    assert len(rows) == 4 * len(lines) and "CPU time in hooks, tensors of 2 layers, hidden 64: using, mean" in rows
+    assert len(rows) == 4 * len(lines)
+    assert "CPU time in hooks, tensors of 2 layers, hidden 64: using, mean" in rows
     for line in lines:
         assert line.pop("hooks") == _native.in_use
-        assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us", "use_us_mean"}
+        assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us",
+                             "use_us_mean"}
         assert line.pop("name") and line["save_us_wall"] > 0
-        assert all(isinstance(value, float) for value in line.values())  # so few are within what the clocks take, or less
+        assert all(isinstance(value, float)
+                   for value in line.values())  # so few are within what the clocks take, or less
 
 
 def test_help(capsys):
@@ -634,7 +710,8 @@ def test_wrong_use(capsys, options, words):
 
 
 def test_drives_without_a_store(drives, folder, capfd):
-    assert bench.main(["--devices", ",".join(drives), "--out", str(folder / "out"), "--no-hooks"]) == 1
+    assert bench.main(["--devices", ",".join(drives), "--out", str(folder / "out"),
+                       "--no-hooks"]) == 1
     assert "spillway.bench: [Errno" in capfd.readouterr().err
     assert not (folder / "out").exists()
     assert not any(spillway.probe(path).has_store for path in drives)
@@ -642,7 +719,8 @@ def test_drives_without_a_store(drives, folder, capfd):
 
 def test_results_are_made_into_one_page(folder, capsys):
     """A figure of a bench that prints rows, next to one that writes them itself."""
-    line = {"name": "cost", "value": 2.0, "low": 1.0, "high": 1234.5, "unit": "us", "goal": "at most 1", "met": False}
+    line = {"name": "cost", "value": 2.0, "low": 1.0, "high": 1234.5, "unit": "us",
+            "goal": "at most 1", "met": False}
     out = folder / "results"
     assert results.run("one", "First", out, ["printf", "%s\n", json.dumps(line)]) == 0
     assert results.run("none", "Fails", out, ["false"]) == 1
@@ -651,9 +729,13 @@ def test_results_are_made_into_one_page(folder, capsys):
     capsys.readouterr()
     assert results.main(["render", str(out)]) == 0
     page = capsys.readouterr().out
-    assert "| cost | 2 | 1 to 1,234 | us | at most 1 | **no** |" in page and "0 of 1 goals are met" in page
-    assert "| share | 2 | 1 to 3 |  | at least 2 | yes |" in page and "| plain | 5 |  | MiB |  |  |" in page
-    assert page.index("## First") < page.index("## Second") and "four drives" in page and "Fails" not in page
+    assert "| cost | 2 | 1 to 1,234 | us | at most 1 | **no** |" in page
+    assert "0 of 1 goals are met" in page
+    assert "| share | 2 | 1 to 3 |  | at least 2 | yes |" in page
+    assert "| plain | 5 |  | MiB |  |  |" in page
+    assert page.index("## First") < page.index("## Second")
+    assert "four drives" in page
+    assert "Fails" not in page
     (out / "other.json").write_text("[]")
     for wrong in (["render", str(out)], ["render", str(folder / "nothing")]):
         assert results.main(wrong) == 1

@@ -14,22 +14,25 @@ MODES = ("keep", "recompute", "spillway")
 THROTTLED = "throttled"  # mode spillway on drives slowed down
 SHOWN = MODES + (THROTTLED,)
 COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c"}
-# What becomes of gradients: the examples' option --grad-memory. It changes where the peak of memory lies, in every mode: only runs
-# of the same are compared.
+# What becomes of gradients: the examples' option --grad-memory. It changes where the peak of memory
+# lies, in every mode: only runs of the same are compared.
 GRADIENTS = {
     "freed": "freed after the step",
     "kept": "kept and zeroed in place",
     "early": "let go in the backward pass",
 }
-# Where large blocks of memory come from, in every mode: only runs of the same are compared, but for one line that says so.
+# Where large blocks of memory come from, in every mode: only runs of the same are compared, but for
+# one line that says so.
 MALLOCS = {
-    "tuned": "glibc's malloc, told to take large blocks from the system on huge pages and to give them back, as `make demo` does",
+    "tuned": "glibc's malloc, told to take large blocks from the system on huge pages and to give "
+             "them back, as `make demo` does",
     "libc": "the C library's malloc as it is",
     "run": "under `spillway run`",
 }
 MIB = 1 << 20
 Run = Dict[str, Any]
-Kind = Tuple[str, str, int, str, str]  # model, mode, batch, what becomes of gradients, where large blocks come from
+Kind = Tuple[str, str, int, str,
+             str]  # model, mode, batch, what becomes of gradients, where large blocks come from
 Kinds = Dict[Kind, List[Run]]
 Figure = Callable[[Run], float]
 
@@ -46,20 +49,24 @@ def kinds_of(runs: Iterable[Run]) -> Kinds:
 
 
 def _added(run: Run) -> bool:
-    """Whether gradients were added to zeros: they have no negative zero then, and so other bits than those that were not."""
+    """Whether gradients were added to zeros: they have no negative zero then, and so other bits
+    than those that were not."""
     return bool(run["grad_memory"] == "kept")
 
 
 def differing(runs: List[Run]) -> List[Tuple[str, int]]:
-    """The (model, batch) whose losses or gradients are not the same to the last bit in all modes and rounds, in any step that
-    several runs have."""
+    """The (model, batch) whose losses or gradients are not the same to the last bit in all modes
+    and rounds, in any step that several runs have."""
     losses: Dict[Tuple[str, int, int], set] = {}
     gradients: Dict[Tuple[str, int, int, bool], set] = {}
     for run in runs:
-        for step, (loss, gradient) in enumerate(zip(run["losses_hex"], run["step_gradients_sha256"])):
+        bits = zip(run["losses_hex"], run["step_gradients_sha256"])
+        for step, (loss, gradient) in enumerate(bits):
             losses.setdefault((run["model"], run["batch"], step), set()).add(loss)
-            gradients.setdefault((run["model"], run["batch"], step, _added(run)), set()).add(gradient)
-    return sorted({key[:2] for seen in (losses, gradients) for key, bits in seen.items() if len(bits) > 1})  # type: ignore[attr-defined]
+            gradients.setdefault((run["model"], run["batch"], step, _added(run)),
+                                 set()).add(gradient)
+    return sorted({key[:2] for seen in (losses, gradients) for key, bits in seen.items()
+                   if len(bits) > 1})  # type: ignore[attr-defined]
 
 
 def alone(runs: List[Run]) -> List[Tuple[str, int]]:
@@ -68,7 +75,7 @@ def alone(runs: List[Run]) -> List[Tuple[str, int]]:
     return sorted({each[:2] for each in seen if seen.count(each) == 1})
 
 
-# ---- Figures of one run; its first step warms up: keep and recompute are watched in it, spillway has no plan yet --------
+# ---- Figures of one run. Its first step warms up, and spillway has no plan in it yet. ------------
 
 
 def step_seconds(run: Run) -> float:
@@ -100,7 +107,7 @@ def _most(key: str) -> Figure:
     return lambda run: max((step[key] for step in run["steps"][1:]), default=0)
 
 
-# ---- Rows -------------------------------------------------------------------------------------------------------------
+# ---- Rows ----------------------------------------------------------------------------------------
 
 
 def _values(runs: List[Run], figure: Figure) -> List[float]:
@@ -108,15 +115,18 @@ def _values(runs: List[Run], figure: Figure) -> List[float]:
 
 
 def _ratios(runs: List[Run], others: List[Run], figure: Figure) -> List[float]:
-    """Round by round, as rounds may differ by more than modes do; of all rounds, if none have both."""
+    """Round by round, as rounds may differ by more than modes do; of all rounds, if none have
+    both."""
     ours, theirs = ({run["round"]: figure(run) for run in each} for each in (runs, others))
     both = [ours[number] / theirs[number] for number in ours if number in theirs]
     return both or [statistics.median(ours.values()) / statistics.median(theirs.values())]
 
 
 def _fell(keep: List[Run], runs: List[Run], figure: Figure) -> float:
-    """By how much memory fell of what activations fell by; what is not a number where they did not fall."""
-    middle = {each: [statistics.median(_values(of, each)) for of in (keep, runs)] for each in (figure, activation_peak)}
+    """By how much memory fell of what activations fell by; what is not a number where they did not
+    fall."""
+    middle = {each: [statistics.median(_values(of, each)) for of in (keep, runs)]
+              for each in (figure, activation_peak)}
     (before, after), (most, least) = middle[figure], middle[activation_peak]
     return (before - after) / (most - least) if most > least else math.nan
 
@@ -126,13 +136,14 @@ def _own(name: str, mode: str, runs: List[Run]) -> Iterator[Row]:
     yield row(f"{name}: peak RSS", _values(runs, rss_peak), "MiB")
     yield row(f"{name}: step time", _values(runs, step_seconds), "s")
     if mode in ("spillway", THROTTLED) and all(_most("plan_peak_bytes")(run) > 0 for run in runs):
-        ratios = [_most("activation_peak_bytes")(run) / _most("plan_peak_bytes")(run) for run in runs]
+        ratios = [_most("activation_peak_bytes")(run) / _most("plan_peak_bytes")(run)
+                  for run in runs]
         yield row(f"{name}: peak of the timed steps / planned", ratios, "ratio")
         yield row(f"{name}: waited per step", _values(runs, _timed("stall_seconds")), "s")
         yield row(f"{name}: written per step", _values(runs, _timed("bytes_spilled", MIB)), "MiB")
     if mode == THROTTLED:
         for way in ("write", "read"):
-            speeds = _values(runs, lambda run, way=way: run[f"throttled_{way}_bytes_per_second"] / 1e6)  # type: ignore[misc]
+            speeds = [run[f"throttled_{way}_bytes_per_second"] / 1e6 for run in runs]
             yield row(f"{name}: {way} bandwidth of all drives", speeds, "MB/s")
 
 
@@ -143,15 +154,19 @@ def _against(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Iterator[R
         like = kinds.get((model, other, batch, *how))  # type: ignore[arg-type]
         if like and other != mode and (mode, other) != ("keep", "recompute"):
             yield row(f"{name}: step time / {other}", _ratios(runs, like, step_seconds), "ratio")
-            yield row(f"{name}: activation peak / {other}", _ratios(runs, like, activation_peak), "ratio")
-            if (mode, other) == ("spillway", "keep") and not math.isnan(_fell(like, runs, rss_peak)):
-                yield row(f"{name}: peak RSS fell, of what activations fell by", _fell(like, runs, rss_peak), "ratio")
+            yield row(f"{name}: activation peak / {other}", _ratios(runs, like, activation_peak),
+                      "ratio")
+            fell = _fell(like, runs, rss_peak)
+            if (mode, other) == ("spillway", "keep") and not math.isnan(fell):
+                yield row(f"{name}: peak RSS fell, of what activations fell by", fell, "ratio")
                 yield row(f"{name}: RSS of forward passes fell, of what activations fell by",
                           _fell(like, runs, rss_of_forward), "ratio")
-    half = kinds.get((model, "keep", batch // 2, *how)) if mode == "spillway" else None  # type: ignore[arg-type]
-    if half:
-        yield row(f"{name}: peak RSS / keep at batch {batch // 2}", _ratios(runs, half, rss_peak), "ratio", at_most=1)
-        yield row(f"{name}: tokens per second / keep at batch {batch // 2}", _ratios(runs, half, tokens_per_second), "ratio")
+    half = kinds.get((model, "keep", batch // 2, *how))  # type: ignore[arg-type]
+    if half and mode == "spillway":
+        yield row(f"{name}: peak RSS / keep at batch {batch // 2}", _ratios(runs, half, rss_peak),
+                  "ratio", at_most=1)
+        yield row(f"{name}: tokens per second / keep at batch {batch // 2}",
+                  _ratios(runs, half, tokens_per_second), "ratio")
 
 
 def _against_libc(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Iterator[Row]:
@@ -160,13 +175,16 @@ def _against_libc(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Itera
     for other in ("keep", "recompute") if (mode, malloc) == ("spillway", "run") else ():
         plain = kinds.get((model, other, batch, policy, "libc"))
         if plain:
-            yield row(f"{name}: step time / {other} with libc", _ratios(runs, plain, step_seconds), "ratio")
-            yield row(f"{name}: peak RSS / {other} with libc", _ratios(runs, plain, rss_peak), "ratio")
+            yield row(f"{name}: step time / {other} with libc", _ratios(runs, plain, step_seconds),
+                      "ratio")
+            yield row(f"{name}: peak RSS / {other} with libc", _ratios(runs, plain, rss_peak),
+                      "ratio")
 
 
 def hook_rows(programs: List[Dict[str, Any]]) -> Iterator[Row]:
     for hooks in programs:
-        for key, words in (("save_us", "saving, median"), ("save_us_mean", "saving, mean"), ("use_us", "using, median"),
+        for key, words in (("save_us", "saving, median"), ("save_us_mean", "saving, mean"),
+                           ("use_us", "using, median"),
                            ("use_us_mean", "using, mean")):
             yield row(f"CPU time in hooks, tensors of {hooks['name']}: {words}", hooks[key], "us")
 
@@ -175,13 +193,16 @@ def rows_of(document: Dict[str, Any]) -> List[Row]:
     """``document`` as it is in the JSON file."""
     runs = document["runs"]
     kinds, compared = kinds_of(runs), "losses or gradients"
-    rows = [row(f"models and batches whose {compared} differ between modes", len(differing(runs)), at_most=0),
-            row(f"models and batches whose {compared} were compared with nothing", len(alone(runs))),
+    rows = [row(f"models and batches whose {compared} differ between modes", len(differing(runs)),
+                at_most=0),
+            row(f"models and batches whose {compared} were compared with nothing",
+                len(alone(runs))),
             row("runs that were planned and not done", document["planned"] - len(runs), at_most=0)]
     for kind, of_kind in kinds.items():
         model, mode, batch, policy, malloc = kind
         name = f"{model} batch {batch}, {malloc}, gradients {policy}, {mode}"
-        for each in (_own(name, mode, of_kind), _against(name, kind, of_kind, kinds), _against_libc(name, kind, of_kind, kinds)):
+        for each in (_own(name, mode, of_kind), _against(name, kind, of_kind, kinds),
+                     _against_libc(name, kind, of_kind, kinds)):
             rows += each
     return rows + list(hook_rows(document.get("hooks", [])))
 
@@ -190,12 +211,13 @@ def notes_of(runs: List[Run]) -> Iterator[str]:
     """What the drives did in steps that held far more than was planned."""
     for run in runs:
         for note in notes(run):
-            yield f"{run['model']} batch {run['batch']}, {run['mode']}, round {run['round'] + 1}: {note}"
+            name = f"{run['model']} batch {run['batch']}, {run['mode']}"
+            yield f"{name}, round {run['round'] + 1}: {note}"
 
 
 def draw(runs: List[Run], folder: Path) -> List[Path]:
-    """The recompute-offload-keep curve of each model: tokens per second over the memory of activations, a line per mode
-    along the batch sizes.
+    """The recompute-offload-keep curve of each model: tokens per second over the memory of
+    activations, a line per mode along the batch sizes.
 
     :raises ImportError: no matplotlib
     """
@@ -219,7 +241,8 @@ def draw(runs: List[Run], folder: Path) -> List[Path]:
             up = [statistics.median(_values(of_kind, tokens_per_second)) for _, of_kind in points]
             axes.plot(across, up, "o-", color=COLOURS[mode], label=mode)
             for (batch, _), x, y in zip(points, across, up):
-                axes.annotate(f"batch {batch}", (x, y), textcoords="offset points", xytext=(5, 5), fontsize=8)
+                axes.annotate(f"batch {batch}", (x, y), textcoords="offset points", xytext=(5, 5),
+                              fontsize=8)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("activation peak, MiB")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/bench/results.py - what every bench writes, NAME.json, and the page made of all of them
-"""NAME.json holds {"title", "machine", "rows"}; a row has a name, its value with the lowest and the highest
-of all rounds, a unit, the goal and whether it is met, and the command that gave it. Needs nothing but Python.
+"""NAME.json holds {"title", "machine", "rows"}; a row has a name, its value with the lowest and the
+highest of all rounds, a unit, the goal and whether it is met, and the command that gave it. Needs
+nothing but Python.
 
   results.py render FOLDER > RESULTS.md             a table for each NAME.json in FOLDER
   results.py run NAME TITLE FOLDER -- COMMAND...    a command that prints a row per line, as JSON
@@ -51,7 +52,8 @@ def row(name: str, values: Values, unit: str = "", at_most: Optional[float] = No
     """The median of the values of all rounds."""
     numbers = [float(value) for value in (values if isinstance(values, Sequence) else [values])]
     value = statistics.median(numbers)
-    found: Row = {"name": name, "value": value, "low": min(numbers), "high": max(numbers), "unit": unit}
+    found: Row = {"name": name, "value": value, "low": min(numbers), "high": max(numbers),
+                  "unit": unit}
     found.update(goal=None, met=None, command=command)
     if at_most is not None:
         found.update(goal=f"at most {at_most:g}", met=value <= at_most)
@@ -74,7 +76,8 @@ def _shown(value: float) -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    lines = ["| what | median | lowest to highest | unit | goal | met |", "|---|---:|---:|---|---|---|"]
+    lines = ["| what | median | lowest to highest | unit | goal | met |",
+             "|---|---:|---:|---|---|---|"]
     for each in rows:
         spread = ""
         if each["low"] != each["high"]:
@@ -87,7 +90,8 @@ def table(rows: Iterable[Row]) -> str:
 
 def section(document: Dict[str, Any], name: str) -> str:
     where = document["machine"]
-    words = [where["cpu"], f"{where['cores']} cores", f"{where['memory_gib']} GiB", f"Linux {where['kernel']}"]
+    words = [where["cpu"], f"{where['cores']} cores", f"{where['memory_gib']} GiB",
+             f"Linux {where['kernel']}"]
     words += [f"load {where['load']:.1f} before", where["date"], *where["drives"]]
     goals = [each for each in document["rows"] if each["met"] is not None]
     met = f" {sum(each['met'] for each in goals)} of {len(goals)} goals are met." if goals else ""
@@ -97,8 +101,10 @@ def section(document: Dict[str, Any], name: str) -> str:
 
 def render(folder: Path) -> str:
     """:raises ValueError: a file is none of ours"""
-    parts = ["# Results\n\nWritten by `make results` from what the benches left in `build/bench`; what is not here"
-             " was not measured.\n[BENCHMARKING.md](BENCHMARKING.md) says how, the JSON files name the command of"
+    parts = ["# Results\n\nWritten by `make results` from what the benches left in `build/bench`; "
+             "what is not here"
+             " was not measured.\n[BENCHMARKING.md](BENCHMARKING.md) says how, the JSON files "
+             "name the command of"
              " each row. Compare ratios,\nnot numbers of different machines.\n"]
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
