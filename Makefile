@@ -81,8 +81,8 @@ $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
-# A test links the whole library, or, if a line of its source reads `/* link: util alloc */`, the objects of those folders only: so
-# it may replace a layer by a fake, or include a source file to reach what is static in it.
+# A test links the whole library, or, if a line of its source reads `/* link: util tools/ui/stop */`, the objects of those folders and
+# files only (libspillway: the library): so it may replace a layer by a fake, or include a source file to reach what is static in it.
 
 # Version 2 of cmocka has other names for what version 1 knows by these alone.
 $(test_obj): private cflags += -DCMOCKA_DISABLE_DEPRECATION_WARNINGS
@@ -95,7 +95,7 @@ wrapped     = $(foreach name,$(patsubst $(1):%,%,$(filter $(1):%,$(wrap_lines)))
 # Where its calls are checked, libc's headers call these by another name; what follows the arguments that both have does not matter.
 checked_open     := -Wl,--wrap=__open_2,--defsym=__wrap___open_2=__wrap_open
 checked_realpath := -Wl,--wrap=__realpath_chk,--defsym=__wrap___realpath_chk=__wrap_realpath
-link_what   = $(if $(call linked,$(1)),$(foreach folder,$(call linked,$(1)),$(filter $(BUILD)/$(folder)/% $(BUILD)/$(folder).o,$(lib_obj) $(tool_obj))),$(BUILD)/libspillway.a)
+link_what   = $(if $(call linked,$(1)),$(foreach folder,$(call linked,$(1)),$(filter $(BUILD)/$(folder)/% $(BUILD)/$(folder).o $(BUILD)/$(folder).a,$(lib_obj) $(tool_obj) $(BUILD)/libspillway.a)),$(BUILD)/libspillway.a)
 
 define test_rule
 $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(call link_what,$(1))

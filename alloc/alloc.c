@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * alloc/alloc.c - extent allocator: two-level segregated fit with the metadata beside, not inside, the managed space
+ * alloc/alloc.c - extent allocator: two-level segregated fit with the metadata beside, not inside,
+ * the managed space
  *
- * Every extent, allocated or free, has a descriptor in one table that is reserved at open and committed page by page as it is used.
- * Descriptors are named by index; descriptor 0 stands before the first and behind the last extent and belongs to no list.
+ * Every extent, allocated or free, has a descriptor in one table that is reserved at open and
+ * committed page by page as it is used. Descriptors are named by index; descriptor 0 stands before
+ * the first and behind the last extent and belongs to no list.
  *
- * A free extent is on the list of its size class. Lengths below 32 have a class each; above, every power of two is cut into 32 classes
- * of equal width. Two levels of bitmaps find the first non-empty class from a given one on in two bit scans.
+ * A free extent is on the list of its size class. Lengths below 32 have a class each; above, every
+ * power of two is cut into 32 classes of equal width. Two levels of bitmaps find the first
+ * non-empty class from a given one on in two bit scans.
  *
- * Invariants, cited by their numbers in asserts and tests; spw_alloc_verify() checks them all and returns the number of the one broken:
+ * Invariants, cited by their numbers in asserts and tests; spw_alloc_verify() checks them all and
+ * returns the number of the one broken:
  *
- *   ALLOC-1  In address order the extents tile 0 .. blocks_total - 1: each starts where the one before it ends, and none is empty.
- *            So no two overlap, and their lengths sum up to blocks_total.
+ *   ALLOC-1  In address order the extents tile 0 .. blocks_total - 1: each starts where the one
+ *            before it ends, and none is empty. So no two overlap, and their lengths sum up to
+ *            blocks_total.
  *   ALLOC-2  Two free extents are never neighbours.
  *   ALLOC-3  Neighbours name each other, in a ring that starts and ends at descriptor 0.
  *   ALLOC-4  A free extent is on exactly one list, the one of its class; nothing else is on a list.
- *   ALLOC-5  A bit is set in the second level if and only if that class's list is not empty, in the first level if and only if its
- *            word of the second level is not zero.
+ *   ALLOC-5  A bit is set in the second level if and only if that class's list is not empty, in the
+ *            first level if and only if its word of the second level is not zero.
  *   ALLOC-6  The counters say what the extents say.
- *   ALLOC-7  A descriptor below descs_fresh is descriptor 0, or an extent, or on the chain of spare ones, and only one of these. As
- *            free extents are at most one more than allocated ones (ALLOC-2), 2 * extents_max + 2 descriptors never run out.
+ *   ALLOC-7  A descriptor below descs_fresh is descriptor 0, or an extent, or on the chain of spare
+ *            ones, and only one of these. As free extents are at most one more than allocated ones
+ *            (ALLOC-2), 2 * extents_max + 2 descriptors never run out.
  *   ALLOC-8  At most extents_max extents are allocated.
  */
 #include "alloc/alloc.h"
@@ -38,7 +44,10 @@
 /* How many extents of one list an operation in constant time may look at. */
 #define LOOK_MAX 8u
 
-/* Values of list_prev that are not the index of a descriptor; above any index (2 * SPW_ALLOC_EXTENTS_MAX + 1). */
+/*
+ * Values of list_prev that are not the index of a descriptor; above any index (2 *
+ * SPW_ALLOC_EXTENTS_MAX + 1).
+ */
 #define DESC_USED  UINT32_MAX
 #define DESC_SPARE (UINT32_MAX - 1)
 
@@ -47,8 +56,10 @@ struct desc {
 	uint64_t start_block;
 	uint64_t len_blocks;
 	uint32_t address_prev, address_next; /* neighbours; 0 at both ends */
-	uint32_t list_prev;                  /* free: in the class's list, 0 at its head; DESC_USED; DESC_SPARE */
-	uint32_t list_next; /* free: in the class's list; spare: in the chain of spare ones; 0 at the end */
+	/* free: in the class's list, 0 at its head; DESC_USED; DESC_SPARE */
+	uint32_t list_prev;
+	/* free: in the class's list; spare: in the chain of spare ones; 0 at the end */
+	uint32_t list_next;
 };
 
 struct spw_alloc {
@@ -67,7 +78,7 @@ struct spw_alloc {
 	uint32_t heads[CLASSES_COUNT];
 };
 
-/* ---- Size classes ----------------------------------------------------------------------------------------------------------- */
+/* ---- Size classes ---------------------------------------------------------------------------- */
 
 static uint32_t log2_floor(uint64_t value)
 {
@@ -86,7 +97,10 @@ static uint32_t class_of(uint64_t len_blocks)
 	       ((uint32_t)(len_blocks >> (log2 - SECOND_BITS)) - SECOND_COUNT);
 }
 
-/* The lowest class all of whose extents hold @len_blocks: its own class if it is the shortest length of it, else the next. */
+/*
+ * The lowest class all of whose extents hold @len_blocks: its own class if it is the shortest
+ * length of it, else the next.
+ */
 static uint32_t class_surely_fitting(uint64_t len_blocks)
 {
 	uint32_t log2;
@@ -127,7 +141,7 @@ static uint32_t class_top(const struct spw_alloc *alloc)
 	return first * SECOND_COUNT + log2_floor(alloc->second_bits[first]);
 }
 
-/* ---- Descriptors and lists -------------------------------------------------------------------------------------------------- */
+/* ---- Descriptors and lists ------------------------------------------------------------------- */
 
 static bool is_free(const struct desc *desc)
 {
@@ -184,7 +198,8 @@ static void list_remove(struct spw_alloc *alloc, uint32_t index)
 		SPW_ASSERT(alloc->heads[class] == index); /* ALLOC-4 */
 		alloc->heads[class] = desc->list_next;
 		if (!desc->list_next) {
-			alloc->second_bits[class / SECOND_COUNT] &= ~(UINT32_C(1) << (class % SECOND_COUNT));
+			alloc->second_bits[class / SECOND_COUNT] &=
+				~(UINT32_C(1) << (class % SECOND_COUNT));
 			if (!alloc->second_bits[class / SECOND_COUNT])
 				alloc->first_bits &= ~(UINT64_C(1) << (class / SECOND_COUNT));
 		}
@@ -193,7 +208,8 @@ static void list_remove(struct spw_alloc *alloc, uint32_t index)
 }
 
 /* Give a free extent another place. Keeps its turn in the list where the class stays the same. */
-static void list_resize(struct spw_alloc *alloc, uint32_t index, uint64_t start_block, uint64_t len_blocks)
+static void list_resize(struct spw_alloc *alloc, uint32_t index, uint64_t start_block,
+			uint64_t len_blocks)
 {
 	struct desc *desc = &alloc->descs[index];
 	bool moves = class_of(len_blocks) != class_of(desc->len_blocks);
@@ -206,7 +222,7 @@ static void list_resize(struct spw_alloc *alloc, uint32_t index, uint64_t start_
 		list_insert(alloc, index);
 }
 
-/* ---- Open and close --------------------------------------------------------------------------------------------------------- */
+/* ---- Open and close -------------------------------------------------------------------------- */
 
 /* Descriptor 0 and one free extent over everything. */
 static void start_empty(struct spw_alloc *alloc)
@@ -244,9 +260,10 @@ int spw_alloc_open(uint64_t blocks_total, uint64_t extents_max, struct spw_alloc
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (alloc->descs == MAP_FAILED) {
 		free(alloc);
-		return spw_error_errno(-ENOMEM,
-				       "cannot reserve memory for %llu extents; allow fewer, or raise ulimit -v",
-				       (unsigned long long)extents_max);
+		return spw_error_errno(
+			-ENOMEM,
+			"cannot reserve memory for %llu extents; allow fewer, or raise ulimit -v",
+			(unsigned long long)extents_max);
 	}
 	start_empty(alloc);
 	*result = alloc;
@@ -261,10 +278,13 @@ void spw_alloc_close(struct spw_alloc *alloc)
 	free(alloc);
 }
 
-/* ---- Allocate --------------------------------------------------------------------------------------------------------------- */
+/* ---- Allocate -------------------------------------------------------------------------------- */
 
-/* The first extent of a list that holds @len_blocks, looking at @look_max at most; 0: none of them. */
-static uint32_t first_fit(const struct spw_alloc *alloc, uint32_t class, uint64_t len_blocks, uint64_t look_max)
+/*
+ * The first extent of a list that holds @len_blocks, looking at @look_max at most; 0: none of them.
+ */
+static uint32_t first_fit(const struct spw_alloc *alloc, uint32_t class, uint64_t len_blocks,
+			  uint64_t look_max)
 {
 	uint32_t index = alloc->heads[class];
 
@@ -289,7 +309,10 @@ static uint32_t longest(const struct spw_alloc *alloc, uint32_t class, uint64_t 
 	return best;
 }
 
-/* In constant time: a free extent of the request's own class if one of the first fits, else of the lowest class that surely does. */
+/*
+ * In constant time: a free extent of the request's own class if one of the first fits, else of the
+ * lowest class that surely does.
+ */
 static uint32_t good_fit(const struct spw_alloc *alloc, uint64_t len_blocks)
 {
 	uint32_t index = first_fit(alloc, class_of(len_blocks), len_blocks, LOOK_MAX);
@@ -302,7 +325,8 @@ static uint32_t good_fit(const struct spw_alloc *alloc, uint64_t len_blocks)
 }
 
 /* Allocate the low @len_blocks of a free extent. */
-static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks, struct spw_extent *extent)
+static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks,
+		struct spw_extent *extent)
 {
 	struct desc *rest = &alloc->descs[from];
 	uint32_t index = from;
@@ -319,7 +343,8 @@ static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks, str
 						    .address_next = from};
 		alloc->descs[rest->address_prev].address_next = index;
 		rest->address_prev = index;
-		list_resize(alloc, from, rest->start_block + len_blocks, rest->len_blocks - len_blocks);
+		list_resize(alloc, from, rest->start_block + len_blocks,
+			    rest->len_blocks - len_blocks);
 	}
 	alloc->descs[index].list_prev = DESC_USED;
 	extent->handle = index;
@@ -336,7 +361,8 @@ int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exten
 
 	SPW_ASSERT(len_blocks > 0);
 	*extent = (struct spw_extent){0};
-	if (len_blocks > alloc->blocks_free || alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
+	if (len_blocks > alloc->blocks_free ||
+	    alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
 		return -ENOSPC;
 	index = good_fit(alloc, len_blocks);
 	if (!index)
@@ -365,7 +391,7 @@ int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_
 	return 0;
 }
 
-/* ---- Free ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Free ------------------------------------------------------------------------------------ */
 
 /* Take an extent out of the address order; its blocks have gone to a neighbour. */
 static void absorb(struct spw_alloc *alloc, uint32_t index)
@@ -385,11 +411,15 @@ void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent)
 
 	SPW_ASSERT(index > 0 && index < alloc->descs_fresh); /* ALLOC-7 */
 	desc = &alloc->descs[index];
-	SPW_ASSERT(desc->list_prev == DESC_USED && desc->start_block == start_block && desc->len_blocks == len_blocks);
+	SPW_ASSERT(desc->list_prev == DESC_USED && desc->start_block == start_block &&
+		   desc->len_blocks == len_blocks);
 	alloc->blocks_free += len_blocks;
 	alloc->extents_used--;
 
-	/* ALLOC-2: whichever neighbour is free takes the blocks; if both are, the lower takes those of the upper too. */
+	/*
+	 * ALLOC-2: whichever neighbour is free takes the blocks; if both are, the lower takes those
+	 * of the upper too.
+	 */
 	prev = desc->address_prev;
 	next = desc->address_next;
 	if (is_free(&alloc->descs[prev])) {
@@ -414,12 +444,13 @@ void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw
 {
 	const struct desc *desc = &alloc->descs[handle];
 
-	SPW_ASSERT(handle > 0 && handle < alloc->descs_fresh && desc->list_prev == DESC_USED); /* ALLOC-7 */
-	*extent =
-		(struct spw_extent){.start_block = desc->start_block, .len_blocks = desc->len_blocks, .handle = handle};
+	/* ALLOC-7 */
+	SPW_ASSERT(handle > 0 && handle < alloc->descs_fresh && desc->list_prev == DESC_USED);
+	*extent = (struct spw_extent){
+		.start_block = desc->start_block, .len_blocks = desc->len_blocks, .handle = handle};
 }
 
-/* ---- Counters --------------------------------------------------------------------------------------------------------------- */
+/* ---- Counters -------------------------------------------------------------------------------- */
 
 uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc)
 {
@@ -438,17 +469,20 @@ void spw_alloc_stats(const struct spw_alloc *alloc, struct spw_alloc_stats *stat
 		.extents_used = alloc->extents_used,
 	};
 	if (class != CLASS_NONE)
-		stats->largest_free_blocks = alloc->descs[longest(alloc, class, alloc->extents_free)].len_blocks;
+		stats->largest_free_blocks =
+			alloc->descs[longest(alloc, class, alloc->extents_free)].len_blocks;
 }
 
-/* ---- Verify ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Verify ---------------------------------------------------------------------------------- */
 
 /* What a walk found, to be held against the counters. */
 struct count {
 	uint64_t extents_used, extents_free, blocks_free;
 };
 
-/* ALLOC-1, 2, 3 and, for the descriptors met, 7. Ends in any case: every step goes up in address. */
+/*
+ * ALLOC-1, 2, 3 and, for the descriptors met, 7. Ends in any case: every step goes up in address.
+ */
 static int verify_addresses(const struct spw_alloc *alloc, struct count *count)
 {
 	uint32_t prev = 0, index = alloc->descs[0].address_next;
@@ -479,7 +513,8 @@ static int verify_addresses(const struct spw_alloc *alloc, struct count *count)
 }
 
 /* ALLOC-4 and 5 for one class. */
-static int verify_class(const struct spw_alloc *alloc, uint32_t class, uint64_t *listed, uint64_t listed_max)
+static int verify_class(const struct spw_alloc *alloc, uint32_t class, uint64_t *listed,
+			uint64_t listed_max)
 {
 	uint32_t prev = 0, index = alloc->heads[class];
 	bool bit = alloc->second_bits[class / SECOND_COUNT] >> (class % SECOND_COUNT) & 1;
@@ -491,7 +526,8 @@ static int verify_class(const struct spw_alloc *alloc, uint32_t class, uint64_t 
 		if (index >= alloc->descs_fresh || ++*listed > listed_max)
 			return 4;
 		desc = &alloc->descs[index];
-		if (!is_free(desc) || desc->list_prev != prev || class_of(desc->len_blocks) != class)
+		if (!is_free(desc) || desc->list_prev != prev ||
+		    class_of(desc->len_blocks) != class)
 			return 4;
 	}
 	return 0;
@@ -544,8 +580,8 @@ int spw_alloc_verify(const struct spw_alloc *alloc)
 		broken = verify_spares(alloc, &count);
 	if (broken)
 		return broken;
-	if (count.extents_used != alloc->extents_used || count.extents_free != alloc->extents_free ||
-	    count.blocks_free != alloc->blocks_free ||
+	if (count.extents_used != alloc->extents_used ||
+	    count.extents_free != alloc->extents_free || count.blocks_free != alloc->blocks_free ||
 	    alloc->blocks_used_max < alloc->blocks_total - alloc->blocks_free ||
 	    alloc->blocks_used_max > alloc->blocks_total)
 		return 6;

@@ -2,18 +2,23 @@
 /*
  * alloc/alloc.h - extent allocator: which blocks of one drive's partition are free
  *
- * Pure memory, no I/O, one thread at a time (the store's I/O worker). O(1) allocate and free with coalescing: a two-level segregated
- * fit whose metadata lies outside the managed space, since that space is on a drive.
+ * Pure memory, no I/O, one thread at a time (the store's I/O worker). O(1) allocate and free with
+ * coalescing: a two-level segregated fit whose metadata lies outside the managed space, since that
+ * space is on a drive.
  *
  * Contract
  *   Blocks     numbered 0 .. blocks_total - 1. Extents never overlap and are never empty.
- *   Errors     0 or a negative errno; spw_last_error() has words for what spw_alloc_open() returns, -ENOSPC of the others is an answer
- *              and has none. Freeing what is not allocated is a programming error: an assert, kept in release builds.
- *   Order      An extent is cut from the low end of a free one: of its own size class if one of the first eight there fits, else of the
- *              lowest class that surely fits; and the rest is the next to be cut in its class. So what is allocated in turn lies in
- *              turn until a better fitting hole is freed or the free extent ends, and an allocator with nothing allocated starts
- *              again at block 0. No more is promised: freed holes of one class are reused latest first, not by address.
- *   Memory     all metadata is allocated by spw_alloc_open(), in proportion to the extents that may exist at once; none later.
+ *   Errors     0 or a negative errno; spw_last_error() has words for what spw_alloc_open() returns,
+ *              -ENOSPC of the others is an answer and has none. Freeing what is not allocated is a
+ *              programming error: an assert, kept in release builds.
+ *   Order      An extent is cut from the low end of a free one: of its own size class if one of the
+ *              first eight there fits, else of the lowest class that surely fits; and the rest is
+ *              the next to be cut in its class. So what is allocated in turn lies in turn until a
+ *              better fitting hole is freed or the free extent ends, and an allocator with nothing
+ *              allocated starts again at block 0. No more is promised: freed holes of one class are
+ *              reused latest first, not by address.
+ *   Memory     all metadata is allocated by spw_alloc_open(), in proportion to the extents that may
+ *              exist at once; none later.
  */
 #ifndef SPW_ALLOC_H
 #define SPW_ALLOC_H
@@ -29,7 +34,8 @@ struct spw_alloc; /* opaque */
 struct spw_extent {
 	uint64_t start_block;
 	uint64_t len_blocks;
-	uint32_t handle; /* the allocator's own, never 0: names the extent as long as it is allocated */
+	/* the allocator's own, never 0: names the extent as long as it is allocated */
+	uint32_t handle;
 };
 
 struct spw_alloc_stats {
@@ -43,8 +49,8 @@ struct spw_alloc_stats {
 
 /**
  * spw_alloc_open - an allocator over @blocks_total free blocks
- * @extents_max:  allocated extents that may exist at once; memory is reserved for that many (and the free ones between them) and
- *                committed as it is used
+ * @extents_max:  allocated extents that may exist at once; memory is reserved for that many (and
+ *                the free ones between them) and committed as it is used
  *
  * Return: 0; -EINVAL blocks_total is 0 or above SPW_ALLOC_BLOCKS_MAX, or extents_max is 0 or above
  * SPW_ALLOC_EXTENTS_MAX; -ENOMEM.
@@ -55,25 +61,31 @@ void spw_alloc_close(struct spw_alloc *alloc);
 /**
  * spw_alloc_get - allocate exactly @len_blocks contiguous blocks; at least 1
  *
- * Constant time, unless only the size class of @len_blocks itself could hold a fit (no larger class has an extent): then that one
- * class is searched to its end, so that the answer is exact. Sizes below 32 and multiples of their class's width never search.
+ * Constant time, unless only the size class of @len_blocks itself could hold a fit (no larger class
+ * has an extent): then that one class is searched to its end, so that the answer is exact. Sizes
+ * below 32 and multiples of their class's width never search.
  *
  * Return: 0; -ENOSPC no free extent is that long, or extents_max is reached.
  */
 int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent);
 
 /**
- * spw_alloc_get_some - allocate up to @len_blocks contiguous blocks: as many as asked for if possible, else one of the largest free
+ * spw_alloc_get_some - allocate up to @len_blocks contiguous blocks: as many as asked for if
+ * possible, else one of the largest free
  *                      extents, whole
  *
- * For the caller that splits over several extents. Always constant time: it looks at a bounded number of extents of one class, so
- * what it gives may be up to 1/32 shorter than the best there is.
+ * For the caller that splits over several extents. Always constant time: it looks at a bounded
+ * number of extents of one class, so what it gives may be up to 1/32 shorter than the best there
+ * is.
  *
  * Return: 0; -ENOSPC nothing is free at all, or extents_max is reached.
  */
 int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent);
 
-/* Give an extent back, exactly as it was allocated (asserted). Coalesces with free neighbours. Constant time. */
+/*
+ * Give an extent back, exactly as it was allocated (asserted). Coalesces with free neighbours.
+ * Constant time.
+ */
 void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
 
 /* The allocated extent of a handle (asserted): for the caller that keeps the handle alone. */
@@ -82,7 +94,10 @@ void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw
 uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc);
 void spw_alloc_stats(const struct spw_alloc *alloc, struct spw_alloc_stats *stats);
 
-/* Walk all metadata and check every invariant of alloc.c. O(extents); for tests. Return: 0, or the number of the invariant broken. */
+/*
+ * Walk all metadata and check every invariant of alloc.c. O(extents); for tests. Return: 0, or the
+ * number of the invariant broken.
+ */
 int spw_alloc_verify(const struct spw_alloc *alloc);
 
 #endif

@@ -20,8 +20,8 @@ static int keep_from_children(const struct spw_device *device)
 	return device->fd < 0 ? 0 : spw_fork_add(device->fd);
 }
 
-int spw_assemble(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
-		 struct spw_assembly *out)
+int spw_assemble(const char *const paths[], unsigned count, bool read_only,
+		 const struct spw_log *log, struct spw_assembly *out)
 {
 	struct spw_candidate *candidates;
 	int rc;
@@ -70,15 +70,16 @@ bool spw_assembly_opened(const struct spw_assembly *assembly)
 	char words[64];
 
 	for (unsigned i = 0; i < assembly->count; i++)
-		if (spw_safety_opener(spw_device_path(assembly->devices[i]), assembly->devices[i]->fd, words,
-				      sizeof(words)))
+		if (spw_safety_opener(spw_device_path(assembly->devices[i]),
+				      assembly->devices[i]->fd, words, sizeof(words)))
 			return true;
 	return false;
 }
 
 /*
- * QEMU locks bytes of a machine's drives, or of the files that they are: byte 100 + n for each n that the machine may do, and 200 + n for
- * each that it lets nobody else do; and looks for the other's. 1 is to write.
+ * QEMU locks bytes of a machine's drives, or of the files that they are: byte 100 + n for each n
+ * that the machine may do, and 200 + n for each that it lets nobody else do; and looks for the
+ * other's. 1 is to write.
  */
 #define QEMU_DOES       100u
 #define QEMU_SHARES_NOT 200u
@@ -87,19 +88,24 @@ bool spw_assembly_opened(const struct spw_assembly *assembly)
 /* No virtual machine may have the drive, from now on. */
 static int keep_from_machines(const struct spw_device *device)
 {
-	int rc = device->fd < 0 ? 0 : spw_device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
+	int rc = device->fd < 0 ? 0
+				: spw_device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
 
 	if (rc == 0 && device->fd >= 0)
 		rc = spw_device_locked(device, QEMU_DOES, QEMU_SHARES_NOT - QEMU_DOES);
 	return rc <= 0 ? rc
-		       : spw_error(-EBUSY, "%s: a virtual machine has it open (see fuser %s); end that first",
-				   spw_device_path(device), spw_device_path(device));
+		       : spw_error(
+				 -EBUSY,
+				 "%s: a virtual machine has it open (see fuser %s); end that first",
+				 spw_device_path(device), spw_device_path(device));
 }
 
-static void unlock_partition(const struct spw_assembly *assembly, unsigned partition, unsigned drives)
+static void unlock_partition(const struct spw_assembly *assembly, unsigned partition,
+			     unsigned drives)
 {
 	while (drives-- > 0) {
-		uint64_t offset = spw_layout_partition_offset(&assembly->superblocks[drives], partition);
+		uint64_t offset =
+			spw_layout_partition_offset(&assembly->superblocks[drives], partition);
 
 		(void)spw_device_unlock(assembly->devices[drives], offset, 1);
 		(void)spw_device_unlock(assembly->devices[drives], QEMU_SHARES_NOT + QEMU_WRITE, 1);
@@ -117,16 +123,22 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 	if (place == -ENOMEM)
 		return place;
 	if (place < 0)
-		return spw_error(place, "%s: its superblock was removed or cannot be read any more; check the store",
+		return spw_error(place,
+				 "%s: its superblock was removed or cannot be read any more; check "
+				 "the store",
 				 path);
 	if (superblocks.foreign[0])
 		return spw_error(-EMEDIUMTYPE,
-				 "%s: somebody has written over its superblock just now: %s; check the store", path,
-				 superblocks.foreign);
+				 "%s: somebody has written over its superblock just now: %s; check "
+				 "the store",
+				 path, superblocks.foreign);
 	now = &superblocks.places[place].superblock;
 	if (now->sequence != before->sequence ||
 	    memcmp(now->store_uuid, before->store_uuid, sizeof(now->store_uuid)) != 0)
-		return spw_error(-EUCLEAN, "%s: was formatted by another process just now; open the store again", path);
+		return spw_error(
+			-EUCLEAN,
+			"%s: was formatted by another process just now; open the store again",
+			path);
 	return 0;
 }
 
@@ -135,15 +147,20 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 	int rc = 0;
 
 	if (assembly->count == 0 || partition >= assembly->superblocks[0].partition_count)
-		return spw_error(-EINVAL, "partition %u does not exist: the store has %u, counted from 0", partition,
-				 assembly->count == 0 ? 0 : assembly->superblocks[0].partition_count);
+		return spw_error(
+			-EINVAL, "partition %u does not exist: the store has %u, counted from 0",
+			partition,
+			assembly->count == 0 ? 0 : assembly->superblocks[0].partition_count);
 	for (unsigned i = 0; i < assembly->count; i++) {
 		const struct spw_device *device = assembly->devices[i];
 
-		rc = spw_device_lock(device, spw_layout_partition_offset(&assembly->superblocks[i], partition), 1);
+		rc = spw_device_lock(
+			device, spw_layout_partition_offset(&assembly->superblocks[i], partition),
+			1);
 		if (rc == -EBUSY)
 			(void)spw_error(rc,
-					"%s: partition %u of the store is open in another process; use another "
+					"%s: partition %u of the store is open in another process; "
+					"use another "
 					"partition, or end that process",
 					spw_device_path(device), partition);
 		if (rc != 0) {
@@ -157,7 +174,8 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const struct spw_log *log)
 {
 	struct spw_share_store store = {.partition = partition,
-					.partition_count = assembly->superblocks[0].partition_count};
+					.partition_count =
+						assembly->superblocks[0].partition_count};
 	struct spw_loops *loops = NULL;
 	int rc;
 
@@ -167,7 +185,9 @@ int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const 
 		rc = spw_loops_read(&loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = keep_from_machines(assembly->devices[i]);
-	/* With locks and claims of its own: whoever asks the same way meets them, or is met here. */
+	/*
+	 * With locks and claims of its own: whoever asks the same way meets them, or is met here.
+	 */
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = spw_safety_relatives_locked(spw_device_path(assembly->devices[i]), loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)

@@ -2,7 +2,8 @@
 /*
  * drives/assemble.h - the drives of a store: opened, verified, and for an owner locked and claimed
  *
- * Everything here reads only. Errors come with the drive, the cause and the remedy in spw_last_error().
+ * Everything here reads only. Errors come with the drive, the cause and the remedy in
+ * spw_last_error().
  */
 #ifndef SPW_DRIVES_ASSEMBLE_H
 #define SPW_DRIVES_ASSEMBLE_H
@@ -23,27 +24,29 @@ struct spw_assembly {
 	unsigned count;
 	struct spw_device **devices;
 	struct spw_superblock *superblocks; /* the copies chosen */
-	struct spw_share *share;            /* the claim on the block devices among them; NULL: none */
+	/* the claim on the block devices among them; NULL: none */
+	struct spw_share *share;
 };
 
 /**
  * spw_assemble - open the drives of a store and verify that they are all of it and nothing else
  * @paths:      in any order
- * @read_only:  open read-only and do not mind who else uses the drives; else a drive that is mounted or held is
- *              refused
+ * @read_only:  open read-only and do not mind who else uses the drives; else a drive that is
+ *              mounted or held is refused
  * @log:        a damaged copy beside an intact one is a warning; may be NULL
  * @out:        set on success, else empty; to be given to spw_assembly_close()
  *
  * Takes no lock: see spw_assembly_lock(). Return: 0 or as spw_store_open().
  */
-int spw_assemble(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
-		 struct spw_assembly *out);
+int spw_assemble(const char *const paths[], unsigned count, bool read_only,
+		 const struct spw_log *log, struct spw_assembly *out);
 void spw_assembly_close(struct spw_assembly *assembly);
 
 /**
  * spw_assembly_lock - become the owner of a partition: lock its first byte on every drive
  *
- * The locks end when the assembly is closed, or, of a process that dies, with its last write. Children of fork(2) do not keep them.
+ * The locks end when the assembly is closed, or, of a process that dies, with its last write.
+ * Children of fork(2) do not keep them.
  *
  * Return: 0; -EINVAL no such partition; -EBUSY another process owns it, or is formatting.
  */
@@ -53,14 +56,16 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
 bool spw_assembly_opened(const struct spw_assembly *assembly);
 
 /**
- * spw_assembly_claim - claim the drives for the store, with its partition locked, and look once more whether they are still free and
- * still what was assembled
+ * spw_assembly_claim - claim the drives for the store, with its partition locked, and look once
+ * more whether they are still free and still what was assembled
  *
- * Nothing may be written before. What came between assembling and this, a format, a mount, is noticed; then the lock is given back, too.
+ * Nothing may be written before. What came between assembling and this, a format, a mount, is
+ * noticed; then the lock is given back, too.
  *
- * Return: 0; -EBUSY somebody else has a drive, a part of it or the whole of which it is a part; -EUCLEAN the drives were formatted
- * meanwhile; or an error of reading them.
+ * Return: 0; -EBUSY somebody else has a drive, a part of it or the whole of which it is a part;
+ * -EUCLEAN the drives were formatted meanwhile; or an error of reading them.
  */
-int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const struct spw_log *log);
+int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition,
+		       const struct spw_log *log);
 
 #endif

@@ -3,14 +3,14 @@
  * drives/candidates.c - look at drives that were named, and decide whether they are one store
  *
  * Rules
- *   ASSEMBLE-1  First that no device is named twice, then every drive by itself in the order in which they were
- *               named, then the set: the first fault in this order is the one reported. What the drives hold is read
- *               from all of them at the same time.
- *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a format that did
- *               not finish never leaves a store of mixed generations.
- *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also when both copies are
- *               intact: somebody has made something else of it since. So is one where a copy was that somebody else has written
- *               over (LAYOUT-14).
+ *   ASSEMBLE-1  First that no device is named twice, then every drive by itself in the order in
+ *               which they were named, then the set: the first fault in this order is the one
+ *               reported. What the drives hold is read from all of them at the same time.
+ *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a
+ *               format that did not finish never leaves a store of mixed generations.
+ *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also
+ *               when both copies are intact: somebody has made something else of it since. So is
+ *               one where a copy was that somebody else has written over (LAYOUT-14).
  *   ASSEMBLE-4  All drives of a store agree on everything that is not a drive's own.
  */
 #include "drives/candidates.h"
@@ -62,22 +62,25 @@ static void note_fault(struct spw_candidate *candidate, int rc)
 static int no_superblock_error(const struct spw_candidate *candidate)
 {
 	const struct spw_superblocks *superblocks = &candidate->contents.superblocks;
-	const char *first = superblocks->places[SPW_PLACE_FIRST].why, *last = superblocks->places[SPW_PLACE_LAST].why;
+	const char *first = superblocks->places[SPW_PLACE_FIRST].why,
+		   *last = superblocks->places[SPW_PLACE_LAST].why;
 	const char *path = candidate->path;
 
 	switch (superblocks->chosen) {
 	case -EMEDIUMTYPE:
-		return spw_error(
-			-EMEDIUMTYPE,
-			"%s: is no drive of a spillway store (it holds: %s); name the right drive, or format it", path,
-			candidate->contents.text);
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: is no drive of a spillway store (it holds: %s); name the "
+				 "right drive, or format it",
+				 path, candidate->contents.text);
 	case -EPROTONOSUPPORT:
 		return spw_error(-EPROTONOSUPPORT,
-				 "%s: was formatted by a newer version of spillway (%s, or %s); use that version", path,
-				 first ? first : "intact", last ? last : "intact");
+				 "%s: was formatted by a newer version of spillway (%s, or %s); "
+				 "use that version",
+				 path, first ? first : "intact", last ? last : "intact");
 	default:
 		return spw_error(-EUCLEAN,
-				 "%s: both superblock copies are damaged (the first: %s; the last: %s); nothing stored "
+				 "%s: both superblock copies are damaged (the first: %s; the last: "
+				 "%s); nothing stored "
 				 "outlives a process, so format the store again with --force",
 				 path, first ? first : "intact", last ? last : "intact");
 	}
@@ -92,25 +95,32 @@ static int verify_against_device(const struct spw_candidate *candidate)
 
 	if (geometry->size_bytes < sb->device_bytes)
 		return spw_error(-ENOSPC,
-				 "%s: is smaller than when it was formatted: %s (%llu bytes), not %s (%llu); restore "
+				 "%s: is smaller than when it was formatted: %s (%llu bytes), not "
+				 "%s (%llu); restore "
 				 "its size, or format the store again with --force",
-				 candidate->path, spw_size_format(geometry->size_bytes, now, sizeof(now)),
+				 candidate->path,
+				 spw_size_format(geometry->size_bytes, now, sizeof(now)),
 				 (unsigned long long)geometry->size_bytes,
 				 spw_size_format(sb->device_bytes, then, sizeof(then)),
 				 (unsigned long long)sb->device_bytes);
 	if (geometry->logical_block_bytes > sb->block_bytes)
 		return spw_error(-EMEDIUMTYPE,
-				 "%s: has logical blocks of %u bytes, larger than the store's blocks of %u; attach it "
+				 "%s: has logical blocks of %u bytes, larger than the store's "
+				 "blocks of %u; attach it "
 				 "as it was formatted (%u), or format the store again with --force",
 				 candidate->path, geometry->logical_block_bytes, sb->block_bytes,
 				 sb->logical_block_bytes);
 	if (!sb->complete) /* ASSEMBLE-2 */
-		return spw_error(-EUCLEAN, "%s: its format did not finish: run spillway format again, with --force",
-				 candidate->path);
+		return spw_error(
+			-EUCLEAN,
+			"%s: its format did not finish: run spillway format again, with --force",
+			candidate->path);
 	if (candidate->contents.foreign) /* ASSEMBLE-3 */
 		return spw_error(-EMEDIUMTYPE,
-				 "%s: something else has been made of this drive of a store (it holds: %s); name the "
-				 "right drive, or, if nobody needs that, format the store again with --force",
+				 "%s: something else has been made of this drive of a store (it "
+				 "holds: %s); name the "
+				 "right drive, or, if nobody needs that, format the store again "
+				 "with --force",
 				 candidate->path, candidate->contents.text);
 	return 0;
 }
@@ -125,7 +135,8 @@ static void warn_of_damage(const struct spw_candidate *candidate, const struct s
 	if (superblocks->chosen == SPW_PLACE_FIRST)
 		bad = &superblocks->places[SPW_PLACE_LAST];
 	spw_log(log, SPW_LOG_WARNING,
-		"%s: the %s superblock copy is not usable (%s); the other one serves. The drive may be failing, or "
+		"%s: the %s superblock copy is not usable (%s); the other one serves. The drive "
+		"may be failing, or "
 		"something has written to it: check it, and format the store again with --force",
 		candidate->path, superblocks->chosen == SPW_PLACE_FIRST ? "last" : "first",
 		bad->why ? bad->why : "it is older");
@@ -149,15 +160,17 @@ static int judge(struct spw_candidate *candidate, bool read_only, const struct s
 
 	if (contents->superblocks.chosen < 0)
 		return no_superblock_error(candidate);
-	candidate->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
+	candidate->superblock =
+		contents->superblocks.places[contents->superblocks.chosen].superblock;
 	candidate->has_superblock = true;
 	rc = verify_against_device(candidate);
 	if (rc != 0)
 		return rc;
-	if (!read_only &&
-	    (candidate->superblock.features_read_only_compatible & ~SPW_FEATURES_READ_ONLY_COMPATIBLE) != 0)
+	if (!read_only && (candidate->superblock.features_read_only_compatible &
+			   ~SPW_FEATURES_READ_ONLY_COMPATIBLE) != 0)
 		return spw_error(-EPROTONOSUPPORT,
-				 "%s: uses a feature of a newer version of spillway, with which this one may read but "
+				 "%s: uses a feature of a newer version of spillway, with which "
+				 "this one may read but "
 				 "not write; use that version",
 				 candidate->path);
 	if (!read_only)
@@ -173,14 +186,16 @@ static int judge(struct spw_candidate *candidate, bool read_only, const struct s
 
 static bool same_store(const struct spw_candidate *a, const struct spw_candidate *b)
 {
-	return memcmp(a->superblock.store_uuid, b->superblock.store_uuid, sizeof(a->superblock.store_uuid)) == 0;
+	return memcmp(a->superblock.store_uuid, b->superblock.store_uuid,
+		      sizeof(a->superblock.store_uuid)) == 0;
 }
 
 /*
- * The store that most of the drives belong to, so that the one drive of another store is the one that is called
- * foreign.
+ * The store that most of the drives belong to, so that the one drive of another store is the one
+ * that is called foreign.
  */
-static const struct spw_candidate *representative(const struct spw_candidate *candidates, unsigned count)
+static const struct spw_candidate *representative(const struct spw_candidate *candidates,
+						  unsigned count)
 {
 	const struct spw_candidate *best = &candidates[0];
 	unsigned best_votes = 0;
@@ -201,11 +216,13 @@ static const struct spw_candidate *representative(const struct spw_candidate *ca
 /* ASSEMBLE-4 */
 static bool agree(const struct spw_superblock *a, const struct spw_superblock *b)
 {
-	return a->sequence == b->sequence && a->drive_count == b->drive_count && a->block_bytes == b->block_bytes &&
-	       a->chunk_bytes == b->chunk_bytes && a->partition_count == b->partition_count &&
+	return a->sequence == b->sequence && a->drive_count == b->drive_count &&
+	       a->block_bytes == b->block_bytes && a->chunk_bytes == b->chunk_bytes &&
+	       a->partition_count == b->partition_count &&
 	       a->features_incompatible == b->features_incompatible &&
 	       a->features_read_only_compatible == b->features_read_only_compatible &&
-	       a->features_compatible == b->features_compatible && a->created_unix_s == b->created_unix_s &&
+	       a->features_compatible == b->features_compatible &&
+	       a->created_unix_s == b->created_unix_s &&
 	       memcmp(a->drive_uuids, b->drive_uuids, sizeof(a->drive_uuids)) == 0;
 }
 
@@ -215,14 +232,16 @@ static int verify_member(const struct spw_candidate *candidate, const struct spw
 
 	if (!same_store(candidate, of))
 		return spw_error(-EMEDIUMTYPE,
-				 "%s: belongs to another store (%s) than %s (%s); name the drives of one store",
-				 candidate->path, spw_layout_uuid_text(candidate->superblock.store_uuid, own), of->path,
-				 spw_layout_uuid_text(of->superblock.store_uuid, other));
+				 "%s: belongs to another store (%s) than %s (%s); name the drives "
+				 "of one store",
+				 candidate->path,
+				 spw_layout_uuid_text(candidate->superblock.store_uuid, own),
+				 of->path, spw_layout_uuid_text(of->superblock.store_uuid, other));
 	if (!agree(&candidate->superblock, &of->superblock))
-		return spw_error(
-			-EUCLEAN,
-			"%s: contradicts %s about the store both belong to; format the store again with --force",
-			candidate->path, of->path);
+		return spw_error(-EUCLEAN,
+				 "%s: contradicts %s about the store both belong to; format the "
+				 "store again with --force",
+				 candidate->path, of->path);
 	return 0;
 }
 
@@ -241,9 +260,11 @@ static int missing_error(const struct spw_candidate *member, const bool *present
 		return 0;
 	if (missing > 1)
 		(void)snprintf(more, sizeof(more), ", and %u more", missing - 1);
-	return spw_error(-ENXIO, "drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives",
-			 first + 1, sb->drive_count, spw_layout_uuid_text(sb->drive_uuids[first], drive), more,
-			 member->path, spw_layout_uuid_text(sb->store_uuid, store));
+	return spw_error(
+		-ENXIO,
+		"drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives",
+		first + 1, sb->drive_count, spw_layout_uuid_text(sb->drive_uuids[first], drive),
+		more, member->path, spw_layout_uuid_text(sb->store_uuid, store));
 }
 
 /* Every drive belongs to the store, none is there twice, none is missing. */
@@ -261,10 +282,10 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count)
 		if (rc != 0)
 			return rc;
 		if (present[index])
-			return spw_error(
-				-ENOTUNIQ,
-				"%s and %s are both drive %u of the store: one is a copy of the other; name one",
-				by_index[index]->path, candidates[i].path, index + 1);
+			return spw_error(-ENOTUNIQ,
+					 "%s and %s are both drive %u of the store: one is a copy "
+					 "of the other; name one",
+					 by_index[index]->path, candidates[i].path, index + 1);
 		present[index] = true;
 		by_index[index] = &candidates[i];
 	}
@@ -284,8 +305,8 @@ void spw_candidates_close(struct spw_candidate *candidates, unsigned count)
 }
 
 /* Also those behind the first fault, for they may be shown. */
-static void examine_each(struct spw_candidate *candidates, const char *const paths[], unsigned count, bool read_only,
-			 const struct spw_log *log)
+static void examine_each(struct spw_candidate *candidates, const char *const paths[],
+			 unsigned count, bool read_only, const struct spw_log *log)
 {
 	struct spw_vfio_hold *hold = spw_vfio_hold(paths, count, log);
 	struct spw_loops *loops = NULL;
@@ -294,7 +315,8 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 		struct spw_candidate *candidate = &candidates[i];
 
 		candidate->path = paths[i];
-		note_fault(candidate, spw_safety_open(paths[i], read_only, false, log, &candidate->device));
+		note_fault(candidate,
+			   spw_safety_open(paths[i], read_only, false, log, &candidate->device));
 	}
 	spw_safety_prepare();
 	spw_parallel(count, look_into, candidates, log);
@@ -308,8 +330,8 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 	spw_vfio_let_go(hold);
 }
 
-int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
-			   struct spw_candidate **out)
+int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
+			   const struct spw_log *log, struct spw_candidate **out)
 {
 	struct spw_candidate *candidates;
 	char words[512] = "";
@@ -317,7 +339,8 @@ int spw_candidates_examine(const char *const paths[], unsigned count, bool read_
 
 	*out = NULL;
 	if (count == 0 || count > SPW_DRIVES_MAX)
-		return spw_error(-EINVAL, "%u drives were named; a store has 1 to %u", count, SPW_DRIVES_MAX);
+		return spw_error(-EINVAL, "%u drives were named; a store has 1 to %u", count,
+				 SPW_DRIVES_MAX);
 	candidates = calloc(count, sizeof(*candidates));
 	if (!candidates)
 		return spw_error(-ENOMEM, "no memory to examine %u drives", count);

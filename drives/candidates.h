@@ -20,11 +20,11 @@ struct spw_candidate {
 
 /*
  * Open all of @paths, read them, and verify that they are one store: rules in candidates.c.
- * @candidates: in the order of @paths, also after a fault; NULL only if there was no memory, or are too many
- * Return: 0; the first fault, in words.
+ * @candidates: in the order of @paths, also after a fault; NULL only if there was no memory, or are
+ * too many Return: 0; the first fault, in words.
  */
-int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
-			   struct spw_candidate **candidates);
+int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
+			   const struct spw_log *log, struct spw_candidate **candidates);
 
 /* With their devices, as far as they are still there. @candidates may be NULL. */
 void spw_candidates_close(struct spw_candidate *candidates, unsigned count);

@@ -9,7 +9,8 @@
 #include "drives/safety.h"
 #include "util/util.h"
 
-static void fill_drive(const struct spw_candidate *candidate, struct spw_drive_info *info, size_t size)
+static void fill_drive(const struct spw_candidate *candidate, struct spw_drive_info *info,
+		       size_t size)
 {
 	const struct spw_superblock *sb = &candidate->superblock;
 	struct spw_drive_info own = {
@@ -39,13 +40,15 @@ static int partitions_in_use(const struct spw_candidate *candidates, unsigned co
 {
 	unsigned in_use = 0;
 
-	for (unsigned partition = 0; partition < candidates[0].superblock.partition_count; partition++) {
+	for (unsigned partition = 0; partition < candidates[0].superblock.partition_count;
+	     partition++) {
 		int locked = 0;
 
 		for (unsigned i = 0; locked == 0 && i < count; i++)
-			locked =
-				spw_safety_locked(candidates[i].path,
-						  spw_layout_partition_offset(&candidates[i].superblock, partition), 1);
+			locked = spw_safety_locked(
+				candidates[i].path,
+				spw_layout_partition_offset(&candidates[i].superblock, partition),
+				1);
 		if (locked < 0)
 			return locked;
 		in_use += (unsigned)locked;
@@ -53,7 +56,8 @@ static int partitions_in_use(const struct spw_candidate *candidates, unsigned co
 	return (int)in_use;
 }
 
-static int fill_store(const struct spw_candidate *candidates, unsigned count, struct spw_store_info *info)
+static int fill_store(const struct spw_candidate *candidates, unsigned count,
+		      struct spw_store_info *info)
 {
 	const struct spw_superblock *sb = &candidates[0].superblock;
 	struct spw_store_info own = {
@@ -77,17 +81,20 @@ static int fill_store(const struct spw_candidate *candidates, unsigned count, st
 	return 0;
 }
 
-/* The step from one element to the next, as the caller was compiled. 0: as this library knows it. */
+/*
+ * The step from one element to the next, as the caller was compiled. 0: as this library knows it.
+ */
 static int drive_info_step(const struct spw_drive_info drives[], size_t *step)
 {
 	*step = drives && drives[0].size != 0 ? drives[0].size : sizeof(drives[0]);
 	if (*step > 16 * sizeof(drives[0]))
-		return spw_error(-EINVAL,
-				 "the size of the drives' info is not set: set drives[i].size = sizeof(drives[i])");
+		return spw_error(-EINVAL, "the size of the drives' info is not set: set "
+					  "drives[i].size = sizeof(drives[i])");
 	return 0;
 }
 
-int spw_check(const char *const paths[], unsigned count, struct spw_store_info *info, struct spw_drive_info drives[])
+int spw_check(const char *const paths[], unsigned count, struct spw_store_info *info,
+	      struct spw_drive_info drives[])
 {
 	struct spw_candidate *candidates = NULL;
 	size_t drive_size;
@@ -97,7 +104,8 @@ int spw_check(const char *const paths[], unsigned count, struct spw_store_info *
 		return rc;
 	rc = spw_candidates_examine(paths, count, true, NULL, &candidates);
 	for (unsigned i = 0; candidates && drives && i < count; i++)
-		fill_drive(&candidates[i], (struct spw_drive_info *)((char *)drives + i * drive_size), drive_size);
+		fill_drive(&candidates[i],
+			   (struct spw_drive_info *)((char *)drives + i * drive_size), drive_size);
 	SPW_ASSERT(rc != 0 || candidates);
 	if (rc == 0 && info)
 		rc = fill_store(candidates, count, info);

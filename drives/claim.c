@@ -12,12 +12,13 @@
 #include "util/util.h"
 
 /*
- * No mount, no holder, no other exclusive opener, no store open on any partition. A store's processes lock single bytes, so a lock on
- * all bytes meets every one of them, whatever the superblocks say; also those whose partition lay where the device has no
- * bytes any more.
- * @held: set when a process has it, by a claim or a lock, which a killed one may for a moment
+ * No mount, no holder, no other exclusive opener, no store open on any partition. A store's
+ * processes lock single bytes, so a lock on all bytes meets every one of them, whatever the
+ * superblocks say; also those whose partition lay where the device has no bytes any more. @held:
+ * set when a process has it, by a claim or a lock, which a killed one may for a moment
  */
-static int claim_now(const char *path, const struct spw_log *log, struct spw_device **device, bool *held)
+static int claim_now(const char *path, const struct spw_log *log, struct spw_device **device,
+		     bool *held)
 {
 	int rc = spw_safety_in_use(path, NULL);
 
@@ -35,7 +36,8 @@ static int claim_now(const char *path, const struct spw_log *log, struct spw_dev
 	rc = spw_device_lock(*device, 0, SPW_LOCK_ALL_BYTES);
 	if (rc == -EBUSY)
 		(void)spw_error(rc,
-				"%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
+				"%s: a process has a store on it open, or writes to it; end that "
+				"first (see fuser %s)",
 				path, path);
 	if (rc == 0)
 		rc = spw_safety_relatives_locked(path, NULL);
@@ -77,7 +79,8 @@ int spw_claim(const char *path, const struct spw_log *log, struct spw_device **d
 			return rc;
 		if (!logged)
 			spw_log(log, SPW_LOG_WARNING,
-				"%s: a process that was killed perhaps has not released it yet; waiting up to %u s",
+				"%s: a process that was killed perhaps has not released it yet; "
+				"waiting up to %u s",
 				path, SPW_TEARDOWN_S_MAX);
 		logged = true;
 		if (!spw_opener_pause(deadline_ns))

@@ -15,14 +15,16 @@
 static bool is_data(const struct spw_superblock *sb, const struct spw_signature *signature)
 {
 	return signature->len_bytes > 0 && signature->offset_bytes >= sb->data_offset_bytes &&
-	       signature->offset_bytes < sb->data_offset_bytes + sb->partition_count * sb->partition_bytes;
+	       signature->offset_bytes <
+		       sb->data_offset_bytes + sb->partition_count * sb->partition_bytes;
 }
 
 static void add_text(struct spw_contents *contents, const char *text)
 {
 	size_t used = strlen(contents->text);
 
-	(void)snprintf(contents->text + used, sizeof(contents->text) - used, used > 0 ? ", %s" : "%s", text);
+	(void)snprintf(contents->text + used, sizeof(contents->text) - used,
+		       used > 0 ? ", %s" : "%s", text);
 }
 
 static void describe_store(struct spw_contents *contents)
@@ -41,8 +43,9 @@ static void describe_store(struct spw_contents *contents)
 	} else {
 		sb = &superblocks->places[superblocks->chosen].superblock;
 		(void)snprintf(text, sizeof(text), "%sspillway store %s, drive %u of %u",
-			       sb->complete ? "" : "unfinished ", spw_layout_uuid_text(sb->store_uuid, uuid),
-			       sb->drive_index + 1, sb->drive_count);
+			       sb->complete ? "" : "unfinished ",
+			       spw_layout_uuid_text(sb->store_uuid, uuid), sb->drive_index + 1,
+			       sb->drive_count);
 		add_text(contents, text);
 	}
 	if (superblocks->foreign[0]) {
@@ -70,7 +73,9 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 		if (!strstr(contents->text, signature->what))
 			add_text(contents, signature->what);
 	}
-	/* A store over the whole device has taken the place of what the kernel read there before. */
+	/*
+	 * A store over the whole device has taken the place of what the kernel read there before.
+	 */
 	if (superblocks->chosen < 0 && spw_safety_partitions(path, names, sizeof(names)) > 0) {
 		contents->foreign = true;
 		(void)snprintf(text, sizeof(text), "table of partitions %s", names);
@@ -106,8 +111,9 @@ int spw_carries_error(const char *path, const struct spw_contents *contents)
 {
 	const char *article = strchr("aeioux", contents->text[0]) ? "an" : "a";
 
-	return spw_error(-EEXIST, "%s: carries %s %s; use --force to overwrite it, or name another device", path,
-			 article, contents->text);
+	return spw_error(-EEXIST,
+			 "%s: carries %s %s; use --force to overwrite it, or name another device",
+			 path, article, contents->text);
 }
 
 int spw_too_small_error(const char *path, uint64_t size_bytes)
@@ -116,8 +122,10 @@ int spw_too_small_error(const char *path, uint64_t size_bytes)
 
 	/* Rounded, both would look the same. */
 	if (size_bytes > SPW_DRIVE_BYTES_MIN / 100 * 99)
-		return spw_error(-ENOSPC, "%s: is too small: %llu bytes; a drive needs at least 16 MiB (%u bytes)",
-				 path, (unsigned long long)size_bytes, SPW_DRIVE_BYTES_MIN);
+		return spw_error(
+			-ENOSPC,
+			"%s: is too small: %llu bytes; a drive needs at least 16 MiB (%u bytes)",
+			path, (unsigned long long)size_bytes, SPW_DRIVE_BYTES_MIN);
 	return spw_error(-ENOSPC, "%s: is too small: %s; a drive needs at least %s", path,
 			 spw_size_format(size_bytes, size, sizeof(size)),
 			 spw_size_format(SPW_DRIVE_BYTES_MIN, least, sizeof(least)));

@@ -2,22 +2,25 @@
 /*
  * drives/format.c - make a store on drives, and remove one
  *
- * The order of a format. Every step is done on all drives, and made durable, before the next begins.
+ * The order of a format. Every step is done on all drives, and made durable, before the next
+ * begins.
  *
- *   FORMAT-1  All drives are locked and examined: what is known to be on them, and the MiB at each end. Up to here
- *             nothing is written; any refusal leaves every byte as it was.
- *   FORMAT-2  Copy 1 is written, not complete, with a sequence number above that of every intact copy on any of the
- *             drives.
- *   FORMAT-3  Copy 0 likewise. Now no drive can be believed to be anything but an unfinished format.
+ *   FORMAT-1  All drives are locked and examined: what is known to be on them, and the MiB at each
+ *             end. Up to here nothing is written; any refusal leaves every byte as it was.
+ *   FORMAT-2  Copy 1 is written, not complete, with a sequence number above that of every intact
+ *             copy on any of the drives.
+ *   FORMAT-3  Copy 0 likewise. Now no drive can be believed to be anything but an unfinished
+ *             format.
  *   FORMAT-4  The rest of both reserved areas is zeroed, and what libblkid still finds.
  *   FORMAT-5  Copy 0 is written complete, with the next sequence number.
  *   FORMAT-6  Copy 1 likewise.
  *
- * At any moment at most one copy of a drive is being written, so at most one is torn by a power cut. Torn in
- * FORMAT-2: copy 0 still holds what was before, and the drive is what it was. After that, one intact copy says "not
- * complete" until FORMAT-5 is durable on that drive: the set is refused as long as one drive says so. Torn in
- * FORMAT-6: copy 0 is intact and complete on every drive. So what a crash leaves is the old store, or the new one, or
- * a format that did not finish; and the UUID of the store is new, so old and new drives never mix.
+ * At any moment at most one copy of a drive is being written, so at most one is torn by a power
+ * cut. Torn in FORMAT-2: copy 0 still holds what was before, and the drive is what it was. After
+ * that, one intact copy says "not complete" until FORMAT-5 is durable on that drive: the set is
+ * refused as long as one drive says so. Torn in FORMAT-6: copy 0 is intact and complete on every
+ * drive. So what a crash leaves is the old store, or the new one, or a format that did not finish;
+ * and the UUID of the store is new, so old and new drives never mix.
  */
 #include <assert.h>
 #include <errno.h>
@@ -77,18 +80,20 @@ static int plain_sync(void *context, const struct spw_device *device)
 	return spw_device_sync(device);
 }
 
-static int plain_zero(void *context, const struct spw_device *device, uint64_t len_bytes, uint64_t offset_bytes)
+static int plain_zero(void *context, const struct spw_device *device, uint64_t len_bytes,
+		      uint64_t offset_bytes)
 {
 	(void)context;
 	return spw_device_write_zeroes(device, offset_bytes, len_bytes);
 }
 
-static const struct spw_format_io plain_io = {.pwrite = plain_pwrite, .sync = plain_sync, .zero = plain_zero};
+static const struct spw_format_io plain_io = {
+	.pwrite = plain_pwrite, .sync = plain_sync, .zero = plain_zero};
 
 /* ---- Writing ---- */
 
-static int run_write(const struct format_run *run, const struct target *target, const void *buf, size_t len,
-		     uint64_t offset_bytes)
+static int run_write(const struct format_run *run, const struct target *target, const void *buf,
+		     size_t len, uint64_t offset_bytes)
 {
 	return run->io->pwrite(run->io->context, target->device, buf, len, offset_bytes);
 }
@@ -103,8 +108,8 @@ static int sync_all(const struct format_run *run)
 }
 
 /* @sb NULL: zeros */
-static int write_copy(const struct format_run *run, const struct target *target, const struct spw_superblock *sb,
-		      unsigned copy, uint64_t offset_bytes)
+static int write_copy(const struct format_run *run, const struct target *target,
+		      const struct spw_superblock *sb, unsigned copy, uint64_t offset_bytes)
 {
 	struct spw_span span = spw_superblock_span(target->device, offset_bytes);
 	uint8_t *buf = spw_device_buffer(target->device, span.len_bytes);
@@ -131,25 +136,29 @@ static int write_copies(const struct format_run *run, unsigned copy)
 	for (unsigned i = 0; rc == 0 && i < run->count; i++) {
 		const struct spw_superblock *sb = &run->targets[i].superblock;
 
-		rc = write_copy(run, &run->targets[i], sb, copy, spw_layout_copy_offset(sb->device_bytes, copy));
+		rc = write_copy(run, &run->targets[i], sb, copy,
+				spw_layout_copy_offset(sb->device_bytes, copy));
 	}
 	return rc != 0 ? rc : sync_all(run);
 }
 
 /* By the drive itself. Return: -EOPNOTSUPP: it does not. */
-static int ask_for_zeros(const struct format_run *run, const struct target *target, uint64_t from_bytes,
-			 uint64_t to_bytes)
+static int ask_for_zeros(const struct format_run *run, const struct target *target,
+			 uint64_t from_bytes, uint64_t to_bytes)
 {
 	int rc = -EOPNOTSUPP;
 
 	if (run->io->zero)
-		rc = run->io->zero(run->io->context, target->device, to_bytes - from_bytes, from_bytes);
+		rc = run->io->zero(run->io->context, target->device, to_bytes - from_bytes,
+				   from_bytes);
 	if (rc == -EOPNOTSUPP && spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO)
-		spw_log(run->log, SPW_LOG_INFO, "%s: zeroes are written to it: it cannot by itself", target->path);
+		spw_log(run->log, SPW_LOG_INFO, "%s: zeroes are written to it: it cannot by itself",
+			target->path);
 	return rc;
 }
 
-static int zero_range(const struct format_run *run, const struct target *target, uint64_t from_bytes, uint64_t to_bytes)
+static int zero_range(const struct format_run *run, const struct target *target,
+		      uint64_t from_bytes, uint64_t to_bytes)
 {
 	uint8_t *zeros;
 	int rc;
@@ -164,7 +173,8 @@ static int zero_range(const struct format_run *run, const struct target *target,
 	if (!zeros)
 		return -ENOMEM;
 	while (rc == 0 && from_bytes < to_bytes) {
-		size_t len = to_bytes - from_bytes < ZERO_BYTES ? to_bytes - from_bytes : ZERO_BYTES;
+		size_t len =
+			to_bytes - from_bytes < ZERO_BYTES ? to_bytes - from_bytes : ZERO_BYTES;
 
 		rc = run_write(run, target, zeros, len, from_bytes);
 		from_bytes += len;
@@ -173,17 +183,22 @@ static int zero_range(const struct format_run *run, const struct target *target,
 	return rc;
 }
 
-/* FORMAT-4 on one drive: all but the superblocks themselves, up to the last whole block of the device. */
+/*
+ * FORMAT-4 on one drive: all but the superblocks themselves, up to the last whole block of the
+ * device.
+ */
 static int zero_reserved_areas(const struct format_run *run, const struct target *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
 	struct spw_span first = spw_superblock_span(target->device, 0);
-	struct spw_span last = spw_superblock_span(target->device, spw_layout_copy_offset(sb->device_bytes, 1));
+	struct spw_span last =
+		spw_superblock_span(target->device, spw_layout_copy_offset(sb->device_bytes, 1));
 	uint64_t size_bytes = spw_device_geometry(target->device)->size_bytes;
 	int rc = zero_range(run, target, first.len_bytes, sb->data_offset_bytes);
 
 	if (rc == 0)
-		rc = zero_range(run, target, sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES, last.offset_bytes);
+		rc = zero_range(run, target, sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES,
+				last.offset_bytes);
 	if (rc == 0)
 		rc = zero_range(run, target, last.offset_bytes + last.len_bytes, size_bytes);
 	return rc;
@@ -200,8 +215,10 @@ static int erase_signature(const struct format_run *run, const struct target *ta
 
 	if (signature->len_bytes == 0 || signature->len_bytes > ZERO_BYTES ||
 	    signature->offset_bytes > geometry->size_bytes - signature->len_bytes)
-		return spw_error(-EEXIST, "%s: carries %s, which cannot be removed; run wipefs -a on it first",
-				 target->path, signature->what);
+		return spw_error(
+			-EEXIST,
+			"%s: carries %s, which cannot be removed; run wipefs -a on it first",
+			target->path, signature->what);
 	start = spw_round_down(signature->offset_bytes, unit);
 	len = spw_round_up(signature->offset_bytes + signature->len_bytes, unit) - start;
 	buf = spw_device_buffer(target->device, len);
@@ -216,7 +233,10 @@ static int erase_signature(const struct format_run *run, const struct target *ta
 	return rc;
 }
 
-/* What lies outside the reserved areas. One after the other: some show only when the one before is gone. */
+/*
+ * What lies outside the reserved areas. One after the other: some show only when the one before is
+ * gone.
+ */
 static int erase_signatures(const struct format_run *run, const struct target *target)
 {
 	struct spw_signatures signatures;
@@ -226,7 +246,8 @@ static int erase_signatures(const struct format_run *run, const struct target *t
 
 		if (rc != 0 || signatures.count == 0)
 			return rc;
-		spw_log(run->log, SPW_LOG_INFO, "%s: removing %s", target->path, signatures.found[0].what);
+		spw_log(run->log, SPW_LOG_INFO, "%s: removing %s", target->path,
+			signatures.found[0].what);
 		rc = erase_signature(run, target, &signatures.found[0]);
 		/* libblkid reads past O_DIRECT, through the page cache. */
 		if (rc == 0)
@@ -257,13 +278,15 @@ static void warn_of_data(const struct format_run *run, const struct target *targ
 
 	if (samples->not_zero > 0)
 		spw_log(run->log, SPW_LOG_WARNING,
-			"%s: there is data between its ends, at %u of %u places looked at, first at byte %llu; "
+			"%s: there is data between its ends, at %u of %u places looked at, first "
+			"at byte %llu; "
 			"the store will write over it",
-			target->path, samples->not_zero, samples->taken, (unsigned long long)samples->offset_bytes);
+			target->path, samples->not_zero, samples->taken,
+			(unsigned long long)samples->offset_bytes);
 	if (samples->unreadable > 0)
 		spw_log(run->log, SPW_LOG_WARNING,
-			"%s: of %u places between its ends %u cannot be read; check the drive", target->path,
-			samples->taken, samples->unreadable);
+			"%s: of %u places between its ends %u cannot be read; check the drive",
+			target->path, samples->taken, samples->unreadable);
 }
 
 static void warn_of_losses(const struct format_run *run)
@@ -272,8 +295,8 @@ static void warn_of_losses(const struct format_run *run)
 		const struct spw_contents *contents = &run->targets[i].contents;
 
 		if (contents->store || contents->foreign || contents->residue.found)
-			spw_log(run->log, SPW_LOG_WARNING, "%s: overwriting what it carries: %s", run->targets[i].path,
-				contents->text);
+			spw_log(run->log, SPW_LOG_WARNING, "%s: overwriting what it carries: %s",
+				run->targets[i].path, contents->text);
 		warn_of_data(run, &run->targets[i]);
 	}
 }
@@ -328,7 +351,10 @@ static void read_target(void *context, unsigned index)
 		(void)snprintf(target->words, sizeof(target->words), "%s", spw_last_error());
 }
 
-/* What they hold, of all at the same time. Return: 0, or the fault of the first that cannot be read. */
+/*
+ * What they hold, of all at the same time. Return: 0, or the fault of the first that cannot be
+ * read.
+ */
 static int read_targets(const struct format_run *run)
 {
 	spw_safety_prepare();
@@ -357,7 +383,8 @@ static int open_targets(struct format_run *run, const char *const paths[], unsig
 	int rc;
 
 	if (count == 0 || count > SPW_DRIVES_MAX)
-		return spw_error(-EINVAL, "%u drives were named; a store has 1 to %u", count, SPW_DRIVES_MAX);
+		return spw_error(-EINVAL, "%u drives were named; a store has 1 to %u", count,
+				 SPW_DRIVES_MAX);
 	rc = spw_safety_distinct(paths, count);
 	if (rc != 0)
 		return rc;
@@ -404,7 +431,8 @@ static int next_sequence(const struct format_run *run, uint64_t *sequence)
 
 	for (unsigned i = 0; i < run->count; i++)
 		for (unsigned place = 0; place < SPW_PLACES; place++) {
-			const struct spw_place_content *content = &run->targets[i].contents.superblocks.places[place];
+			const struct spw_place_content *content =
+				&run->targets[i].contents.superblocks.places[place];
 
 			if (content->result == 0 && content->superblock.sequence > highest) {
 				highest = content->superblock.sequence;
@@ -413,14 +441,17 @@ static int next_sequence(const struct format_run *run, uint64_t *sequence)
 		}
 	/* Not in a lifetime of formats; but a superblock may come from anybody. */
 	if (highest > SPW_LAYOUT_SEQUENCE_MAX - 2)
-		return spw_error(-EUCLEAN, "%s: its superblock's sequence number is used up; run spillway wipe first",
-				 highest_on->path);
+		return spw_error(
+			-EUCLEAN,
+			"%s: its superblock's sequence number is used up; run spillway wipe first",
+			highest_on->path);
 	*sequence = highest + 1;
 	return 0;
 }
 
 /* What all drives have in common. */
-static int plan_store(const struct format_run *run, const struct spw_format_opts *opts, struct spw_superblock *store)
+static int plan_store(const struct format_run *run, const struct spw_format_opts *opts,
+		      struct spw_superblock *store)
 {
 	int rc = next_sequence(run, &store->sequence);
 
@@ -439,10 +470,10 @@ static int plan_store(const struct format_run *run, const struct spw_format_opts
 		rc = random_uuid(store->drive_uuids[i]);
 	}
 	if (rc == 0 && store->block_bytes > store->chunk_bytes)
-		return spw_error(
-			-EINVAL,
-			"a chunk of %llu bytes is smaller than a block of these drives (%u); choose a larger --chunk",
-			(unsigned long long)store->chunk_bytes, store->block_bytes);
+		return spw_error(-EINVAL,
+				 "a chunk of %llu bytes is smaller than a block of these drives "
+				 "(%u); choose a larger --chunk",
+				 (unsigned long long)store->chunk_bytes, store->block_bytes);
 	return rc;
 }
 
@@ -458,13 +489,17 @@ static int plan_drive(struct target *target, const struct spw_superblock *store,
 	rc = spw_layout_plan(&target->superblock, geometry->size_bytes);
 	if (rc == -ENOSPC)
 		return spw_error(rc,
-				 "%s: %s is too small for %u partitions of at least one chunk (%s); choose fewer "
+				 "%s: %s is too small for %u partitions of at least one chunk "
+				 "(%s); choose fewer "
 				 "--partitions or a smaller --chunk, or a larger drive",
-				 target->path, spw_size_format(geometry->size_bytes, size, sizeof(size)),
-				 store->partition_count, spw_size_format(store->chunk_bytes, chunk, sizeof(chunk)));
+				 target->path,
+				 spw_size_format(geometry->size_bytes, size, sizeof(size)),
+				 store->partition_count,
+				 spw_size_format(store->chunk_bytes, chunk, sizeof(chunk)));
 	if (rc != 0)
-		return spw_error(rc, "%s: blocks of %u bytes and a size of %llu are not supported", target->path,
-				 geometry->logical_block_bytes, (unsigned long long)geometry->size_bytes);
+		return spw_error(rc, "%s: blocks of %u bytes and a size of %llu are not supported",
+				 target->path, geometry->logical_block_bytes,
+				 (unsigned long long)geometry->size_bytes);
 	return 0;
 }
 
@@ -481,30 +516,36 @@ static int plan(const struct format_run *run, const struct spw_format_opts *opts
 static int check_opts(const struct spw_format_opts *opts)
 {
 	if (opts->partitions == 0 || opts->partitions > SPW_PARTITIONS_MAX)
-		return spw_error(-EINVAL, "%u partitions: choose 1 to %u", opts->partitions, SPW_PARTITIONS_MAX);
+		return spw_error(-EINVAL, "%u partitions: choose 1 to %u", opts->partitions,
+				 SPW_PARTITIONS_MAX);
 	if (opts->chunk_bytes != 0 &&
 	    (!spw_is_power_of_two(opts->chunk_bytes) || opts->chunk_bytes < SPW_CHUNK_BYTES_MIN ||
 	     opts->chunk_bytes > SPW_CHUNK_BYTES_MAX))
-		return spw_error(-EINVAL, "a chunk of %llu bytes: choose a power of two from 64 KiB to 64 MiB",
-				 (unsigned long long)opts->chunk_bytes);
+		return spw_error(
+			-EINVAL,
+			"a chunk of %llu bytes: choose a power of two from 64 KiB to 64 MiB",
+			(unsigned long long)opts->chunk_bytes);
 	return 0;
 }
 
 /* ---- Format ---- */
 
 /*
- * The table that the kernel's partitions came from is gone: without this their device nodes would stay. One by one,
- * because loop devices refuse to have their table read again.
+ * The table that the kernel's partitions came from is gone: without this their device nodes would
+ * stay. One by one, because loop devices refuse to have their table read again.
  */
 static void forget_partitions(const char *path, const struct spw_log *log)
 {
 	char node[PATH_MAX], names[96];
-	int fd = spw_device_block_node(path, node, sizeof(node)) == 0 ? open(node, O_RDONLY | O_CLOEXEC) : -1;
+	int fd = spw_device_block_node(path, node, sizeof(node)) == 0
+			 ? open(node, O_RDONLY | O_CLOEXEC)
+			 : -1;
 
 	for (int number = 1; fd >= 0 && number <= PARTITION_NUMBER_MAX; number++) {
 		struct blkpg_partition partition = {.pno = number};
-		struct blkpg_ioctl_arg request = {
-			.op = BLKPG_DEL_PARTITION, .datalen = sizeof(partition), .data = &partition};
+		struct blkpg_ioctl_arg request = {.op = BLKPG_DEL_PARTITION,
+						  .datalen = sizeof(partition),
+						  .data = &partition};
 
 		/* Most numbers do not exist; whether all is gone is seen below. */
 		(void)ioctl(fd, BLKPG, &request);
@@ -512,7 +553,8 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 	if (fd >= 0)
 		(void)close(fd);
 	if (spw_safety_partitions(path, names, sizeof(names)) > 0)
-		spw_log(log, SPW_LOG_WARNING, "%s: the kernel still shows its old partitions %s; run partprobe", path,
+		spw_log(log, SPW_LOG_WARNING,
+			"%s: the kernel still shows its old partitions %s; run partprobe", path,
 			names);
 }
 
@@ -531,8 +573,9 @@ static int format_targets(struct format_run *run, const struct spw_format_opts *
 	return rc == 0 ? write_store(run) : rc;
 }
 
-int spw_format_with(const char *const paths[], unsigned count, const struct spw_format_opts *user_opts,
-		    struct spw_store_info *info, const struct spw_format_io *io)
+int spw_format_with(const char *const paths[], unsigned count,
+		    const struct spw_format_opts *user_opts, struct spw_store_info *info,
+		    const struct spw_format_io *io)
 {
 	struct spw_format_opts opts = {0};
 	struct format_run run = {.io = io, .log = &opts.log};
@@ -547,12 +590,18 @@ int spw_format_with(const char *const paths[], unsigned count, const struct spw_
 	if (rc == 0)
 		rc = format_targets(&run, &opts);
 	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
-		/* Kept open until it has been read back: nobody else could have it, and opening resets it. */
+		/*
+		 * Kept open until it has been read back: nobody else could have it, and opening
+		 * resets it.
+		 */
 		if (spw_device_geometry(run.targets[i].device)->kind == SPW_DEVICE_VFIO) {
 			(void)spw_device_unlock(run.targets[i].device, 0, 0);
 			continue;
 		}
-		/* Closed first: the kernel removes partitions only when nobody holds the device exclusively. */
+		/*
+		 * Closed first: the kernel removes partitions only when nobody holds the device
+		 * exclusively.
+		 */
 		spw_device_close(run.targets[i].device);
 		run.targets[i].device = NULL;
 		if (run.targets[i].had_partitions)
@@ -587,18 +636,20 @@ static int examine_for_wipe(struct target *target)
 
 	if (contents->superblocks.chosen < 0 && contents->store)
 		return spw_error(contents->superblocks.chosen,
-				 "%s: carries a %s, whose extent is not known; format it again with --force, or run "
+				 "%s: carries a %s, whose extent is not known; format it again "
+				 "with --force, or run "
 				 "wipefs -a and clear its first 4 KiB",
 				 target->path, contents->text);
 	if (!contents->store)
-		return spw_error(-EMEDIUMTYPE, "%s: holds no spillway store (it holds: %s); nothing to wipe",
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: holds no spillway store (it holds: %s); nothing to wipe",
 				 target->path, contents->text);
 	if (contents->foreign)
-		return spw_error(
-			-EEXIST,
-			"%s: something else has been made of this drive of a store (it holds: %s); if nobody needs "
-			"that, format it with --force, then wipe it",
-			target->path, contents->text);
+		return spw_error(-EEXIST,
+				 "%s: something else has been made of this drive of a store (it "
+				 "holds: %s); if nobody needs "
+				 "that, format it with --force, then wipe it",
+				 target->path, contents->text);
 	target->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
 	return 0;
 }
@@ -612,14 +663,18 @@ static void discard_data(const struct target *target, const struct spw_log *log)
 	int rc = -EOPNOTSUPP;
 
 	if (end > size_bytes)
-		end = spw_round_down(size_bytes, spw_device_geometry(target->device)->logical_block_bytes);
+		end = spw_round_down(size_bytes,
+				     spw_device_geometry(target->device)->logical_block_bytes);
 	if (end > sb->data_offset_bytes)
-		rc = spw_device_discard(target->device, sb->data_offset_bytes, end - sb->data_offset_bytes);
+		rc = spw_device_discard(target->device, sb->data_offset_bytes,
+					end - sb->data_offset_bytes);
 	if (rc != 0)
-		spw_log(log, SPW_LOG_INFO, "%s: its data area was not discarded: %s", target->path, spw_strerror(rc));
+		spw_log(log, SPW_LOG_INFO, "%s: its data area was not discarded: %s", target->path,
+			spw_strerror(rc));
 }
 
-static int wipe_place(const struct format_run *run, const struct target *target, enum spw_place place)
+static int wipe_place(const struct format_run *run, const struct target *target,
+		      enum spw_place place)
 {
 	const struct spw_place_content *content = &target->contents.superblocks.places[place];
 	uint64_t copy_bytes = spw_layout_copy_offset(target->superblock.device_bytes, 1);
@@ -634,7 +689,8 @@ static int wipe_place(const struct format_run *run, const struct target *target,
 }
 
 /*
- * Both copies, and a remnant at the end. As long as the one that counts is there, the drive is known for what it is.
+ * Both copies, and a remnant at the end. As long as the one that counts is there, the drive is
+ * known for what it is.
  */
 static int wipe_copies(const struct format_run *run, const struct target *target)
 {

@@ -12,7 +12,8 @@ struct spw_format_io {
 		      uint64_t offset_bytes);
 	int (*sync)(void *context, const struct spw_device *device);
 	/* NULL, or -EOPNOTSUPP returned: zeroes are written. */
-	int (*zero)(void *context, const struct spw_device *device, uint64_t len_bytes, uint64_t offset_bytes);
+	int (*zero)(void *context, const struct spw_device *device, uint64_t len_bytes,
+		    uint64_t offset_bytes);
 	void *context;
 };
 

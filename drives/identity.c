@@ -2,16 +2,17 @@
 /*
  * drives/identity.c - which block devices are paths to the same drive, by what sysfs tells of them
  *
- *   NVMe  The same worldwide identifier, in the same subsystem, with the same namespace number. The identifier is the
- *         drive's UUID, NGUID or EUI-64, and where it has none, one that the kernel makes of its serial number. None of
- *         the three is enough: there are drives that all have the same identifier, subsystems with many namespaces, and
- *         in each a number 1.
- *   SCSI  The same worldwide identifier, the same size, and no other serial number. There are bridges that give all
- *         that is behind them one identifier.
+ *   NVMe  The same worldwide identifier, in the same subsystem, with the same namespace number. The
+ *         identifier is the drive's UUID, NGUID or EUI-64, and where it has none, one that the
+ *         kernel makes of its serial number. None of the three is enough: there are drives that all
+ *         have the same identifier, subsystems with many namespaces, and in each a number 1.
+ *   SCSI  The same worldwide identifier, the same size, and no other serial number. There are
+ *         bridges that give all that is behind them one identifier.
  *
- * What is all zeroes identifies nothing, and what cannot be read is not the same. That is sound: the kernel has the
- * identifiers of every NVMe namespace that it shows, and a SCSI drive without one is a single drive to everybody, to
- * multipathd as well. One that is just going away cannot be used any more.
+ * What is all zeroes identifies nothing, and what cannot be read is not the same. That is sound:
+ * the kernel has the identifiers of every NVMe namespace that it shows, and a SCSI drive without
+ * one is a single drive to everybody, to multipathd as well. One that is just going away cannot be
+ * used any more.
  */
 #include "drives/identity.h"
 
@@ -26,7 +27,10 @@
 
 #define ATTRIBUTE_BYTES 512
 
-/* A page of vital product data: a header of four bytes, and at most a byte's worth of serial number. */
+/*
+ * A page of vital product data: a header of four bytes, and at most a byte's worth of serial
+ * number.
+ */
 #define PAGE_BYTES_MAX    260
 #define PAGE_HEADER_BYTES 4
 
@@ -39,7 +43,8 @@ static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_M
 
 	if (snprintf(path, sizeof(path), "%s/class/block/%s", sysfs, name) >= (int)sizeof(path) ||
 	    !realpath(path, folder) ||
-	    snprintf(path, sizeof(path), "%s/class/block/%s/partition", sysfs, name) >= (int)sizeof(path))
+	    snprintf(path, sizeof(path), "%s/class/block/%s/partition", sysfs, name) >=
+		    (int)sizeof(path))
 		return false;
 	if (access(path, F_OK) == 0)
 		*strrchr(folder, '/') = '\0';
@@ -63,7 +68,8 @@ static bool same_attribute(const char *a, const char *b, const char *attribute)
 	       strcmp(texts[0], texts[1]) == 0;
 }
 
-static uint64_t read_blocks(const char *sysfs, const char *name, const char *attribute, uint64_t otherwise)
+static uint64_t read_blocks(const char *sysfs, const char *name, const char *attribute,
+			    uint64_t otherwise)
 {
 	char path[PATH_MAX], text[ATTRIBUTE_BYTES];
 
@@ -119,7 +125,8 @@ static bool has_other_serial(const char *a, const char *b)
 	char serials[2][PAGE_BYTES_MAX];
 	size_t lens[2] = {read_serial(a, serials[0]), read_serial(b, serials[1])};
 
-	return lens[0] > 0 && lens[1] > 0 && (lens[0] != lens[1] || memcmp(serials[0], serials[1], lens[0]) != 0);
+	return lens[0] > 0 && lens[1] > 0 &&
+	       (lens[0] != lens[1] || memcmp(serials[0], serials[1], lens[0]) != 0);
 }
 
 /* By their folders. */
@@ -135,13 +142,17 @@ static bool same_drive(const char *a, const char *b)
 	return same_attribute(a, b, "size") && !has_other_serial(a, b);
 }
 
-/* Of one drive. In doubt they do: a drive has no beginning, and what has no size may end anywhere. */
+/*
+ * Of one drive. In doubt they do: a drive has no beginning, and what has no size may end anywhere.
+ */
 static bool overlap(const char *sysfs, const char *a, const char *b)
 {
 	uint64_t starts[2] = {read_blocks(sysfs, a, "start", 0), read_blocks(sysfs, b, "start", 0)};
-	uint64_t sizes[2] = {read_blocks(sysfs, a, "size", UINT64_MAX), read_blocks(sysfs, b, "size", UINT64_MAX)};
+	uint64_t sizes[2] = {read_blocks(sysfs, a, "size", UINT64_MAX),
+			     read_blocks(sysfs, b, "size", UINT64_MAX)};
 
-	return starts[0] <= starts[1] ? starts[1] - starts[0] < sizes[0] : starts[0] - starts[1] < sizes[1];
+	return starts[0] <= starts[1] ? starts[1] - starts[0] < sizes[0]
+				      : starts[0] - starts[1] < sizes[1];
 }
 
 bool spw_identity_same(const char *sysfs, const char *a, const char *b)
@@ -149,7 +160,8 @@ bool spw_identity_same(const char *sysfs, const char *a, const char *b)
 	char folders[2][PATH_MAX];
 
 	return drive_folder(sysfs, a, folders[0]) && drive_folder(sysfs, b, folders[1]) &&
-	       strcmp(folders[0], folders[1]) != 0 && same_drive(folders[0], folders[1]) && overlap(sysfs, a, b);
+	       strcmp(folders[0], folders[1]) != 0 && same_drive(folders[0], folders[1]) &&
+	       overlap(sysfs, a, b);
 }
 
 /* ---- All of them ---- */
@@ -170,7 +182,10 @@ static bool has_file(const char *folder, const char *name, const char *file)
 	       access(path, F_OK) == 0;
 }
 
-/* A drive, or a partition of one. What has no number cannot be opened: the kernel hides paths that it has joined. */
+/*
+ * A drive, or a partition of one. What has no number cannot be opened: the kernel hides paths that
+ * it has joined.
+ */
 static int visit_path(void *context, const char *folder, const char *name)
 {
 	const struct search *search = context;
@@ -199,8 +214,8 @@ static int visit_drive(void *context, const char *folder, const char *name)
 	return rc == 0 ? spw_each_name(path, visit_partition, search) : rc;
 }
 
-int spw_identity_each_path(const char *sysfs, const char *name, int (*visit)(void *context, const char *name),
-			   void *context)
+int spw_identity_each_path(const char *sysfs, const char *name,
+			   int (*visit)(void *context, const char *name), void *context)
 {
 	struct search search = {.sysfs = sysfs, .name = name, .visit = visit, .context = context};
 	char folder[PATH_MAX];
@@ -217,8 +232,12 @@ int spw_identity_each_path(const char *sysfs, const char *name, int (*visit)(voi
 
 /* ---- A namespace that is driven from here ---- */
 
-/* Is an identifier that both have another one? @text as the kernel writes it: hexadecimal, with dashes or blanks. */
-static bool contradicts(const char *folder, const char *attribute, const uint8_t *bytes, size_t count)
+/*
+ * Is an identifier that both have another one? @text as the kernel writes it: hexadecimal, with
+ * dashes or blanks.
+ */
+static bool contradicts(const char *folder, const char *attribute, const uint8_t *bytes,
+			size_t count)
 {
 	static const uint8_t none[16];
 	char text[ATTRIBUTE_BYTES], *at = text;
@@ -254,7 +273,8 @@ static bool is_namespace(const char *folder, const struct spw_identity_namespace
 
 	(void)snprintf(id, sizeof(id), "%u", wanted->id);
 	return reads(folder, "nsid", id) && reads(folder, "device/serial", wanted->serial) &&
-	       reads(folder, "device/model", wanted->model) && !contradicts(folder, "nguid", wanted->unique, 16) &&
+	       reads(folder, "device/model", wanted->model) &&
+	       !contradicts(folder, "nguid", wanted->unique, 16) &&
 	       !contradicts(folder, "eui", wanted->unique + 16, 8);
 }
 
@@ -277,7 +297,8 @@ static int compare_namespace(void *context, const char *folder, const char *name
 	return 1;
 }
 
-int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name, size_t len)
+int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted,
+				char *name, size_t len)
 {
 	struct namespace_search search = {.wanted = wanted, .name = name, .len = len};
 	char folder[PATH_MAX];

@@ -6,8 +6,8 @@
 #include <spillway/engine.h>
 
 /*
- * A file in memory, as large as the device: its first 4 and last 2 MiB are the device's, what lies between is a hole.
- * Return: a descriptor; a negative errno, in words.
+ * A file in memory, as large as the device: its first 4 and last 2 MiB are the device's, what lies
+ * between is a hole. Return: a descriptor; a negative errno, in words.
  */
 int spw_drive_image(const struct spw_device *device);
 

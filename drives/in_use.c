@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/in_use.c - who uses a drive or a relative of it: mounts, swap, block devices on top, loop devices, locks */
+/*
+ * drives/in_use.c - who uses a drive or a relative of it: mounts, swap, block devices on top, loop
+ * devices, locks
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +32,8 @@ static void unescape(char *text)
 	char *to = text;
 
 	for (const char *from = text; *from; to++) {
-		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' && from[2] <= '7' &&
-		    from[3] >= '0' && from[3] <= '7') {
+		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' &&
+		    from[2] <= '7' && from[3] >= '0' && from[3] <= '7') {
 			*to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
 			from += 4;
 		} else {
@@ -51,7 +54,8 @@ static bool is_block_device(const char *path, dev_t number)
 {
 	struct stat st;
 
-	return path[0] == '/' && stat(path, &st) == 0 && S_ISBLK(st.st_mode) && st.st_rdev == number;
+	return path[0] == '/' && stat(path, &st) == 0 && S_ISBLK(st.st_mode) &&
+	       st.st_rdev == number;
 }
 
 /* "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
@@ -95,27 +99,34 @@ static bool is_swap_on(char *line, struct question *question)
 	unescape(name);
 	if (stat(name, &st) != 0)
 		return false;
-	if (S_ISBLK(st.st_mode) ? st.st_rdev != question->number
-				: st.st_dev != question->st.st_dev || st.st_ino != question->st.st_ino)
+	if (S_ISBLK(st.st_mode)
+		    ? st.st_rdev != question->number
+		    : st.st_dev != question->st.st_dev || st.st_ino != question->st.st_ino)
 		return false;
 	(void)snprintf(question->answer, sizeof(question->answer), "%s", name);
 	return true;
 }
 
 /* Return: 1 when a line of the table answers the question, 0, or a negative errno. */
-static int ask_table(const char *table, bool (*ask)(char *line, struct question *question), struct question *question)
+static int ask_table(const char *table, bool (*ask)(char *line, struct question *question),
+		     struct question *question)
 {
 	FILE *file = fopen(table, "re");
 	char *line = NULL;
 	size_t room = 0;
 	int found = 0;
 
-	/* A kernel without swap. Without mounts there is none: then /proc itself is missing, and nobody can tell. */
+	/*
+	 * A kernel without swap. Without mounts there is none: then /proc itself is missing, and
+	 * nobody can tell.
+	 */
 	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
 		return 0;
 	if (!file)
-		return spw_error_errno(-errno, "%s cannot be read, so nobody can tell whether the device is in use",
-				       table);
+		return spw_error_errno(
+			-errno,
+			"%s cannot be read, so nobody can tell whether the device is in use",
+			table);
 	while (found == 0 && getline(&line, &room, file) >= 0) {
 		line[strcspn(line, "\n")] = '\0';
 		found = ask(line, question) ? 1 : 0;
@@ -136,7 +147,8 @@ static int find_holder(dev_t number, char *answer, size_t len)
 	DIR *dir;
 	int rc;
 
-	if (!spw_sysfs_folder(number, folder) || !spw_sysfs_join(path, sizeof(path), folder, "holders"))
+	if (!spw_sysfs_folder(number, folder) ||
+	    !spw_sysfs_join(path, sizeof(path), folder, "holders"))
 		return 0;
 	rc = spw_sysfs_open(path, &dir);
 	if (rc <= 0)
@@ -145,7 +157,8 @@ static int find_holder(dev_t number, char *answer, size_t len)
 		continue;
 	if (entry) {
 		(void)snprintf(answer, len, "%s", entry->d_name);
-		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) < (int)sizeof(path) &&
+		if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", entry->d_name) <
+			    (int)sizeof(path) &&
 		    spw_read_line(path, name, sizeof(name)))
 			(void)snprintf(answer, len, "%.128s (%s)", entry->d_name, name);
 	}
@@ -160,19 +173,21 @@ static int has_users(const char *subject, dev_t number)
 	int found = ask_table("/proc/self/mountinfo", is_mount_of, &question);
 
 	if (found > 0)
-		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device", subject,
-				 question.answer);
+		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device",
+				 subject, question.answer);
 	if (found == 0)
 		found = ask_table("/proc/swaps", is_swap_on, &question);
 	if (found > 0)
-		return spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another device", subject);
+		return spw_error(-EBUSY,
+				 "%s is in use as swap; run swapoff first, or name another device",
+				 subject);
 	if (found == 0)
 		found = find_holder(number, question.answer, sizeof(question.answer));
 	if (found > 0)
-		return spw_error(
-			-EBUSY,
-			"%s is held by %s, a block device made on top of it; remove that first, or name another device",
-			subject, question.answer);
+		return spw_error(-EBUSY,
+				 "%s is held by %s, a block device made on top of it; remove that "
+				 "first, or name another device",
+				 subject, question.answer);
 	return found;
 }
 
@@ -181,7 +196,9 @@ static int file_has_users(const char *subject, const struct stat *st)
 	struct question question = {.st = *st};
 	int rc = ask_table("/proc/swaps", is_swap_on, &question);
 
-	return rc > 0 ? spw_error(-EBUSY, "%s is in use as swap; run swapoff first, or name another file", subject)
+	return rc > 0 ? spw_error(-EBUSY,
+				  "%s is in use as swap; run swapoff first, or name another file",
+				  subject)
 		      : rc;
 }
 
@@ -193,7 +210,8 @@ static int is_shown(const struct spw_relative *relative)
 
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
-				   "%s is shown by /dev/%s, a loop device; name that, or detach it first (losetup -d)",
+				   "%s is shown by /dev/%s, a loop device; name that, or detach it "
+				   "first (losetup -d)",
 				   relative->words, loop);
 }
 
@@ -207,7 +225,8 @@ static int relative_has_users(const struct spw_relative *relative, void *context
 }
 
 static int each_relative(const char *path, const struct spw_loops *loops,
-			 int (*visit)(const struct spw_relative *relative, void *context), void *context)
+			 int (*visit)(const struct spw_relative *relative, void *context),
+			 void *context)
 {
 	struct spw_loops *own = NULL;
 	int rc = loops ? 0 : spw_loops_read(&own);
@@ -244,13 +263,14 @@ static int find_other_path(const char *path)
 	rc = find_block_device(device, name, sizeof(name));
 	spw_device_close(device);
 	return rc <= 0 ? rc
-		       : spw_error(
-				 -EBUSY,
-				 "%s: the kernel reaches it by another controller, as %s, where nobody would see that "
-				 "it is "
-				 "in use; name that, or take that controller from the kernel too (its PCI address into "
-				 "/sys/bus/pci/drivers/nvme/unbind)",
-				 path, name);
+		       : spw_error(-EBUSY,
+				   "%s: the kernel reaches it by another controller, as %s, where "
+				   "nobody would see that "
+				   "it is "
+				   "in use; name that, or take that controller from the kernel too "
+				   "(its PCI address into "
+				   "/sys/bus/pci/drivers/nvme/unbind)",
+				   path, name);
 }
 
 int spw_safety_in_use(const char *path, const struct spw_loops *loops)
@@ -306,7 +326,8 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 }
 
 /*
- * "1: OFDLCK ADVISORY  WRITE -1 08:01:393 1048576 1048576" is a lock on inode 393. The file system's number is not always the one that
+ * "1: OFDLCK ADVISORY  WRITE -1 08:01:393 1048576 1048576" is a lock on inode 393. The file
+ *                      system's number is not always the one that
  * stat(2) gives: where that has no drive of its own (btrfs, overlays), the inode alone has to do.
  */
 static bool is_lock_on(char *line, struct question *question)
@@ -315,13 +336,17 @@ static bool is_lock_on(char *line, struct question *question)
 	unsigned major_number, minor_number;
 	unsigned long long inode;
 
-	if (!strstr(line, "OFDLCK") ||
-	    sscanf(line, "%*s %*s %*s %*s %*s %x:%x:%llu", &major_number, &minor_number, &inode) != 3)
+	if (!strstr(line, "OFDLCK") || sscanf(line, "%*s %*s %*s %*s %*s %x:%x:%llu", &major_number,
+					      &minor_number, &inode) != 3)
 		return false;
-	return inode == st->st_ino && (major(st->st_dev) == 0 || makedev(major_number, minor_number) == st->st_dev);
+	return inode == st->st_ino &&
+	       (major(st->st_dev) == 0 || makedev(major_number, minor_number) == st->st_dev);
 }
 
-/* By its name, if that still leads to it and this user may open it. Return: 1; 0; -ESTALE otherwise. */
+/*
+ * By its name, if that still leads to it and this user may open it. Return: 1; 0; -ESTALE
+ * otherwise.
+ */
 static int file_locked_by_name(const struct spw_relative *file)
 {
 	int fd = open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -336,7 +361,10 @@ static int file_locked_by_name(const struct spw_relative *file)
 	return rc < 0 ? -ESTALE : rc;
 }
 
-/* The table of all locks tells of every file, but makes the kernel wait until no lock is changed: 10 ms. */
+/*
+ * The table of all locks tells of every file, but makes the kernel wait until no lock is changed:
+ * 10 ms.
+ */
 static int file_locked(const char *path, const struct spw_relative *file)
 {
 	struct question question = {.st = file->st};
@@ -345,7 +373,8 @@ static int file_locked(const char *path, const struct spw_relative *file)
 	if (rc == -ESTALE)
 		rc = ask_table("/proc/locks", is_lock_on, &question);
 	return rc > 0 ? spw_error(-EBUSY,
-				  "%s: a process has a store on the file open that this loop device shows; end that "
+				  "%s: a process has a store on the file open that this loop "
+				  "device shows; end that "
 				  "process first, "
 				  "or name the file",
 				  path)
@@ -363,12 +392,14 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 	if (!S_ISBLK(relative->st.st_mode))
 		return file_locked(path, relative);
 	/* Without a node nobody has it open by that. */
-	if (!relative->name || !spw_sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
+	if (!relative->name ||
+	    !spw_sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
 		return 0;
 	rc = node_locked(node, 0, SPW_LOCK_ALL_BYTES);
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
-				   "%s: a process has a store on %s open, which has the same blocks; end that process "
+				   "%s: a process has a store on %s open, which has the same "
+				   "blocks; end that process "
 				   "first (see fuser %s)",
 				   path, node, node);
 }
@@ -390,7 +421,8 @@ static int relative_opened(const struct spw_relative *relative, void *context)
 {
 	const struct search *search = context;
 
-	return spw_opener_find(&relative->st, relative->is_self ? search->but_fd : -1, search->words, search->len);
+	return spw_opener_find(&relative->st, relative->is_self ? search->but_fd : -1,
+			       search->words, search->len);
 }
 
 bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len)

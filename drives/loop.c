@@ -62,7 +62,8 @@ static bool read_loop(const char *name, struct loop *loop)
 	if (strncmp(name, "loop", 4) != 0 || strlen(name) >= sizeof(loop->name) ||
 	    !spw_sysfs_join(folder, sizeof(folder), ALL_BLOCK_DEVICES, name) ||
 	    !spw_sysfs_join(path, sizeof(path), folder, "loop/backing_file") ||
-	    !spw_read_line(path, loop->backing, sizeof(loop->backing)) || !spw_sysfs_number(folder, &loop->number))
+	    !spw_read_line(path, loop->backing, sizeof(loop->backing)) ||
+	    !spw_sysfs_number(folder, &loop->number))
 		return false;
 	memcpy(loop->name, name, strlen(name) + 1);
 	loop->asked = ask(loop, &loop->shown);
@@ -113,7 +114,8 @@ void spw_loops_free(struct spw_loops *loops)
 
 /* ---- Asking ---- */
 
-int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown, const char **backing)
+int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown,
+		   const char **backing)
 {
 	for (unsigned i = 0; i < loops->count; i++) {
 		const struct loop *loop = &loops->list[i];
@@ -123,12 +125,13 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 		*shown = loop->shown;
 		*backing = loop->backing;
 		if (loop->asked == -EACCES || loop->asked == -EPERM)
-			return spw_error(
-				loop->asked,
-				"/dev/%s: no permission to ask it what it shows; run as root, or as a user in the "
-				"group that owns it",
-				loop->name);
-		return loop->asked ? spw_error_errno(loop->asked, "/dev/%s cannot be asked what it shows (%s)",
+			return spw_error(loop->asked,
+					 "/dev/%s: no permission to ask it what it shows; run as "
+					 "root, or as a user in the "
+					 "group that owns it",
+					 loop->name);
+		return loop->asked ? spw_error_errno(loop->asked,
+						     "/dev/%s cannot be asked what it shows (%s)",
 						     loop->name, loop->backing)
 				   : 1;
 	}
@@ -136,8 +139,8 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 }
 
 /*
- * Where this user may not ask the loop device, its backing's name has to do. That says nothing of a file that was deleted, or has
- * several names.
+ * Where this user may not ask the loop device, its backing's name has to do. That says nothing of a
+ * file that was deleted, or has several names.
  */
 static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 {
@@ -148,15 +151,17 @@ static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 	if (stat(loop->backing, &st) == 0)
 		return spw_same_file(&st, wanted);
 	if (S_ISREG(wanted->st_mode) &&
-	    (wanted->st_nlink > 1 ||
-	     (len >= strlen(deleted) && strcmp(loop->backing + len - strlen(deleted), deleted) == 0)))
+	    (wanted->st_nlink > 1 || (len >= strlen(deleted) &&
+				      strcmp(loop->backing + len - strlen(deleted), deleted) == 0)))
 		return spw_error(-EACCES,
-				 "/dev/%s shows %s, which may be the same file; run as root, or detach it (losetup -d)",
+				 "/dev/%s shows %s, which may be the same file; run as root, or "
+				 "detach it (losetup -d)",
 				 loop->name, loop->backing);
 	return 0;
 }
 
-int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but, const char **name)
+int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but,
+		  const char **name)
 {
 	for (unsigned i = 0; i < loops->count; i++) {
 		const struct loop *loop = &loops->list[i];
@@ -164,7 +169,8 @@ int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t
 
 		if (loop->number == but)
 			continue;
-		rc = loop->asked == 0 ? spw_same_file(&loop->shown, shown) : shows_by_name(loop, shown);
+		rc = loop->asked == 0 ? spw_same_file(&loop->shown, shown)
+				      : shows_by_name(loop, shown);
 		*name = loop->name;
 		if (rc)
 			return rc;

@@ -43,10 +43,11 @@ static bool process_has(const char *pid, const struct stat *st, int but_fd)
 	(void)snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
 	dir = opendir(path);
 	while (dir && !found && (entry = readdir(dir)) != NULL) {
-		if (!isdigit((unsigned char)entry->d_name[0]) || (own && atoi(entry->d_name) == but_fd))
+		if (!isdigit((unsigned char)entry->d_name[0]) ||
+		    (own && atoi(entry->d_name) == but_fd))
 			continue;
-		found = fstatat(dirfd(dir), entry->d_name, &other, 0) == 0 && spw_same_file(st, &other) &&
-			opened_for_writing(pid, entry->d_name);
+		found = fstatat(dirfd(dir), entry->d_name, &other, 0) == 0 &&
+			spw_same_file(st, &other) && opened_for_writing(pid, entry->d_name);
 	}
 	if (dir)
 		(void)closedir(dir);
@@ -61,7 +62,8 @@ bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len)
 	bool found = false;
 
 	while (proc && !found && (entry = readdir(proc)) != NULL) {
-		if (!isdigit((unsigned char)entry->d_name[0]) || !process_has(entry->d_name, st, but_fd))
+		if (!isdigit((unsigned char)entry->d_name[0]) ||
+		    !process_has(entry->d_name, st, but_fd))
 			continue;
 		found = true;
 		(void)snprintf(path, sizeof(path), "/proc/%.20s/comm", entry->d_name);

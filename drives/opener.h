@@ -2,9 +2,9 @@
 /*
  * drives/opener.h - which living process has a drive open for writing
  *
- * When a drive is held, this tells a process that has to be ended from one that was killed, whose rings the kernel still takes down
- * and which ends by itself. It names processes and decides nothing about safety: this user may not look into those of others, nor into
- * other PID namespaces.
+ * When a drive is held, this tells a process that has to be ended from one that was killed, whose
+ * rings the kernel still takes down and which ends by itself. It names processes and decides
+ * nothing about safety: this user may not look into those of others, nor into other PID namespaces.
  */
 #ifndef SPW_DRIVES_OPENER_H
 #define SPW_DRIVES_OPENER_H
@@ -14,7 +14,10 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-/* How long the kernel may take to release the drives of a killed process: milliseconds, and as long as its last write takes. */
+/*
+ * How long the kernel may take to release the drives of a killed process: milliseconds, and as long
+ * as its last write takes.
+ */
 #define SPW_TEARDOWN_S_MAX 5u
 
 /**

@@ -29,7 +29,8 @@ static void *take_turns(void *argument)
 }
 
 /* Return: how many of @wanted could be started. */
-static unsigned start(struct job *job, pthread_t threads[], unsigned wanted, const struct spw_log *log)
+static unsigned start(struct job *job, pthread_t threads[], unsigned wanted,
+		      const struct spw_log *log)
 {
 	sigset_t all, before;
 	unsigned started = 0;
@@ -46,12 +47,14 @@ static unsigned start(struct job *job, pthread_t threads[], unsigned wanted, con
 		(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	}
 	if (rc)
-		spw_log(log, SPW_LOG_INFO, "%u drives are examined by %u thread%s: no more can be started (%s)",
+		spw_log(log, SPW_LOG_INFO,
+			"%u drives are examined by %u thread%s: no more can be started (%s)",
 			job->count, started + 1, started == 0 ? "" : "s", spw_strerror(rc));
 	return started;
 }
 
-void spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context, const struct spw_log *log)
+void spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
+		  const struct spw_log *log)
 {
 	struct job job = {.work = work, .context = context, .count = count};
 	unsigned wanted = count < THREADS_MAX ? count : THREADS_MAX;

@@ -26,8 +26,12 @@ static int find_claim(const char *path)
 	return rc;
 }
 
-/* Return: 0, or why format would refuse it, in spw_last_error(). What does not change by itself comes first. */
-static int find_obstacle(const char *path, const struct spw_device *device, const struct spw_contents *contents)
+/*
+ * Return: 0, or why format would refuse it, in spw_last_error(). What does not change by itself
+ * comes first.
+ */
+static int find_obstacle(const char *path, const struct spw_device *device,
+			 const struct spw_contents *contents)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
 	int rc = spw_safety_in_use(path, NULL);
@@ -35,10 +39,10 @@ static int find_obstacle(const char *path, const struct spw_device *device, cons
 	if (rc == 0)
 		rc = spw_safety_changeable(path);
 	if (rc == 0 && geometry->kind != SPW_DEVICE_VFIO && access(path, W_OK) != 0)
-		rc = spw_error_errno(
-			-errno,
-			"%s: cannot be written by this user; run as root, or as a user in the group that owns it",
-			path);
+		rc = spw_error_errno(-errno,
+				     "%s: cannot be written by this user; run as root, or as a "
+				     "user in the group that owns it",
+				     path);
 	if (rc == 0)
 		rc = spw_safety_writable(path);
 	if (rc == 0)
@@ -48,7 +52,8 @@ static int find_obstacle(const char *path, const struct spw_device *device, cons
 	rc = spw_safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
 	if (rc > 0)
 		return spw_error(-EBUSY,
-				 "%s: a process has a store on it open, or writes to it; end that first (see fuser %s)",
+				 "%s: a process has a store on it open, or writes to it; end that "
+				 "first (see fuser %s)",
 				 path, path);
 	if (rc == 0)
 		rc = spw_safety_relatives_locked(path, NULL);
@@ -157,8 +162,8 @@ int spw_probe_list(char ***paths)
 	*paths = NULL;
 	dir = opendir("/sys/class/block");
 	if (!dir) {
-		rc = spw_error_errno(-errno,
-				     "/sys/class/block: the list of block devices cannot be read; is sysfs mounted?");
+		rc = spw_error_errno(-errno, "/sys/class/block: the list of block devices cannot "
+					     "be read; is sysfs mounted?");
 		goto fail;
 	}
 	while (rc == 0 && (entry = readdir(dir)) != NULL)

@@ -49,7 +49,8 @@ static int visit_partition(const char *name, dev_t number, void *context)
 		.via = kin->of->via,
 	};
 
-	(void)snprintf(words, sizeof(words), "%.*s its partition %s", PATH_MAX, kin->of->words, name);
+	(void)snprintf(words, sizeof(words), "%.*s its partition %s", PATH_MAX, kin->of->words,
+		       name);
 	return tell(kin->walk, &partition);
 }
 
@@ -66,12 +67,15 @@ static int visit_path(void *context, const char *name)
 	if (!spw_sysfs_join(folder, sizeof(folder), "/sys/class/block", name) ||
 	    !spw_sysfs_number(folder, &path.st.st_rdev))
 		return 0;
-	(void)snprintf(words, sizeof(words), "%.*s %s, another path to the same drive,", PATH_MAX, kin->of->words,
-		       name);
+	(void)snprintf(words, sizeof(words), "%.*s %s, another path to the same drive,", PATH_MAX,
+		       kin->of->words, name);
 	return tell(kin->walk, &path);
 }
 
-/* What the loop device @whole shows, if it is one. The kernel lets loop devices show each other, but not in a circle. */
+/*
+ * What the loop device @whole shows, if it is one. The kernel lets loop devices show each other,
+ * but not in a circle.
+ */
 static int visit_shown(const struct walk *walk, const struct spw_relative *relative, dev_t whole)
 {
 	char words[WORDS_BYTES], folder[PATH_MAX];
@@ -86,7 +90,8 @@ static int visit_shown(const struct walk *walk, const struct spw_relative *relat
 	return visit_with_kin(walk, &shown);
 }
 
-static int visit_whole(const struct walk *walk, const struct spw_relative *relative, dev_t number, const char *name)
+static int visit_whole(const struct walk *walk, const struct spw_relative *relative, dev_t number,
+		       const char *name)
 {
 	char words[WORDS_BYTES];
 	struct spw_relative whole = {
@@ -96,7 +101,8 @@ static int visit_whole(const struct walk *walk, const struct spw_relative *relat
 		.via = relative->via,
 	};
 
-	(void)snprintf(words, sizeof(words), "%.*s its whole drive %s", PATH_MAX, relative->words, name);
+	(void)snprintf(words, sizeof(words), "%.*s its whole drive %s", PATH_MAX, relative->words,
+		       name);
 	return tell(walk, &whole);
 }
 
@@ -119,7 +125,8 @@ static int visit_with_kin(const struct walk *walk, struct spw_relative *relative
 }
 
 int spw_relatives_each(const char *path, const struct spw_loops *loops,
-		       int (*visit)(const struct spw_relative *relative, void *context), void *context)
+		       int (*visit)(const struct spw_relative *relative, void *context),
+		       void *context)
 {
 	const struct walk walk = {.loops = loops, .visit = visit, .context = context};
 	char words[PATH_MAX + 8], folder[PATH_MAX], node[PATH_MAX];

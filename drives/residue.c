@@ -21,7 +21,8 @@ static uint64_t size_of(const struct spw_device *device)
 	return spw_round_down(geometry->size_bytes, geometry->logical_block_bytes);
 }
 
-static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t at, size_t len, uint64_t offset_bytes)
+static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t at, size_t len,
+		       uint64_t offset_bytes)
 {
 	residue->found = true;
 	residue->offset_bytes = offset_bytes + at;
@@ -29,11 +30,12 @@ static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t a
 		residue->bytes[residue->bytes_count++] = buf[at++];
 }
 
-static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t from_bytes, uint64_t to_bytes,
-		      struct spw_residue *residue, uint64_t *not_zero)
+static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t from_bytes,
+		      uint64_t to_bytes, struct spw_residue *residue, uint64_t *not_zero)
 {
 	while (from_bytes < to_bytes) {
-		size_t len = to_bytes - from_bytes < PIECE_BYTES ? to_bytes - from_bytes : PIECE_BYTES;
+		size_t len =
+			to_bytes - from_bytes < PIECE_BYTES ? to_bytes - from_bytes : PIECE_BYTES;
 		int rc = spw_device_pread(device, buf, len, from_bytes);
 
 		if (rc != 0)
@@ -53,8 +55,10 @@ static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t fr
 int spw_residue_read(const struct spw_device *device, struct spw_residue *residue)
 {
 	uint64_t size_bytes = size_of(device);
-	uint64_t first_end = size_bytes < SPW_RESIDUE_END_BYTES ? size_bytes : SPW_RESIDUE_END_BYTES;
-	uint64_t last_begin = size_bytes - first_end < first_end ? first_end : size_bytes - first_end;
+	uint64_t first_end =
+		size_bytes < SPW_RESIDUE_END_BYTES ? size_bytes : SPW_RESIDUE_END_BYTES;
+	uint64_t last_begin =
+		size_bytes - first_end < first_end ? first_end : size_bytes - first_end;
 	uint8_t *buf = spw_device_buffer(device, PIECE_BYTES);
 	int rc;
 
@@ -70,20 +74,24 @@ int spw_residue_read(const struct spw_device *device, struct spw_residue *residu
 
 int spw_residue_error(const char *path, const struct spw_residue *residue)
 {
-	char hex[SPW_RESIDUE_SHOWN_BYTES * 3 + 1] = "", text[SPW_RESIDUE_SHOWN_BYTES + 1] = "", first[32], last[32];
+	char hex[SPW_RESIDUE_SHOWN_BYTES * 3 + 1] = "", text[SPW_RESIDUE_SHOWN_BYTES + 1] = "",
+					       first[32], last[32];
 
 	for (unsigned i = 0; i < residue->bytes_count; i++) {
 		(void)snprintf(hex + 3 * i, 4, "%02x ", residue->bytes[i]);
-		text[i] = residue->bytes[i] >= ' ' && residue->bytes[i] <= '~' ? (char)residue->bytes[i] : '.';
+		text[i] = residue->bytes[i] >= ' ' && residue->bytes[i] <= '~'
+				  ? (char)residue->bytes[i]
+				  : '.';
 	}
 	/* The remedy comes first: who keeps the message may cut it. */
-	return spw_error(
-		-EEXIST,
-		"%s: nothing known is on it, and yet it is not empty; use --erase if that may be lost, or name "
-		"another device: from byte %llu on %s(\"%s\"), %s of its first MiB and %s of its last are not zero",
-		path, (unsigned long long)residue->offset_bytes, hex, text,
-		spw_size_format(residue->first_bytes, first, sizeof(first)),
-		spw_size_format(residue->last_bytes, last, sizeof(last)));
+	return spw_error(-EEXIST,
+			 "%s: nothing known is on it, and yet it is not empty; use --erase if that "
+			 "may be lost, or name "
+			 "another device: from byte %llu on %s(\"%s\"), %s of its first MiB and %s "
+			 "of its last are not zero",
+			 path, (unsigned long long)residue->offset_bytes, hex, text,
+			 spw_size_format(residue->first_bytes, first, sizeof(first)),
+			 spw_size_format(residue->last_bytes, last, sizeof(last)));
 }
 
 static bool is_zero(const uint8_t *buf, size_t len)
@@ -108,7 +116,8 @@ int spw_residue_sample(const struct spw_device *device, struct spw_residue_sampl
 	for (uint64_t i = 0; i < SPW_RESIDUE_SAMPLES; i++) {
 		/* span / 128 x (2i + 1): the middle of each 64th */
 		uint64_t at = SPW_RESIDUE_END_BYTES +
-			      spw_round_down(span_bytes / (2 * SPW_RESIDUE_SAMPLES) * (2 * i + 1), block_bytes);
+			      spw_round_down(span_bytes / (2 * SPW_RESIDUE_SAMPLES) * (2 * i + 1),
+					     block_bytes);
 
 		samples->taken++;
 		if (spw_device_pread(device, buf, len, at) != 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/residue.h - bytes on a drive that nothing known accounts for: somebody's database, image, tape or key, perhaps
+ * drives/residue.h - bytes on a drive that nothing known accounts for: somebody's database, image,
+ * tape or key, perhaps
  *
  * For a drive on which there is no store and no signature. Reads only.
  */
@@ -16,8 +17,8 @@
 #define SPW_RESIDUE_SHOWN_BYTES 8
 
 /*
- * What lies in the MiB at each end is what format overwrites at once. A drive that was cleared, is new, or held a store that
- * was wiped, has zeros there.
+ * What lies in the MiB at each end is what format overwrites at once. A drive that was cleared, is
+ * new, or held a store that was wiped, has zeros there.
  */
 struct spw_residue {
 	bool found;
@@ -25,7 +26,10 @@ struct spw_residue {
 	uint8_t bytes[SPW_RESIDUE_SHOWN_BYTES];
 	unsigned bytes_count;
 	uint64_t first_bytes,
-		last_bytes; /* that are not zero in the first MiB, in the last; on a small drive in a part of it */
+		/*
+		 * that are not zero in the first MiB, in the last; on a small drive in a part of it
+		 */
+		last_bytes;
 };
 
 /* Return: 0; or a negative errno: an end cannot be read, and nothing may be assumed. */
@@ -35,8 +39,9 @@ int spw_residue_read(const struct spw_device *device, struct spw_residue *residu
 int spw_residue_error(const char *path, const struct spw_residue *residue);
 
 /*
- * Places of 4 KiB, spread evenly between the ends. Data in one piece that is longer than a 64th of the drive is met for
- * certain; data scattered over a tenth of it is missed by all 64 once in 850 (0.9^64).
+ * Places of 4 KiB, spread evenly between the ends. Data in one piece that is longer than a 64th of
+ * the drive is met for certain; data scattered over a tenth of it is missed by all 64 once in 850
+ * (0.9^64).
  */
 #define SPW_RESIDUE_SAMPLES 64u
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/safety.c - drives by name: opening them with a remedy in the message, and what kind they are */
+/*
+ * drives/safety.c - drives by name: opening them with a remedy in the message, and what kind they
+ * are
+ */
 #include "drives/safety.h"
 
 #include <errno.h>
@@ -43,8 +46,8 @@ static int stat_node(const char *path, struct stat *st)
 }
 
 /*
- * The same, for who needs to know. Return: 1; 0: it has none, being a controller behind vfio-pci, which nobody else could use; or
- * a negative errno, with the words.
+ * The same, for who needs to know. Return: 1; 0: it has none, being a controller behind vfio-pci,
+ * which nobody else could use; or a negative errno, with the words.
  */
 static int examine_node(const char *path, struct stat *st)
 {
@@ -65,7 +68,8 @@ struct name_list {
 static int add_name(const char *name, dev_t number, void *context)
 {
 	struct name_list *list = context;
-	int written = snprintf(list->text + list->used, list->len - list->used, list->count > 0 ? ", %s" : "%s", name);
+	int written = snprintf(list->text + list->used, list->len - list->used,
+			       list->count > 0 ? ", %s" : "%s", name);
 
 	(void)number;
 	list->count++;
@@ -93,10 +97,12 @@ static bool are_same(const char *a, const char *b)
 	struct stat stats[2];
 
 	if (spw_vfio_is_name(a) || spw_vfio_is_name(b))
-		return spw_vfio_is_name(a) && spw_vfio_is_name(b) && spw_vfio_parse(a, &names[0]) == 0 &&
-		       spw_vfio_parse(b, &names[1]) == 0 && strcmp(names[0].address, names[1].address) == 0 &&
+		return spw_vfio_is_name(a) && spw_vfio_is_name(b) &&
+		       spw_vfio_parse(a, &names[0]) == 0 && spw_vfio_parse(b, &names[1]) == 0 &&
+		       strcmp(names[0].address, names[1].address) == 0 &&
 		       names[0].namespace_id == names[1].namespace_id;
-	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 && spw_same_file(&stats[0], &stats[1]);
+	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 &&
+	       spw_same_file(&stats[0], &stats[1]);
 }
 
 /* Two block devices, and the same blocks behind both. */
@@ -105,8 +111,9 @@ static bool are_paths(const char *a, const char *b)
 	char folders[2][PATH_MAX];
 	struct stat stats[2];
 
-	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 && S_ISBLK(stats[0].st_mode) &&
-	       S_ISBLK(stats[1].st_mode) && spw_sysfs_folder(stats[0].st_rdev, folders[0]) &&
+	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 &&
+	       S_ISBLK(stats[0].st_mode) && S_ISBLK(stats[1].st_mode) &&
+	       spw_sysfs_folder(stats[0].st_rdev, folders[0]) &&
 	       spw_sysfs_folder(stats[1].st_rdev, folders[1]) &&
 	       spw_identity_same("/sys", spw_sysfs_name(folders[0]), spw_sysfs_name(folders[1]));
 }
@@ -114,9 +121,12 @@ static bool are_paths(const char *a, const char *b)
 static int verify_pair(const char *a, const char *b)
 {
 	if (are_same(a, b))
-		return spw_error(-ENOTUNIQ, "%s and %s are the same device; name each drive once", a, b);
+		return spw_error(-ENOTUNIQ, "%s and %s are the same device; name each drive once",
+				 a, b);
 	if (are_paths(a, b))
-		return spw_error(-ENOTUNIQ, "%s and %s are two paths to the same drive; name each drive once", a, b);
+		return spw_error(-ENOTUNIQ,
+				 "%s and %s are two paths to the same drive; name each drive once",
+				 a, b);
 	return 0;
 }
 
@@ -132,7 +142,9 @@ int spw_safety_distinct(const char *const paths[], unsigned count)
 
 static int read_only_error(const char *path)
 {
-	return spw_error(-EROFS, "%s: is read-only; remove the write protection, or name another device", path);
+	return spw_error(-EROFS,
+			 "%s: is read-only; remove the write protection, or name another device",
+			 path);
 }
 
 int spw_safety_still(const struct spw_device *device)
@@ -145,7 +157,9 @@ int spw_safety_still(const struct spw_device *device)
 	if (fstat(device->fd, &opened) != 0)
 		return spw_error_errno(-errno, "%s cannot be examined", path);
 	if (stat_node(path, &named) != 0 || !spw_same_file(&named, &opened))
-		return spw_error(-ESTALE, "%s: names another device than a moment ago; look what it is, and try again",
+		return spw_error(-ESTALE,
+				 "%s: names another device than a moment ago; look what it is, and "
+				 "try again",
 				 path);
 	return 0;
 }
@@ -161,9 +175,11 @@ int spw_safety_writable(const char *path)
 		return 0;
 	fd = spw_safety_open_node(path);
 	if (fd < 0)
-		return spw_error_errno(fd, "%s: cannot be asked whether it is write-protected", path);
+		return spw_error_errno(fd, "%s: cannot be asked whether it is write-protected",
+				       path);
 	if (fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
-		int rc = spw_error_errno(-errno, "%s: cannot be asked whether it is write-protected", path);
+		int rc = spw_error_errno(-errno,
+					 "%s: cannot be asked whether it is write-protected", path);
 
 		(void)close(fd);
 		return rc;
@@ -186,10 +202,11 @@ int spw_safety_conventional(const char *path)
 	    !spw_sysfs_join(queue, sizeof(queue), folder, "queue/zoned") ||
 	    !spw_read_line(queue, zoned, sizeof(zoned)) || strcmp(zoned, "none") == 0)
 		return 0;
-	return spw_error(-ESPIPE,
-			 "%s: is a zoned drive (%s), which has to be written in order, zone by zone; name a "
-			 "conventional drive",
-			 path, zoned);
+	return spw_error(
+		-ESPIPE,
+		"%s: is a zoned drive (%s), which has to be written in order, zone by zone; name a "
+		"conventional drive",
+		path, zoned);
 }
 
 int spw_safety_changeable(const char *path)
@@ -200,16 +217,22 @@ int spw_safety_changeable(const char *path)
 	if (statx(AT_FDCWD, path, 0, STATX_TYPE, &st) != 0)
 		return 0;
 	if (st.stx_attributes & STATX_ATTR_IMMUTABLE)
-		return spw_error(-EPERM, "%s: is immutable, also for root; run chattr -i on it, or name another file",
+		return spw_error(-EPERM,
+				 "%s: is immutable, also for root; run chattr -i on it, or name "
+				 "another file",
 				 path);
 	if (st.stx_attributes & STATX_ATTR_APPEND)
 		return spw_error(-EPERM,
-				 "%s: can only be appended to, also by root; run chattr -a on it, or name another file",
+				 "%s: can only be appended to, also by root; run chattr -a on it, "
+				 "or name another file",
 				 path);
 	return 0;
 }
 
-/* The store that a process has open on the controller, as its page tells. Return: false: none that this user may read. */
+/*
+ * The store that a process has open on the controller, as its page tells. Return: false: none that
+ * this user may read.
+ */
 static bool find_open_store(const char *address, int *pid, char *text, size_t len)
 {
 	struct spw_status_name names[64];
@@ -221,7 +244,8 @@ static bool find_open_store(const char *address, int *pid, char *text, size_t le
 	if (count > (int)SPW_ARRAY_LEN(names))
 		count = SPW_ARRAY_LEN(names);
 	for (int i = 0; i < count && !found; i++) {
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status, sizeof(*status)))
+		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
+				    sizeof(*status)))
 			continue;
 		for (uint32_t drive = 0; drive < status->drives && !found; drive++)
 			found = spw_vfio_is_name(status->drive[drive].path) &&
@@ -230,8 +254,9 @@ static bool find_open_store(const char *address, int *pid, char *text, size_t le
 		if (!found)
 			continue;
 		*pid = (int)status->pid;
-		(void)snprintf(text, len, "process %d (%.16s), which has partition %u of store %.36s open", *pid,
-			       status->command, names[i].partition, names[i].store_uuid);
+		(void)snprintf(text, len,
+			       "process %d (%.16s), which has partition %u of store %.36s open",
+			       *pid, status->command, names[i].partition, names[i].store_uuid);
 	}
 	free(status);
 	return found;
@@ -252,11 +277,12 @@ static int vfio_busy_error(const char *path)
 		(void)spw_vfio_holder(&system, name.address, &pid, holder, sizeof(holder));
 	if (pid == (int)getpid())
 		return spw_error(-EBUSY, "%s", words);
-	return spw_error(
-		-EBUSY,
-		"%s: its controller is driven by %s; only one process can: end that one, or use its partitions from "
-		"there, or give the controller back to the kernel (spillway unbind), whose drives processes share",
-		path, holder);
+	return spw_error(-EBUSY,
+			 "%s: its controller is driven by %s; only one process can: end that one, "
+			 "or use its partitions from "
+			 "there, or give the controller back to the kernel (spillway unbind), "
+			 "whose drives processes share",
+			 path, holder);
 }
 
 int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
@@ -276,11 +302,15 @@ int spw_safety_open(const char *path, bool read_only, bool exclusive, const stru
 	if (rc == -EPERM && !read_only && spw_safety_changeable(path) != 0)
 		return rc;
 	if (rc == -EACCES || rc == -EPERM)
-		return spw_error(rc, "%s: no permission to %s it; run as root, or as a user in the group that owns it",
+		return spw_error(rc,
+				 "%s: no permission to %s it; run as root, or as a user in the "
+				 "group that owns it",
 				 path, read_only ? "read" : "write");
 	if (rc == -EROFS)
 		return read_only_error(path);
 	if (rc == -EBUSY)
-		return spw_error(rc, "%s: is in use by another program (see fuser %s); end that first", path, path);
+		return spw_error(rc,
+				 "%s: is in use by another program (see fuser %s); end that first",
+				 path, path);
 	return rc;
 }

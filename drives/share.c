@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/share.c - claim the drives of a store, hand the claims to other processes of it, or get them from one; see share.h */
+/*
+ * drives/share.c - claim the drives of a store, hand the claims to other processes of it, or get
+ * them from one; see share.h
+ */
 #include "drives/share.h"
 
 #include <errno.h>
@@ -23,9 +26,9 @@
 #include "util/util.h"
 
 #define MAGIC          0x6d69616c63777073u /* "spwclaim" */
-#define ANSWER_MS_MAX  1000                /* a process that was stopped does not keep others waiting longer */
-#define REQUEST_MS_MAX 100                 /* who has connected sends at once */
-#define BACKLOG        256                 /* all ranks of a store may come at the same time */
+#define ANSWER_MS_MAX  1000 /* a process that was stopped does not keep others waiting longer */
+#define REQUEST_MS_MAX 100  /* who has connected sends at once */
+#define BACKLOG        256  /* all ranks of a store may come at the same time */
 
 struct drive {
 	struct spw_device *device;
@@ -57,10 +60,14 @@ union control {
 
 /* ---- Messages ---- */
 
-static socklen_t name_of(const struct spw_share_store *store, uint32_t partition, struct sockaddr_un *address)
+static socklen_t name_of(const struct spw_share_store *store, uint32_t partition,
+			 struct sockaddr_un *address)
 {
 	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
-	/* In the abstract name space: the first byte is zero, and the name is gone with its process. */
+	/*
+	 * In the abstract name space: the first byte is zero, and the name is gone with its
+	 * process.
+	 */
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
 			   (size_t)snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
 					    "spillway-claim-%s-%u", store->uuid, partition));
@@ -82,7 +89,9 @@ static int send_fds(int socket, const struct message *message, const int fds[], 
 	rights->cmsg_type = SCM_RIGHTS;
 	rights->cmsg_len = CMSG_LEN(count * sizeof(int));
 	memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
-	return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(*message) ? 0 : -errno;
+	return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(*message)
+		       ? 0
+		       : -errno;
 }
 
 static void close_all(const int fds[], unsigned count)
@@ -104,8 +113,8 @@ static int await_message(int socket, int ms)
 }
 
 /*
- * What has come already: no thread may fork meanwhile, see spw_fork_hold(). Whatever comes is the caller's to close.
- * Return: how many descriptors came with a message of ours; a negative errno.
+ * What has come already: no thread may fork meanwhile, see spw_fork_hold(). Whatever comes is the
+ * caller's to close. Return: how many descriptors came with a message of ours; a negative errno.
  */
 static int receive_fds(int socket, struct message *message, int fds[SPW_DRIVES_MAX])
 {
@@ -128,7 +137,8 @@ static int receive_fds(int socket, struct message *message, int fds[SPW_DRIVES_M
 		SPW_ASSERT(count <= SPW_DRIVES_MAX);
 		memcpy(fds, CMSG_DATA(rights), count * sizeof(int));
 	}
-	if (got == (ssize_t)sizeof(*message) && message->magic == MAGIC && (header.msg_flags & MSG_CTRUNC) == 0)
+	if (got == (ssize_t)sizeof(*message) && message->magic == MAGIC &&
+	    (header.msg_flags & MSG_CTRUNC) == 0)
 		return (int)count;
 	close_all(fds, count);
 	return -EPROTO;
@@ -146,7 +156,8 @@ static bool is_of_drive(int fd, const struct drive *drive)
 /* SHARE-2 */
 static bool may_have(const struct spw_share *share, const int fds[], unsigned count)
 {
-	return count == 1 && is_of_drive(fds[0], &share->drives[0]) && (fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR;
+	return count == 1 && is_of_drive(fds[0], &share->drives[0]) &&
+	       (fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
 static bool is_granted(const struct spw_share *share, int socket)
@@ -181,7 +192,8 @@ static void answer(const struct spw_share *share, int socket)
 static void *serve(void *context)
 {
 	const struct spw_share *share = context;
-	struct pollfd events[] = {{.fd = share->listener, .events = POLLIN}, {.fd = share->stop, .events = POLLIN}};
+	struct pollfd events[] = {{.fd = share->listener, .events = POLLIN},
+				  {.fd = share->stop, .events = POLLIN}};
 
 	(void)pthread_setname_np(pthread_self(), "spillway-claim");
 	for (;;) {
@@ -199,7 +211,10 @@ static void *serve(void *context)
 	}
 }
 
-/* Where others of the same store find this process. A store works without: later processes are then refused, or ask another. */
+/*
+ * Where others of the same store find this process. A store works without: later processes are then
+ * refused, or ask another.
+ */
 static void listen_here(struct spw_share *share)
 {
 	struct sockaddr_un address;
@@ -209,7 +224,8 @@ static void listen_here(struct spw_share *share)
 	spw_fork_hold();
 	share->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	share->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (share->stop < 0 || share->listener < 0 || bind(share->listener, (struct sockaddr *)&address, len) ||
+	if (share->stop < 0 || share->listener < 0 ||
+	    bind(share->listener, (struct sockaddr *)&address, len) ||
 	    listen(share->listener, BACKLOG))
 		rc = -errno;
 	if (rc == 0)
@@ -218,7 +234,8 @@ static void listen_here(struct spw_share *share)
 	if (rc == 0)
 		return;
 	spw_log(share->log, SPW_LOG_WARNING,
-		"other processes cannot get the claim on the drives from this one, so they may be refused: %s",
+		"other processes cannot get the claim on the drives from this one, so they may be "
+		"refused: %s",
 		spw_strerror(rc));
 	if (share->listener >= 0)
 		(void)close(share->listener);
@@ -241,8 +258,8 @@ static int start_server(struct spw_share *share)
 	}
 	share->serving = rc == 0;
 	return rc == 0 ? 0
-		       : spw_error_errno(
-				 -rc, "cannot start the thread that hands the claim on the drives to other processes");
+		       : spw_error_errno(-rc, "cannot start the thread that hands the claim on the "
+					      "drives to other processes");
 }
 
 /* ---- Getting claims ---- */
@@ -277,7 +294,10 @@ static int keep(const struct drive *drive, int fd)
 	return rc;
 }
 
-/* SHARE-1. @busy: the index of the drive that somebody else has. Return: 0; -EBUSY; another negative errno, in words. */
+/*
+ * SHARE-1. @busy: the index of the drive that somebody else has. Return: 0; -EBUSY; another
+ * negative errno, in words.
+ */
 static int claim_all(struct spw_share *share, unsigned *busy)
 {
 	int rc = 0;
@@ -292,15 +312,20 @@ static int claim_all(struct spw_share *share, unsigned *busy)
 		spw_fork_release();
 		*busy = i;
 		if (fd < 0 && rc != -EBUSY)
-			(void)spw_error_errno(rc, "%s cannot be claimed", spw_device_path(drive->device));
+			(void)spw_error_errno(rc, "%s cannot be claimed",
+					      spw_device_path(drive->device));
 	}
 	if (rc)
 		release(share);
 	return rc;
 }
 
-/* SHARE-3. The descriptors are the share's, or closed. Return: 0; -EPROTO they are not what they should be. */
-static int accept_claims(struct spw_share *share, const struct message *message, const int fds[], unsigned count)
+/*
+ * SHARE-3. The descriptors are the share's, or closed. Return: 0; -EPROTO they are not what they
+ * should be.
+ */
+static int accept_claims(struct spw_share *share, const struct message *message, const int fds[],
+			 unsigned count)
 {
 	bool good = count == share->count && message->count == share->count;
 	int rc = 0;
@@ -329,7 +354,10 @@ static int accept_claims(struct spw_share *share, const struct message *message,
 	return rc;
 }
 
-/* SHARE-2. A description of its own: those that carry locks would keep them for as long as the message lies unread. */
+/*
+ * SHARE-2. A description of its own: those that carry locks would keep them for as long as the
+ * message lies unread.
+ */
 static int send_request(const struct spw_share *share, int socket)
 {
 	const struct message request = {.magic = MAGIC};
@@ -389,13 +417,16 @@ static int refuse(const struct spw_share *share, unsigned busy, bool living)
 	struct stat st = {.st_mode = S_IFBLK, .st_rdev = share->drives[busy].number};
 
 	if (living)
-		return spw_error(-EBUSY,
-				 "%s: processes that have other partitions of the store open did not hand over their "
-				 "claim on it; "
-				 "run all in one network namespace, and see whether one of them is stopped",
-				 path);
+		return spw_error(
+			-EBUSY,
+			"%s: processes that have other partitions of the store open did not hand "
+			"over their "
+			"claim on it; "
+			"run all in one network namespace, and see whether one of them is stopped",
+			path);
 	(void)spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener));
-	return spw_error(-EBUSY, "%s: is held exclusively by %s; end that first (see fuser %s)", path, opener, path);
+	return spw_error(-EBUSY, "%s: is held exclusively by %s; end that first (see fuser %s)",
+			 path, opener, path);
 }
 
 /* Somebody has a drive: another process of the store, a killed one, or a stranger. */
@@ -416,12 +447,15 @@ static int claim(struct spw_share *share)
 		if (rc != -EBUSY)
 			return rc;
 		/* It may be about to serve. */
-		living = spw_page_others(share->store->uuid, share->store->partition_count, share->store->partition);
-		if (!living && spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener)))
+		living = spw_page_others(share->store->uuid, share->store->partition_count,
+					 share->store->partition);
+		if (!living &&
+		    spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener)))
 			return refuse(share, busy, false);
 		if (!logged)
 			spw_log(share->log, SPW_LOG_WARNING,
-				"%s: is held exclusively, by a process that was killed perhaps; waiting up to %u s for "
+				"%s: is held exclusively, by a process that was killed perhaps; "
+				"waiting up to %u s for "
 				"it to come free",
 				spw_device_path(share->drives[busy].device), SPW_TEARDOWN_S_MAX);
 		logged = true;
@@ -440,15 +474,18 @@ static int collect(struct spw_share *share, struct spw_device *const devices[], 
 		if (devices[i]->fd < 0)
 			continue;
 		if (fstat(devices[i]->fd, &st))
-			return spw_error_errno(-errno, "%s cannot be examined", spw_device_path(devices[i]));
+			return spw_error_errno(-errno, "%s cannot be examined",
+					       spw_device_path(devices[i]));
 		if (S_ISBLK(st.st_mode))
-			share->drives[share->count++] = (struct drive){.device = devices[i], .number = st.st_rdev};
+			share->drives[share->count++] =
+				(struct drive){.device = devices[i], .number = st.st_rdev};
 	}
 	return 0;
 }
 
-int spw_share_open(struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
-		   const struct spw_log *log, struct spw_share **out)
+int spw_share_open(struct spw_device *const devices[], unsigned count,
+		   const struct spw_share_store *store, const struct spw_log *log,
+		   struct spw_share **out)
 {
 	struct spw_share *share = calloc(1, sizeof(*share));
 	int rc;
@@ -462,7 +499,10 @@ int spw_share_open(struct spw_device *const devices[], unsigned count, const str
 		free(share);
 		return rc;
 	}
-	/* First: who comes while the drives are claimed here waits to be served, instead of being refused. */
+	/*
+	 * First: who comes while the drives are claimed here waits to be served, instead of being
+	 * refused.
+	 */
 	listen_here(share);
 	rc = claim(share);
 	if (rc == 0)

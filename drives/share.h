@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/share.h - the exclusive claim on a store's block devices, which all processes that have the store open share
+ * drives/share.h - the exclusive claim on a store's block devices, which all processes that have
+ * the store open share
  *
- * The kernel lets one open file description have a block device exclusively (O_EXCL); as long as it is open, nobody mounts the device,
- * puts a volume or an array on it, swaps on it, or formats it with a tool that asks. The first process of a store opens one for each
- * drive. A later one is handed the same descriptions by any that lives (SCM_RIGHTS), so that a claim ends with the last of
- * them, and never in between. Partitions are owned by locks, on descriptors of their own: see docs/FORMAT.md.
+ * The kernel lets one open file description have a block device exclusively (O_EXCL); as long as it
+ * is open, nobody mounts the device, puts a volume or an array on it, swaps on it, or formats it
+ * with a tool that asks. The first process of a store opens one for each drive. A later one is
+ * handed the same descriptions by any that lives (SCM_RIGHTS), so that a claim ends with the last
+ * of them, and never in between. Partitions are owned by locks, on descriptors of their own: see
+ * docs/FORMAT.md.
  *
- *   SHARE-1  A process serves only when it has the claims on all drives; drives are claimed in the order of their index. So of several
- *            that open at once one gets all, and the others are served by it.
- *   SHARE-2  A claim is handed only to who shows an open descriptor of the first drive that may write.
- *   SHARE-3  A claim that was handed over is believed only if it is of the drive, and somebody has the drive exclusively now.
- *   SHARE-4  No child of fork(2) keeps a claim. The rings of the process do: it ends after the last write.
+ *   SHARE-1  A process serves only when it has the claims on all drives; drives are claimed in the
+ *            order of their index. So of several that open at once one gets all, and the others are
+ *            served by it.
+ *   SHARE-2  A claim is handed only to who shows an open descriptor of the first drive that may
+ *            write.
+ *   SHARE-3  A claim that was handed over is believed only if it is of the drive, and somebody has
+ *            the drive exclusively now.
+ *   SHARE-4  No child of fork(2) keeps a claim. The rings of the process do: it ends after the last
+ *            write.
  */
 #ifndef SPW_DRIVES_SHARE_H
 #define SPW_DRIVES_SHARE_H
@@ -31,16 +38,21 @@ struct spw_share_store {
 };
 
 /**
- * spw_share_open - claim the block devices among the drives of a store, or join the processes that have
- * @devices:  by drive index, opened read-write; their claim_fd is set, and is valid until spw_share_close()
+ * spw_share_open - claim the block devices among the drives of a store, or join the processes that
+ * have
+ * @devices:  by drive index, opened read-write; their claim_fd is set, and is valid until
+ *            spw_share_close()
  * @share:    set on success; NULL where no drive is a block device: there is nothing to claim
  *
- * Waits up to SPW_TEARDOWN_S_MAX seconds for what the kernel still holds of a process that was killed, and says so in the log.
+ * Waits up to SPW_TEARDOWN_S_MAX seconds for what the kernel still holds of a process that was
+ * killed, and says so in the log.
  *
- * Return: 0; -EBUSY somebody else has a drive exclusively, whom the words name as far as this user may look; another negative errno.
+ * Return: 0; -EBUSY somebody else has a drive exclusively, whom the words name as far as this user
+ * may look; another negative errno.
  */
-int spw_share_open(struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
-		   const struct spw_log *log, struct spw_share **share);
+int spw_share_open(struct spw_device *const devices[], unsigned count,
+		   const struct spw_share_store *store, const struct spw_log *log,
+		   struct spw_share **share);
 
 /* Nothing may be written after this. @share may be NULL. */
 void spw_share_close(struct spw_share *share);

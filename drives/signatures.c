@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/signatures.c - what libblkid finds on a drive: file systems, partition tables, members of volumes and arrays */
+/*
+ * drives/signatures.c - what libblkid finds on a drive: file systems, partition tables, members of
+ * volumes and arrays
+ */
 #include <blkid/blkid.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +47,8 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 	size_t len;
 
 	if (type)
-		(void)snprintf(signature->what, sizeof(signature->what), label ? "%s %s \"%s\"" : "%s %s", type,
+		(void)snprintf(signature->what, sizeof(signature->what),
+			       label ? "%s %s \"%s\"" : "%s %s", type,
 			       usage_words(probe_value(probe, "USAGE"), type), label);
 	else
 		(void)snprintf(signature->what, sizeof(signature->what), "%s partition table",
@@ -56,15 +60,19 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 		signature->len_bytes = len;
 }
 
-/* Settings as of wipefs(8): whatever has a magic, a wrong checksum and a lone backup table included. */
+/*
+ * Settings as of wipefs(8): whatever has a magic, a wrong checksum and a lone backup table
+ * included.
+ */
 static int configure(blkid_probe probe, int fd, unsigned sector_bytes)
 {
 	if (blkid_probe_set_device(probe, fd, 0, 0) != 0 ||
 	    (sector_bytes && blkid_probe_set_sectorsize(probe, sector_bytes) != 0))
 		return -EIO;
 	blkid_probe_enable_superblocks(probe, 1);
-	blkid_probe_set_superblocks_flags(probe, BLKID_SUBLKS_TYPE | BLKID_SUBLKS_LABEL | BLKID_SUBLKS_USAGE |
-							 BLKID_SUBLKS_MAGIC | BLKID_SUBLKS_BADCSUM);
+	blkid_probe_set_superblocks_flags(probe, BLKID_SUBLKS_TYPE | BLKID_SUBLKS_LABEL |
+							 BLKID_SUBLKS_USAGE | BLKID_SUBLKS_MAGIC |
+							 BLKID_SUBLKS_BADCSUM);
 	blkid_probe_enable_partitions(probe, 1);
 	blkid_probe_set_partitions_flags(probe, BLKID_PARTS_MAGIC | BLKID_PARTS_FORCE_GPT);
 	return 0;
@@ -89,7 +97,8 @@ void spw_safety_prepare(void)
 }
 
 /* @sector_bytes: 0: as the descriptor says */
-static int search(const char *path, int fd, unsigned sector_bytes, struct spw_signatures *signatures)
+static int search(const char *path, int fd, unsigned sector_bytes,
+		  struct spw_signatures *signatures)
 {
 	blkid_probe probe = blkid_new_probe();
 	int rc;
@@ -101,20 +110,22 @@ static int search(const char *path, int fd, unsigned sector_bytes, struct spw_si
 		rc = collect(probe, signatures);
 	blkid_free_probe(probe);
 	return rc == 0 ? 0
-		       : spw_error(rc, "%s: libblkid could not read it to search for file systems; check the drive",
+		       : spw_error(rc,
+				   "%s: libblkid could not read it to search for file systems; "
+				   "check the drive",
 				   path);
 }
 
 /*
- * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the image has nothing.
- * In doubt it is somebody's.
+ * libblkid follows what a boot sector of NTFS and others says to the middle of the drive, where the
+ * image has nothing. In doubt it is somebody's.
  */
 static void add_boot_sector(int fd, struct spw_signatures *signatures)
 {
 	uint8_t mark[2];
 
-	if (signatures->count > 0 || pread(fd, mark, sizeof(mark), 510) != sizeof(mark) || mark[0] != 0x55 ||
-	    mark[1] != 0xaa)
+	if (signatures->count > 0 || pread(fd, mark, sizeof(mark), 510) != sizeof(mark) ||
+	    mark[0] != 0x55 || mark[1] != 0xaa)
 		return;
 	(void)snprintf(signatures->found[0].what, sizeof(signatures->found[0].what), "boot sector");
 	signatures->found[0].offset_bytes = 510;
@@ -130,7 +141,8 @@ int spw_safety_image_signatures(const struct spw_device *device, struct spw_sign
 	memset(signatures, 0, sizeof(*signatures));
 	if (fd < 0)
 		return fd;
-	rc = search(spw_device_path(device), fd, spw_device_geometry(device)->logical_block_bytes, signatures);
+	rc = search(spw_device_path(device), fd, spw_device_geometry(device)->logical_block_bytes,
+		    signatures);
 	if (rc == 0)
 		add_boot_sector(fd, signatures);
 	(void)close(fd);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/status.c - the shared pages of open partitions: whose they are, and reading those of other processes */
+/*
+ * drives/status.c - the shared pages of open partitions: whose they are, and reading those of other
+ * processes
+ */
 #include "drives/status.h"
 
 #include <dirent.h>
@@ -28,7 +31,8 @@ void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAG
 
 static int no_page_error(const char *name)
 {
-	return spw_error(-EUCLEAN, "/dev/shm%s is no status page of this version of spillway", name);
+	return spw_error(-EUCLEAN, "/dev/shm%s is no status page of this version of spillway",
+			 name);
 }
 
 static void page_path(const char *store_uuid, uint32_t partition, char path[PAGE_PATH_BYTES])
@@ -62,15 +66,15 @@ static bool is_named(int fd, const char *path)
 {
 	struct stat opened, named;
 
-	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 && opened.st_dev == named.st_dev &&
-	       opened.st_ino == named.st_ino;
+	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 &&
+	       opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 /*
- * Remove what has the name of a page and is owned by nobody (PAGE-1). Under the page's own lock, so that of several who try one
- * does, and none removes what another has just made.
- * Return: 0 the name is free, as far as we know; -EBUSY it is owned; -EACCES it is another user's, who could keep us from our
- * drives if his word counted; another negative errno: it cannot be removed.
+ * Remove what has the name of a page and is owned by nobody (PAGE-1). Under the page's own lock, so
+ * that of several who try one does, and none removes what another has just made. Return: 0 the name
+ * is free, as far as we know; -EBUSY it is owned; -EACCES it is another user's, who could keep us
+ * from our drives if his word counted; another negative errno: it cannot be removed.
  */
 static int remove_unowned(const char *path)
 {
@@ -93,8 +97,8 @@ static int remove_unowned(const char *path)
 }
 
 /*
- * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would end the process
- * by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
+ * All of its memory, now or not at all: writing to a page for which /dev/shm has no room left would
+ * end the process by SIGBUS. In containers /dev/shm is small, and full of what data loaders share.
  */
 static int reserve(int fd)
 {
@@ -136,12 +140,14 @@ static int busy_error(const char *store_uuid, uint32_t partition)
 
 	if (status && spw_status_read(store_uuid, partition, status, sizeof(*status)) == 0)
 		(void)spw_error(rc,
-				"partition %u of the store is open in process %d (%s); use another partition, or end "
+				"partition %u of the store is open in process %d (%s); use another "
+				"partition, or end "
 				"that process",
 				partition, status->pid, status->command);
 	else
 		(void)spw_error(rc,
-				"partition %u of the store is open in another process; use another partition, or end "
+				"partition %u of the store is open in another process; use another "
+				"partition, or end "
 				"that process",
 				partition);
 	free(status);
@@ -225,8 +231,8 @@ void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
 /* ---- Reading a page ---- */
 
 /*
- * Open the page of a partition. Anybody may put anything there: nothing of it is waited for, and only its size is
- * known.
+ * Open the page of a partition. Anybody may put anything there: nothing of it is waited for, and
+ * only its size is known.
  */
 static int open_page(const char *store_uuid, uint32_t partition, int flags, int *out)
 {
@@ -237,10 +243,13 @@ static int open_page(const char *store_uuid, uint32_t partition, int flags, int 
 	spw_page_name(store_uuid, partition, name);
 	fd = shm_open(name, flags | O_NONBLOCK, 0);
 	if (fd < 0 && errno == ENOENT)
-		return spw_error(-ENOENT, "partition %u of store %s is not open in any process", partition, store_uuid);
+		return spw_error(-ENOENT, "partition %u of store %s is not open in any process",
+				 partition, store_uuid);
 	if (fd < 0)
-		return spw_error_errno(-errno, "cannot read /dev/shm%s (its owner and root can)", name);
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(struct spw_status_page)) {
+		return spw_error_errno(-errno, "cannot read /dev/shm%s (its owner and root can)",
+				       name);
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) ||
+	    st.st_size != (off_t)sizeof(struct spw_status_page)) {
 		(void)close(fd);
 		return no_page_error(name);
 	}
@@ -258,18 +267,23 @@ static bool read_exactly(int fd, void *bytes, size_t len, size_t offset)
 	return got == (ssize_t)len;
 }
 
-/* All of the page as it is at one moment. Return: 0; -EIO it cannot be read; -EAGAIN it changes each time. */
+/*
+ * All of the page as it is at one moment. Return: 0; -EIO it cannot be read; -EAGAIN it changes
+ * each time.
+ */
 static int read_page(int fd, struct spw_status_page *copy)
 {
 	uint32_t before, after;
 
 	for (unsigned i = 0; i < READS_MAX; i++) {
-		if (!read_exactly(fd, &before, sizeof(before), offsetof(struct spw_status_page, sequence)))
+		if (!read_exactly(fd, &before, sizeof(before),
+				  offsetof(struct spw_status_page, sequence)))
 			return -EIO;
 		if (before % 2)
 			continue;
 		if (!read_exactly(fd, copy, sizeof(*copy), 0) ||
-		    !read_exactly(fd, &after, sizeof(after), offsetof(struct spw_status_page, sequence)))
+		    !read_exactly(fd, &after, sizeof(after),
+				  offsetof(struct spw_status_page, sequence)))
 			return -EIO;
 		if (after == before)
 			return 0;
@@ -278,11 +292,12 @@ static int read_page(int fd, struct spw_status_page *copy)
 }
 
 /*
- * Copy the page of a partition: by reading, not by mapping it, for its owner could cut the file off at any moment,
- * and who then looks at the mapping ends by SIGBUS. Nothing in it has been checked but its size, magic and version.
- * @owner: set as owner_of() says
+ * Copy the page of a partition: by reading, not by mapping it, for its owner could cut the file off
+ * at any moment, and who then looks at the mapping ends by SIGBUS. Nothing in it has been checked
+ * but its size, magic and version. @owner: set as owner_of() says
  */
-static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy, int *owner)
+static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy,
+		     int *owner)
 {
 	char name[SPW_PAGE_NAME_BYTES];
 	int fd, rc = open_page(store_uuid, partition, O_RDONLY, &fd);
@@ -294,11 +309,14 @@ static int copy_page(const char *store_uuid, uint32_t partition, struct spw_stat
 		*owner = owner_of(fd);
 	(void)close(fd);
 	if (rc == -EAGAIN)
-		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest", partition);
+		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest",
+				 partition);
 	if (rc == 0 && copy->magic == 0)
-		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition, store_uuid);
+		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition,
+				 store_uuid);
 	spw_page_name(store_uuid, partition, name);
-	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION || copy->size != sizeof(*copy))
+	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION ||
+	    copy->size != sizeof(*copy))
 		return no_page_error(name);
 	return 0;
 }
@@ -312,26 +330,31 @@ static void clean(char *text, size_t size)
 
 #define CLEAN(text) clean(text, sizeof(text))
 
-static int check_copy(struct spw_status_page *copy, int owner, const char *store_uuid, uint32_t partition)
+static int check_copy(struct spw_status_page *copy, int owner, const char *store_uuid,
+		      uint32_t partition)
 {
 	struct spw_status *status = &copy->status;
 
 	if (owner == 0)
-		return spw_error(-ESRCH, "partition %u of store %s is not open: process %d left its page behind",
-				 partition, store_uuid, status->pid);
+		return spw_error(
+			-ESRCH,
+			"partition %u of store %s is not open: process %d left its page behind",
+			partition, store_uuid, status->pid);
 	CLEAN(status->store_uuid);
 	CLEAN(status->command);
 	CLEAN(status->description);
 	if (status->drives > SPW_DRIVES_MAX || status->partition != partition ||
 	    strcmp(status->store_uuid, store_uuid) != 0)
-		return spw_error(-EUCLEAN, "the status page of partition %u of store %s makes no sense", partition,
-				 store_uuid);
+		return spw_error(-EUCLEAN,
+				 "the status page of partition %u of store %s makes no sense",
+				 partition, store_uuid);
 	for (uint32_t i = 0; i < status->drives; i++)
 		CLEAN(status->drive[i].path);
 	return 0;
 }
 
-int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status, size_t size)
+int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status,
+		    size_t size)
 {
 	struct spw_status_page *copy = malloc(sizeof(*copy));
 	uint64_t now_ns;
@@ -370,8 +393,9 @@ int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive
 		return rc;
 	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED)
-		rc = spw_error_errno(-errno, "cannot map the status page of partition %u of store %s", partition,
-				     store_uuid);
+		rc = spw_error_errno(-errno,
+				     "cannot map the status page of partition %u of store %s",
+				     partition, store_uuid);
 	(void)close(fd);
 	if (rc)
 		return rc;
@@ -386,12 +410,16 @@ static bool next_name(DIR *dir, struct spw_status_name *name)
 	struct dirent *entry;
 
 	while ((entry = readdir(dir)) != NULL)
-		if (sscanf(entry->d_name, "spillway-%36[0-9a-f-]-%u", name->store_uuid, &name->partition) == 2)
+		if (sscanf(entry->d_name, "spillway-%36[0-9a-f-]-%u", name->store_uuid,
+			   &name->partition) == 2)
 			return true;
 	return false;
 }
 
-/* Who opens a store does it, and who lists them: nothing else would remove the page of a store that is not opened again. */
+/*
+ * Who opens a store does it, and who lists them: nothing else would remove the page of a store that
+ * is not opened again.
+ */
 void spw_status_sweep(void)
 {
 	struct spw_status_page *page = malloc(sizeof(*page));

@@ -2,8 +2,9 @@
 /*
  * drives/status.h - the shared page of an open partition, as its owner and its readers see it
  *
- * PAGE-1  Whoever has a partition open holds an OFD lock on all of its page, by a descriptor and a mapping that no child keeps. So a page whose lock
- *         can be had belongs to nobody alive, in whatever PID namespace its process was: it may be removed, and by nobody else.
+ * PAGE-1  Whoever has a partition open holds an OFD lock on all of its page, by a descriptor and a
+ *         mapping that no child keeps. So a page whose lock can be had belongs to nobody alive, in
+ *         whatever PID namespace its process was: it may be removed, and by nobody else.
  * PAGE-2  A page gets its name when it is locked already.
  */
 #ifndef SPW_DRIVES_STATUS_H
@@ -34,14 +35,19 @@ struct spw_status_page {
 void spw_page_name(const char *store_uuid, uint32_t partition, char name[SPW_PAGE_NAME_BYTES]);
 
 /**
- * spw_page_take - make the page of a partition and become its owner; one that a process left behind is removed
+ * spw_page_take - make the page of a partition and become its owner; one that a process left behind
+ * is removed
  * @fd:  set to a descriptor of the page, all of it zeros; to be given to spw_page_drop()
  *
- * Return: 0; -EBUSY a living process has the partition open, which the words name as far as this user may look; -EACCES the page is
- * another user's, which decides nothing; or another negative errno: no page can be made.
+ * Return: 0; -EBUSY a living process has the partition open, which the words name as far as this
+ * user may look; -EACCES the page is another user's, which decides nothing; or another negative
+ * errno: no page can be made.
  */
 int spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
-/* Has a living process a partition but @but of @count open, or is about to, as far as their pages tell? */
+/*
+ * Has a living process a partition but @but of @count open, or is about to, as far as their pages
+ * tell?
+ */
 bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but);
 void spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
 

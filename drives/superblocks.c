@@ -24,8 +24,8 @@ struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t of
 }
 
 /* The 4096 bytes at a place, whatever they are. Return: 0; -ENOMEM; @result is that of reading. */
-static int read_bytes(const struct spw_device *device, uint64_t offset_bytes, uint8_t bytes[SPW_SUPERBLOCK_BYTES],
-		      int *result)
+static int read_bytes(const struct spw_device *device, uint64_t offset_bytes,
+		      uint8_t bytes[SPW_SUPERBLOCK_BYTES], int *result)
 {
 	struct spw_span span = spw_superblock_span(device, offset_bytes);
 	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
@@ -39,8 +39,8 @@ static int read_bytes(const struct spw_device *device, uint64_t offset_bytes, ui
 	return 0;
 }
 
-static int read_place(const struct spw_device *device, struct spw_superblocks *superblocks, enum spw_place place,
-		      uint64_t offset_bytes)
+static int read_place(const struct spw_device *device, struct spw_superblocks *superblocks,
+		      enum spw_place place, uint64_t offset_bytes)
 {
 	struct spw_place_content *content = &superblocks->places[place];
 	unsigned copy = place == SPW_PLACE_FIRST ? 0 : 1;
@@ -52,8 +52,12 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	if (read_bytes(device, offset_bytes, bytes, &content->result) != 0)
 		return -ENOMEM;
 	if (content->result == 0)
-		content->result = spw_layout_decode(bytes, copy, &content->superblock, &content->why);
-	/* An intact copy that lies where its own device size does not put it is a remnant of another format. */
+		content->result =
+			spw_layout_decode(bytes, copy, &content->superblock, &content->why);
+	/*
+	 * An intact copy that lies where its own device size does not put it is a remnant of
+	 * another format.
+	 */
 	if (content->result == 0 && copy == 1 &&
 	    spw_layout_copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
 		content->result = -EUCLEAN;
@@ -80,7 +84,8 @@ static enum spw_place last_place(const struct spw_superblocks *superblocks)
 static void choose(struct spw_superblocks *superblocks)
 {
 	enum spw_place last = last_place(superblocks);
-	const struct spw_place_content *places[2] = {&superblocks->places[SPW_PLACE_FIRST], &superblocks->places[last]};
+	const struct spw_place_content *places[2] = {&superblocks->places[SPW_PLACE_FIRST],
+						     &superblocks->places[last]};
 	struct spw_superblock copies[2] = {places[0]->superblock, places[1]->superblock};
 	int results[2] = {places[0]->result, places[1]->result};
 	int copy = spw_layout_choose(copies, results);
@@ -93,15 +98,20 @@ static void choose(struct spw_superblocks *superblocks)
 }
 
 /* What was found when the places were read. NULL: the place does not lie inside the device. */
-static const struct spw_place_content *content_at(const struct spw_superblocks *superblocks, uint64_t offset_bytes)
+static const struct spw_place_content *content_at(const struct spw_superblocks *superblocks,
+						  uint64_t offset_bytes)
 {
 	for (unsigned i = 0; i < SPW_PLACES; i++)
-		if (superblocks->places[i].exists && superblocks->places[i].offset_bytes == offset_bytes)
+		if (superblocks->places[i].exists &&
+		    superblocks->places[i].offset_bytes == offset_bytes)
 			return &superblocks->places[i];
 	return NULL;
 }
 
-/* With one copy intact: is the place of the other one still ours? Read again, which is rare. Return: 0; -ENOMEM. */
+/*
+ * With one copy intact: is the place of the other one still ours? Read again, which is rare.
+ * Return: 0; -ENOMEM.
+ */
 static int look_for_foreign(const struct spw_device *device, struct spw_superblocks *superblocks)
 {
 	const struct spw_superblock *sb = &superblocks->places[superblocks->chosen].superblock;
@@ -122,9 +132,10 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 	if (at < SPW_SUPERBLOCK_BYTES)
 		(void)snprintf(superblocks->foreign, sizeof(superblocks->foreign),
 			       "%s at byte %llu (%02x %02x %02x %02x)",
-			       content->result == -EPROTONOSUPPORT ? "a newer superblock" : "unknown data",
-			       (unsigned long long)(offset_bytes + at), bytes[at], bytes[at + 1], bytes[at + 2],
-			       bytes[at + 3]);
+			       content->result == -EPROTONOSUPPORT ? "a newer superblock"
+								   : "unknown data",
+			       (unsigned long long)(offset_bytes + at), bytes[at], bytes[at + 1],
+			       bytes[at + 2], bytes[at + 3]);
 	return 0;
 }
 
@@ -153,7 +164,8 @@ int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks
 	if (rc != 0)
 		return rc;
 	choose(superblocks);
-	if (superblocks->chosen >= 0 && superblocks->copies_good < 2 && look_for_foreign(device, superblocks) != 0)
+	if (superblocks->chosen >= 0 && superblocks->copies_good < 2 &&
+	    look_for_foreign(device, superblocks) != 0)
 		return -ENOMEM;
 	return superblocks->chosen;
 }

@@ -11,8 +11,8 @@
 #include "layout/layout.h"
 
 /*
- * Where a copy may be. The third place is for a device that has grown since it was formatted: copy 1 is where copy 0
- * says that the end was.
+ * Where a copy may be. The third place is for a device that has grown since it was formatted: copy
+ * 1 is where copy 0 says that the end was.
  */
 enum spw_place {
 	SPW_PLACE_FIRST,
@@ -29,11 +29,13 @@ struct spw_superblocks {
 		const char *why; /* in words, when result is not 0 */
 		struct spw_superblock superblock;
 	} places[SPW_PLACES];
-	int chosen;           /* the place to believe, or a negative errno as of spw_layout_choose() */
+	/* the place to believe, or a negative errno as of spw_layout_choose() */
+	int chosen;
 	unsigned copies_good; /* intact copies that agree with the one chosen, itself included */
 	/*
-	 * What somebody else has written where the other copy was (LAYOUT-14), in words; "": nothing. A place that cannot be read is the
-	 * drive's fault: what is written over it can be read again.
+	 * What somebody else has written where the other copy was (LAYOUT-14), in words; "":
+	 * nothing. A place that cannot be read is the drive's fault: what is written over it can be
+	 * read again.
 	 */
 	char foreign[80];
 };
@@ -42,8 +44,8 @@ struct spw_superblocks {
 int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks);
 
 /*
- * The logical blocks that a superblock copy at @offset_bytes lies in: exactly its own 4096 bytes, except on devices
- * with larger logical blocks.
+ * The logical blocks that a superblock copy at @offset_bytes lies in: exactly its own 4096 bytes,
+ * except on devices with larger logical blocks.
  */
 struct spw_span {
 	uint64_t offset_bytes;

@@ -50,7 +50,8 @@ bool spw_sysfs_number(const char *folder, dev_t *number)
 	char path[PATH_MAX], line[32];
 	unsigned major_number, minor_number;
 
-	if (!spw_sysfs_join(path, sizeof(path), folder, "dev") || !spw_read_line(path, line, sizeof(line)) ||
+	if (!spw_sysfs_join(path, sizeof(path), folder, "dev") ||
+	    !spw_read_line(path, line, sizeof(line)) ||
 	    sscanf(line, "%u:%u", &major_number, &minor_number) != 2)
 		return false;
 	*number = makedev(major_number, minor_number);
@@ -61,14 +62,16 @@ bool spw_sysfs_whole(dev_t number, char folder[PATH_MAX], dev_t *whole)
 {
 	char mark[PATH_MAX];
 
-	if (!spw_sysfs_folder(number, folder) || !spw_sysfs_join(mark, sizeof(mark), folder, "partition"))
+	if (!spw_sysfs_folder(number, folder) ||
+	    !spw_sysfs_join(mark, sizeof(mark), folder, "partition"))
 		return false;
 	if (access(mark, F_OK) == 0)
 		*strrchr(folder, '/') = '\0';
 	return spw_sysfs_number(folder, whole);
 }
 
-int spw_sysfs_partitions(dev_t number, int (*visit)(const char *name, dev_t number, void *context), void *context)
+int spw_sysfs_partitions(dev_t number, int (*visit)(const char *name, dev_t number, void *context),
+			 void *context)
 {
 	char folder[PATH_MAX], child[PATH_MAX], mark[PATH_MAX];
 	struct dirent *entry;

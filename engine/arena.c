@@ -3,7 +3,8 @@
  * engine/arena.c - DMA memory: huge pages, cut into granules, first fit
  *
  * Invariants
- *   INV-1  A granule's bit in used is set if and only if it belongs to an allocation, or lies beyond the arena's end.
+ *   INV-1  A granule's bit in used is set if and only if it belongs to an allocation, or lies
+ *          beyond the arena's end.
  *   INV-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
  *   INV-3  No granule below lowest_free is free.
  */
@@ -30,14 +31,16 @@
 
 void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size)
 {
-	struct spw_arena_opts defaults = {.size = sizeof(defaults), .bytes = 256u << 20, .numa_node = -1};
+	struct spw_arena_opts defaults = {
+		.size = sizeof(defaults), .bytes = 256u << 20, .numa_node = -1};
 
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
 static char *map(uint64_t len_bytes, int flags)
 {
-	void *base = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+	void *base = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 
 	return base == MAP_FAILED ? NULL : base;
 }
@@ -74,7 +77,8 @@ static void prefer_node(char *base, uint64_t len_bytes, const struct spw_arena_o
 	if (opts->numa_node < 0)
 		return;
 	if (numa_available() < 0 || opts->numa_node > numa_max_node()) {
-		spw_log(&opts->log, SPW_LOG_WARNING, "DMA memory: there is no NUMA node %d; memory comes from any",
+		spw_log(&opts->log, SPW_LOG_WARNING,
+			"DMA memory: there is no NUMA node %d; memory comes from any",
 			opts->numa_node);
 		return;
 	}
@@ -83,14 +87,16 @@ static void prefer_node(char *base, uint64_t len_bytes, const struct spw_arena_o
 		return;
 	(void)numa_bitmask_setbit(nodes, (unsigned)opts->numa_node);
 	if (mbind(base, len_bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0))
-		spw_log(&opts->log, SPW_LOG_WARNING, "DMA memory: NUMA node %d cannot be preferred: %s",
-			opts->numa_node, spw_strerror(errno));
+		spw_log(&opts->log, SPW_LOG_WARNING,
+			"DMA memory: NUMA node %d cannot be preferred: %s", opts->numa_node,
+			spw_strerror(errno));
 	numa_bitmask_free(nodes);
 }
 
 /*
- * Memory of huge pages that are there. To have them reserved is not enough: where the cgroup has no share of the machine's, as
- * a container that did not ask for any, the first access would end the process by SIGBUS. Return: NULL, with errno.
+ * Memory of huge pages that are there. To have them reserved is not enough: where the cgroup has no
+ * share of the machine's, as a container that did not ask for any, the first access would end the
+ * process by SIGBUS. Return: NULL, with errno.
  */
 static char *map_huge(uint64_t len_bytes, const struct spw_arena_opts *opts)
 {
@@ -129,19 +135,24 @@ static int map_pages(struct spw_arena *arena, const struct spw_arena_opts *opts)
 		return spw_error_errno(-errno, "DMA memory: %s cannot be had", size);
 	prefer_node(arena->base, arena->len_bytes, opts);
 	arena->pages = SPW_PAGES_TRANSPARENT;
-	if (transparent_pages_are_on() && madvise(arena->base, arena->len_bytes, MADV_HUGEPAGE) == 0) {
+	if (transparent_pages_are_on() &&
+	    madvise(arena->base, arena->len_bytes, MADV_HUGEPAGE) == 0) {
 		if (error)
 			spw_log(&opts->log, SPW_LOG_INFO,
-				"DMA memory: no huge pages for %s (%s); using transparent ones", size,
-				error == EFAULT ? "the cgroup may not have them, see hugetlb.2MB.max"
-						: "see vm.nr_hugepages");
+				"DMA memory: no huge pages for %s (%s); using transparent ones",
+				size,
+				error == EFAULT
+					? "the cgroup may not have them, see hugetlb.2MB.max"
+					: "see vm.nr_hugepages");
 		else
-			spw_log(&opts->log, SPW_LOG_INFO, "DMA memory: %s of transparent huge pages", size);
+			spw_log(&opts->log, SPW_LOG_INFO,
+				"DMA memory: %s of transparent huge pages", size);
 		return 0;
 	}
 	arena->pages = SPW_PAGES_PLAIN;
 	spw_log(&opts->log, SPW_LOG_WARNING,
-		"DMA memory: neither huge pages (see vm.nr_hugepages) nor transparent ones for %s; using plain pages, "
+		"DMA memory: neither huge pages (see vm.nr_hugepages) nor transparent ones for %s; "
+		"using plain pages, "
 		"which cost "
 		"more CPU time",
 		size);
@@ -155,7 +166,8 @@ static int make_map_of_granules(struct spw_arena *arena)
 	arena->used = calloc(words, sizeof(*arena->used));
 	arena->run_lengths = calloc(arena->granules, sizeof(*arena->run_lengths));
 	if (!arena->used || !arena->run_lengths)
-		return spw_error(-ENOMEM, "DMA memory: no memory for the map of %u granules", arena->granules);
+		return spw_error(-ENOMEM, "DMA memory: no memory for the map of %u granules",
+				 arena->granules);
 	for (uint32_t g = arena->granules; g < words * 64; g++)
 		arena->used[g / 64] |= UINT64_C(1) << g % 64;
 	return 0;
@@ -186,10 +198,14 @@ int spw_arena_open(const struct spw_arena_opts *user_opts, struct spw_arena **ou
 	ret = map_pages(arena, &opts);
 	if (ret)
 		goto fail;
-	/* A drive writes here: a child of fork(2) neither shares these pages nor makes the parent copy them. */
+	/*
+	 * A drive writes here: a child of fork(2) neither shares these pages nor makes the parent
+	 * copy them.
+	 */
 	(void)madvise(arena->base, arena->len_bytes, MADV_DONTFORK);
 	SPW_POISON(arena->base, arena->len_bytes);
-	arena->stats = (struct spw_arena_stats){.pages = arena->pages, .bytes_total = arena->len_bytes};
+	arena->stats =
+		(struct spw_arena_stats){.pages = arena->pages, .bytes_total = arena->len_bytes};
 	*out = arena;
 	return 0;
 fail:
@@ -265,7 +281,8 @@ static bool find_run(struct spw_arena *arena, uint32_t count, uint32_t *first)
 
 int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
 {
-	uint64_t granules = (uint64_t)len / SPW_ARENA_GRANULE_BYTES + (len % SPW_ARENA_GRANULE_BYTES != 0);
+	uint64_t granules =
+		(uint64_t)len / SPW_ARENA_GRANULE_BYTES + (len % SPW_ARENA_GRANULE_BYTES != 0);
 	uint64_t bytes = granules * SPW_ARENA_GRANULE_BYTES;
 	uint32_t first;
 	bool found;
@@ -314,6 +331,12 @@ void spw_arena_free(struct spw_arena *arena, void *memory)
 		arena->lowest_free = first;
 	arena->stats.bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
 	(void)pthread_mutex_unlock(&arena->lock);
+}
+
+void *spw_arena_memory(const struct spw_arena *arena, size_t *len)
+{
+	*len = (size_t)arena->len_bytes;
+	return arena->base;
 }
 
 bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len)

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend.h - what lies between the queue, which knows ios, and a backend, which knows one way to reach a drive
+ * engine/backend.h - what lies between the queue, which knows ios, and a backend, which knows one
+ * way to reach a drive
  *
- * The queue (queue.c) cuts ios into parts: one part is one slot and one request in flight. A backend takes parts, gives them to a
- * drive, and hands each back exactly once through spw_part_completed() with the number of bytes or a negative errno. Splitting,
- * joining, continuing what was cut short, trying again, counting and reporting happen above; waiting and system calls below.
+ * The queue (queue.c) cuts ios into parts: one part is one slot and one request in flight. A
+ * backend takes parts, gives them to a drive, and hands each back exactly once through
+ * spw_part_completed() with the number of bytes or a negative errno. Splitting, joining, continuing
+ * what was cut short, trying again, counting and reporting happen above; waiting and system calls
+ * below.
  *
- * All functions of a backend are called by the thread that owns the queue, except open (any thread, before the first use) and wake
- * (any thread, also from a signal handler).
+ * All functions of a backend are called by the thread that owns the queue, except open (any thread,
+ * before the first use) and wake (any thread, also from a signal handler).
  */
 #ifndef SPW_ENGINE_BACKEND_H
 #define SPW_ENGINE_BACKEND_H
@@ -21,30 +24,41 @@
 struct spw_queue;
 struct spw_queue_device;
 
-/* Memory is registered in pieces of at most this, counted from the arena's base: the most that io_uring takes at once. */
+/*
+ * Memory is registered in pieces of at most this, counted from the arena's base: the most that
+ * io_uring takes at once.
+ */
 #define SPW_PIECE_SHIFT 30
 
 /* A backend is never asked to wait for more completions than this at once. */
 #define SPW_WANT_MAX 64u
 
 /* Of an io, see transfer.c. */
-enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE, IO_WHOLE_UNREGISTERED };
+enum spw_io_state {
+	IO_ENDED,
+	IO_WAITING,
+	IO_ISSUED,
+	IO_CANCELLED,
+	IO_WHOLE,
+	IO_WHOLE_UNREGISTERED
+};
 
 /*
- * One request in flight, one cache line. While its io is whole, only io, next and device hold: the rest is what the io says, and is
- * filled in by spw_part_unfold() when it does not end in one go.
+ * One request in flight, one cache line. While its io is whole, only io, next and device hold: the
+ * rest is what the io says, and is filled in by spw_part_unfold() when it does not end in one go.
  */
 struct spw_part {
-	struct spw_io *io;       /* NULL: the slot is free */
-	struct spw_part *next;   /* among the free slots, or among those to be issued again */
-	uint64_t offset_bytes;   /* on the device */
-	char *buf;               /* when iov_count is 0 */
-	const struct iovec *iov; /* where the part stands in its io's vector; NULL: the io has none */
-	uint32_t iov_count;      /* whole elements from iov on in this request; 0: buf */
-	uint32_t iov_offset;     /* bytes of iov[0] that are done */
-	uint32_t len_bytes;      /* of this request; 0 for a flush */
-	uint32_t rest_bytes;     /* not transferred yet, len_bytes among them */
-	int16_t piece;           /* buf lies in this registered piece of the arena; -1: in none */
+	struct spw_io *io;     /* NULL: the slot is free */
+	struct spw_part *next; /* among the free slots, or among those to be issued again */
+	uint64_t offset_bytes; /* on the device */
+	char *buf;             /* when iov_count is 0 */
+	/* where the part stands in its io's vector; NULL: the io has none */
+	const struct iovec *iov;
+	uint32_t iov_count;  /* whole elements from iov on in this request; 0: buf */
+	uint32_t iov_offset; /* bytes of iov[0] that are done */
+	uint32_t len_bytes;  /* of this request; 0 for a flush */
+	uint32_t rest_bytes; /* not transferred yet, len_bytes among them */
+	int16_t piece;       /* buf lies in this registered piece of the arena; -1: in none */
 	uint16_t retries;
 	uint8_t device;
 	uint8_t op; /* enum spw_op; SPW_DISCARD only if the backend discards */
@@ -57,20 +71,33 @@ struct spw_backend_ops {
 	enum spw_backend backend;
 	bool discards; /* takes SPW_DISCARD as a part without memory */
 
-	/* Make the backend's state. Sets queue->pieces to the number of registered pieces. Return: 0; a negative errno: not usable. */
+	/*
+	 * Make the backend's state. Sets queue->pieces to the number of registered pieces. Return:
+	 * 0; a negative errno: not usable.
+	 */
 	int (*open)(struct spw_queue *queue);
-	/* Narrow what one part to a device may be: part_bytes_max, segments_max, queue->arena_page_bytes. NULL: as any block device. */
+	/*
+	 * Narrow what one part to a device may be: part_bytes_max, segments_max,
+	 * queue->arena_page_bytes. NULL: as any block device.
+	 */
 	void (*limits)(struct spw_queue *queue, struct spw_queue_device *device);
 	/* Nothing is in flight. */
 	void (*close)(struct spw_queue *queue);
 
-	/* Take one part; no system call. Return: 0; -EAGAIN full: submit, then try again. A part that cannot be issued completes. */
+	/*
+	 * Take one part; no system call. Return: 0; -EAGAIN full: submit, then try again. A part
+	 * that cannot be issued completes.
+	 */
 	int (*issue)(struct spw_queue *queue, struct spw_part *part);
-	/* Give what was issued to the drives, with one system call; completes nothing. Return: 0; a negative errno. */
+	/*
+	 * Give what was issued to the drives, with one system call; completes nothing. Return: 0; a
+	 * negative errno.
+	 */
 	int (*submit)(struct spw_queue *queue);
 	/*
-	 * Submit, wait for @want completions (0: none), complete what has ended. Returns early after a wake.
-	 * @timeout_ns: negative: no limit. Return: 0; -EINTR a signal; -ETIME; another negative errno: the queue is broken.
+	 * Submit, wait for @want completions (0: none), complete what has ended. Returns early
+	 * after a wake. @timeout_ns: negative: no limit. Return: 0; -EINTR a signal; -ETIME;
+	 * another negative errno: the queue is broken.
 	 */
 	int (*wait)(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
 	/* Try to stop a part that was issued. It completes in any case. */
@@ -100,24 +127,33 @@ struct spw_queue_device {
 	uint32_t whole_bytes;    /* and this much in registered memory, */
 	uint32_t whole_mask;     /* where address, offset and length are multiples of this + 1 */
 	uint64_t
-		boundary_bytes; /* polled: no part goes over a multiple of this, counted on the whole drive; 0: anywhere */
+		/*
+		 * polled: no part goes over a multiple of this, counted on the whole drive; 0:
+		 * anywhere
+		 */
+		boundary_bytes;
 	uint64_t start_bytes; /* of the device on that drive */
 	uint64_t size_bytes;
 	const struct spw_device *device;
 } __attribute__((aligned(128))); /* an index becomes an address by a shift */
 
 struct spw_queue {
-	/* spw_queue_prepare_any(), unless the backend has a shorter way for plain transfers and sets it when it is opened. */
+	/*
+	 * spw_queue_prepare_any(), unless the backend has a shorter way for plain transfers and
+	 * sets it when it is opened.
+	 */
 	int (*prepare)(struct spw_queue *queue, struct spw_io *io);
 	const struct spw_backend_ops *ops;
-	void *state;       /* the backend's */
-	void *front_state; /* of vfio, which shares a queue with another backend: state is that one's */
+	void *state; /* the backend's */
+	/* of vfio, which shares a queue with another backend: state is that one's */
+	void *front_state;
 
 	uint64_t waiting_mask; /* devices with waiting ios */
 	uint32_t depth;
 	uint32_t device_count;
 	bool reaping;
-	bool issuing; /* an io that ends now is ended by the reap, not inside the loop that issues */
+	/* an io that ends now is ended by the reap, not inside the loop that issues */
+	bool issuing;
 	bool closing;
 	bool polls; /* SPW_WAIT_POLL is in force */
 
@@ -128,8 +164,9 @@ struct spw_queue {
 	uint64_t registered_bytes;  /* from the arena's base */
 
 	/*
-	 * COUNT: nearly every io takes one slot, goes to the drive once and gives the slot back, so slots are counted, and of ios and parts
-	 * only how many more there are than slots. A difference may be below 0, modulo 2^64; the sums are not.
+	 * COUNT: nearly every io takes one slot, goes to the drive once and gives the slot back, so
+	 * slots are counted, and of ios and parts only how many more there are than slots. A
+	 * difference may be below 0, modulo 2^64; the sums are not.
 	 */
 	uint64_t slots_taken, slots_given;
 	uint64_t ios_prepared_besides; /* + slots_taken: ios prepared */
@@ -139,15 +176,25 @@ struct spw_queue {
 	uint64_t ios_reaped;           /* ios ended when the last reap returned */
 	uint64_t bytes[2];             /* transferred: SPW_READ, SPW_WRITE */
 	unsigned
-		piece_shift; /* a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the backend takes less */
+		/*
+		 * a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the
+		 * backend takes less
+		 */
+		piece_shift;
 	uintptr_t page_bytes;
 
-	struct spw_part *again_head, *again_tail; /* slots to be issued again: continued or retried */
-	uint32_t again;                           /* how many */
-	struct spw_io *ended_head, *ended_tail;   /* ended outside a reap: done is called by the next */
+	/* slots to be issued again: continued or retried */
+	struct spw_part *again_head, *again_tail;
+	uint32_t again; /* how many */
+	/* ended outside a reap: done is called by the next */
+	struct spw_io *ended_head, *ended_tail;
 
 	uint32_t
-		drive_status; /* set by the backend around spw_part_completed(): what the drive itself said of a failure */
+		/*
+		 * set by the backend around spw_part_completed(): what the drive itself said of a
+		 * failure
+		 */
+		drive_status;
 	uint32_t placement;  /* of struct spw_queue_opts */
 	uint32_t timeout_ms; /* of struct spw_queue_opts */
 
@@ -162,8 +209,8 @@ struct spw_queue {
 };
 
 /*
- * How a backend says that a part has ended, from wait, from cancel, or from issue when it cannot be issued.
- * @res: bytes, or a negative errno.
+ * How a backend says that a part has ended, from wait, from cancel, or from issue when it cannot be
+ * issued. @res: bytes, or a negative errno.
  */
 void spw_part_completed(struct spw_queue *queue, struct spw_part *part, int64_t res);
 
@@ -174,12 +221,14 @@ int spw_queue_prepare_any(struct spw_queue *queue, struct spw_io *io);
 void spw_part_unfold(struct spw_queue *queue, struct spw_part *part);
 
 /* spw_queue_open() with the backends to try, in order. */
-int spw_queue_open_with(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+int spw_queue_open_with(struct spw_device *const devices[], unsigned count,
+			const struct spw_queue_opts *opts,
 			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
 			struct spw_queue **queue);
 
 /* Append to spw_queue_description(). */
-void spw_queue_describe(struct spw_queue *queue, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void spw_queue_describe(struct spw_queue *queue, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* Slots in use, of all devices. */
 static inline uint32_t spw_queue_in_flight(const struct spw_queue *queue)
@@ -190,7 +239,8 @@ static inline uint32_t spw_queue_in_flight(const struct spw_queue *queue)
 /* Prepared and not ended. */
 static inline uint32_t spw_queue_ios(const struct spw_queue *queue)
 {
-	return spw_queue_in_flight(queue) + (uint32_t)(queue->ios_prepared_besides - queue->ios_ended_besides);
+	return spw_queue_in_flight(queue) +
+	       (uint32_t)(queue->ios_prepared_besides - queue->ios_ended_besides);
 }
 
 /* By the reap under way. */
@@ -209,7 +259,8 @@ static inline struct spw_part *spw_slot_take(struct spw_queue *queue, struct spw
 	return part;
 }
 
-static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_part *part)
+static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_device *dev,
+				 struct spw_part *part)
 {
 	part->io = NULL;
 	part->next = dev->free;
@@ -224,7 +275,8 @@ static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const vo
 }
 
 /* The registered piece that holds all of a buffer; -1 when none does. */
-static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory, uint32_t len_bytes)
+static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory,
+				      uint32_t len_bytes)
 {
 	uint64_t first = (uintptr_t)memory - queue->arena_base;
 	uint64_t piece = first >> queue->piece_shift;
@@ -235,25 +287,28 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 }
 
 /*
- * The checks of spw_queue_prepare_any(), but those of the device, which must come first, and of the memory, in few
- * instructions; and that one part is enough.
+ * The checks of spw_queue_prepare_any(), but those of the device, which must come first, and of the
+ * memory, in few instructions; and that one part is enough.
  */
-static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct spw_io *io, uint32_t bytes_max)
+static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct spw_io *io,
+				uint32_t bytes_max)
 {
 	uint64_t end_bytes;
 
 	return (unsigned)io->op <= SPW_WRITE && io->len_bytes - 1 < bytes_max &&
-	       !__builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) && end_bytes <= dev->size_bytes &&
+	       !__builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) &&
+	       end_bytes <= dev->size_bytes &&
 	       ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) == 0;
 }
 
 /*
- * The slot for an io that goes to the drive in one piece from registered memory, which is nearly all of them. @piece: where the
- * memory lies.
- * Return: NULL when there is anything that takes a closer look; nothing was done then.
+ * The slot for an io that goes to the drive in one piece from registered memory, which is nearly
+ * all of them. @piece: where the memory lies. Return: NULL when there is anything that takes a
+ * closer look; nothing was done then.
  */
-static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue, const struct spw_io *io,
-					      unsigned piece_shift, struct spw_queue_device **device, uint64_t *piece)
+static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue,
+					      const struct spw_io *io, unsigned piece_shift,
+					      struct spw_queue_device **device, uint64_t *piece)
 {
 	struct spw_queue_device *dev = &queue->devices[io->device];
 	uint64_t first = (uintptr_t)io->buf - queue->arena_base;
@@ -261,36 +316,42 @@ static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue, con
 	*device = dev;
 	*piece = first >> piece_shift;
 	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->whole_bytes) ||
-	    first >= queue->registered_bytes || (first + io->len_bytes - 1) >> piece_shift != *piece ||
+	    first >= queue->registered_bytes ||
+	    (first + io->len_bytes - 1) >> piece_shift != *piece ||
 	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
 		return NULL;
 	return dev->free;
 }
 
-/* The same from memory that is not registered, the caller's own or, where nothing can be registered, the arena's. */
-static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queue *queue, const struct spw_io *io,
+/*
+ * The same from memory that is not registered, the caller's own or, where nothing can be
+ * registered, the arena's.
+ */
+static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queue *queue,
+							   const struct spw_io *io,
 							   struct spw_queue_device **device)
 {
 	struct spw_queue_device *dev = &queue->devices[io->device];
 
 	*device = dev;
-	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->uncut_bytes) || !io->buf ||
-	    (uintptr_t)io->buf - queue->arena_base < queue->registered_bytes ||
+	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->uncut_bytes) ||
+	    !io->buf || (uintptr_t)io->buf - queue->arena_base < queue->registered_bytes ||
 	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
 		return NULL;
 	return dev->free;
 }
 
 /* The backend has issued @io in the slot that spw_whole_slot() gave, the next free one. */
-static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev, struct spw_io *io)
+static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev,
+				    struct spw_io *io)
 {
 	spw_slot_take(queue, dev)->io = io;
 	io->engine_state = IO_WHOLE;
 }
 
 /* The same for spw_whole_unregistered_slot(). */
-static inline void spw_whole_unregistered_issued(struct spw_queue *queue, struct spw_queue_device *dev,
-						 struct spw_io *io)
+static inline void spw_whole_unregistered_issued(struct spw_queue *queue,
+						 struct spw_queue_device *dev, struct spw_io *io)
 {
 	spw_slot_take(queue, dev)->io = io;
 	io->engine_state = IO_WHOLE_UNREGISTERED;
@@ -302,7 +363,10 @@ static inline bool spw_io_is_whole(const struct spw_io *io)
 	return io->engine_state >= IO_WHOLE;
 }
 
-/* As spw_part_completed(), from wait, for what was issued whole and has ended whole. Return: false: nothing was done. */
+/*
+ * As spw_part_completed(), from wait, for what was issued whole and has ended whole. Return: false:
+ * nothing was done.
+ */
 static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part *part, int64_t res)
 {
 	struct spw_io *io = part->io;

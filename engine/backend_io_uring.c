@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend_io_uring.c - parts over one io_uring: interrupts, polling (IOPOLL) or a submitting kernel thread (SQPOLL)
+ * engine/backend_io_uring.c - parts over one io_uring: interrupts, polling (IOPOLL) or a submitting
+ * kernel thread (SQPOLL)
  *
- * The ring is made disabled by whoever opens the queue, who also registers files and memory; the thread that first uses the queue
- * enables it and is its owner from then on. Every feature but registered files (URING-1) is asked for and dropped alone when the kernel
- * refuses it. One system call
- * submits, waits and runs the completions that the kernel has deferred (DEFER_TASKRUN); liburing's helpers may take two, so the
- * system call is made here.
+ * The ring is made disabled by whoever opens the queue, who also registers files and memory; the
+ * thread that first uses the queue enables it and is its owner from then on. Every feature but
+ * registered files (URING-1) is asked for and dropped alone when the kernel refuses it. One system
+ * call submits, waits and runs the completions that the kernel has deferred (DEFER_TASKRUN);
+ * liburing's helpers may take two, so the system call is made here.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -27,22 +28,25 @@
 #define SQ_ENTRIES_MAX 4096u
 #define SQ_IDLE_MS     1000u
 
-/* ---- Setting up ------------------------------------------------------------------------------------------------------------- */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
 static const struct {
 	unsigned flag;
 	const char *name;
 } droppable[] = {
 	/* Newest first: what an old kernel refuses is found in few attempts. */
-	{IORING_SETUP_DEFER_TASKRUN, "defer_taskrun"}, {IORING_SETUP_SINGLE_ISSUER, "single_issuer"},
-	{IORING_SETUP_COOP_TASKRUN, "coop_taskrun"},   {IORING_SETUP_SUBMIT_ALL, "submit_all"},
-	{IORING_SETUP_R_DISABLED, "r_disabled"},       {IORING_SETUP_CLAMP, "clamp"},
+	{IORING_SETUP_DEFER_TASKRUN, "defer_taskrun"},
+	{IORING_SETUP_SINGLE_ISSUER, "single_issuer"},
+	{IORING_SETUP_COOP_TASKRUN, "coop_taskrun"},
+	{IORING_SETUP_SUBMIT_ALL, "submit_all"},
+	{IORING_SETUP_R_DISABLED, "r_disabled"},
+	{IORING_SETUP_CLAMP, "clamp"},
 };
 
 static unsigned wanted_flags(enum spw_wait wait)
 {
-	unsigned flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED |
-			 IORING_SETUP_SINGLE_ISSUER;
+	unsigned flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL |
+			 IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER;
 
 	if (wait == SPW_WAIT_SQPOLL)
 		return flags | IORING_SETUP_SQPOLL;
@@ -55,11 +59,15 @@ static unsigned round_up_to_power_of_two(unsigned value)
 	return value <= 1 ? 1 : 1u << (32 - __builtin_clz(value - 1));
 }
 
-/* With the flags asked for, dropping one after the other while the kernel says that it does not know them. */
+/*
+ * With the flags asked for, dropping one after the other while the kernel says that it does not
+ * know them.
+ */
 static int set_up_ring(struct spw_queue *q, struct spw_uring *u, enum spw_wait wait)
 {
 	unsigned slots = q->depth * q->device_count + SPW_WANT_MAX;
-	unsigned entries = round_up_to_power_of_two(slots < SQ_ENTRIES_MAX ? slots : SQ_ENTRIES_MAX);
+	unsigned entries =
+		round_up_to_power_of_two(slots < SQ_ENTRIES_MAX ? slots : SQ_ENTRIES_MAX);
 	unsigned flags = wanted_flags(wait) | u->extra_flags;
 	unsigned next = 0;
 
@@ -73,12 +81,14 @@ static int set_up_ring(struct spw_queue *q, struct spw_uring *u, enum spw_wait w
 
 		if (ret == 0) {
 			u->setup_flags = flags;
-			if ((params.features & IORING_FEAT_EXT_ARG) && (params.features & IORING_FEAT_NODROP))
+			if ((params.features & IORING_FEAT_EXT_ARG) &&
+			    (params.features & IORING_FEAT_NODROP))
 				return 0;
 			io_uring_queue_exit(&u->ring);
 			return -EOPNOTSUPP;
 		}
-		while (ret == -EINVAL && next < SPW_ARRAY_LEN(droppable) && !(flags & droppable[next].flag))
+		while (ret == -EINVAL && next < SPW_ARRAY_LEN(droppable) &&
+		       !(flags & droppable[next].flag))
 			next++;
 		if (ret != -EINVAL || next == SPW_ARRAY_LEN(droppable))
 			return ret;
@@ -134,16 +144,18 @@ static int set_up(struct spw_queue *q, struct spw_uring *u)
 				 reason_of_refusal(ret, reason, sizeof(reason)));
 	spw_queue_describe(q, " %s", mode_names[q->wait_mode]);
 	for (size_t i = SPW_ARRAY_LEN(droppable); i-- > 0;)
-		if (u->setup_flags & droppable[i].flag & ~(IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED))
+		if (u->setup_flags & droppable[i].flag &
+		    ~(IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED))
 			spw_queue_describe(q, " %s", droppable[i].name);
 	q->polls = q->wait_mode == SPW_WAIT_POLL;
 	return 0;
 }
 
 /*
- * URING-1: the files that I/O goes to, and behind them, never named by an entry, those that lock and claim the drives. The kernel
- * keeps registered files until the last request of the ring has ended. So when a process is killed, nobody else gets a drive
- * before the dead process' last write has landed.
+ * URING-1: the files that I/O goes to, and behind them, never named by an entry, those that lock
+ * and claim the drives. The kernel keeps registered files until the last request of the ring has
+ * ended. So when a process is killed, nobody else gets a drive before the dead process' last write
+ * has landed.
  */
 static int register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
 {
@@ -161,7 +173,8 @@ static int register_files(struct spw_queue *q, struct spw_uring *u, const int fd
 	}
 	ret = io_uring_register_files(&u->ring, all, count);
 	if (ret)
-		return spw_error(ret, "io_uring refused: files cannot be registered: %s", spw_strerror(ret));
+		return spw_error(ret, "io_uring refused: files cannot be registered: %s",
+				 spw_strerror(ret));
 	spw_queue_describe(q, " files");
 	return 0;
 }
@@ -177,7 +190,8 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 		return;
 	if (count > pieces_max) {
 		count = pieces_max;
-		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: only the first %llu MiB of memory are registered",
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"io_uring: only the first %llu MiB of memory are registered",
 			(unsigned long long)(count * piece_bytes >> 20));
 	}
 	pieces = calloc(count, sizeof(*pieces));
@@ -195,16 +209,21 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 	free(pieces);
 	if (ret) {
 		spw_log(&q->log, SPW_LOG_WARNING,
-			"io_uring: memory cannot be registered: %s (see ulimit -l); each transfer pins it",
+			"io_uring: memory cannot be registered: %s (see ulimit -l); each transfer "
+			"pins it",
 			spw_strerror(ret));
 		return;
 	}
 	q->pieces = (unsigned)count;
-	q->registered_bytes = count * piece_bytes < q->arena_len_bytes ? count * piece_bytes : q->arena_len_bytes;
+	q->registered_bytes =
+		count * piece_bytes < q->arena_len_bytes ? count * piece_bytes : q->arena_len_bytes;
 	spw_queue_describe(q, " memory");
 }
 
-/* A child of fork(2) shall neither submit to this ring by accident nor keep it, and the drives with it. */
+/*
+ * A child of fork(2) shall neither submit to this ring by accident nor keep it, and the drives with
+ * it.
+ */
 static int set_up_alone(struct spw_queue *q, struct spw_uring *u)
 {
 	int ret;
@@ -271,7 +290,8 @@ static int enable(struct spw_queue *q, struct spw_uring *u)
 
 	/* Some liburings declare io_uring_enable_rings() without exporting it. */
 	if (u->setup_flags & IORING_SETUP_R_DISABLED)
-		ret = io_uring_register((unsigned)u->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+		ret = io_uring_register((unsigned)u->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
+					NULL, 0);
 	if (ret)
 		return spw_error_errno(ret, "io_uring cannot be enabled");
 	u->enabled = true;
@@ -281,7 +301,8 @@ static int enable(struct spw_queue *q, struct spw_uring *u)
 		u->enter_fd = u->ring.enter_ring_fd;
 		u->enter_flags = IORING_ENTER_REGISTERED_RING;
 	} else {
-		spw_log(&q->log, SPW_LOG_INFO, "io_uring: the ring itself cannot be registered: %s", spw_strerror(ret));
+		spw_log(&q->log, SPW_LOG_INFO, "io_uring: the ring itself cannot be registered: %s",
+			spw_strerror(ret));
 	}
 	return 0;
 }
@@ -289,12 +310,16 @@ static int enable(struct spw_queue *q, struct spw_uring *u)
 void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 {
 	if (u->enabled && !pthread_equal(u->owner, pthread_self())) {
-		/* A ring is registered with a thread: liburing would unregister whatever ring of this thread has the same number. */
+		/*
+		 * A ring is registered with a thread: liburing would unregister whatever ring of
+		 * this thread has the same number.
+		 */
 		u->ring.int_flags = 0;
 	} else {
 		/*
-		 * The kernel takes a ring down after its descriptor is closed, some time later. Until then it would hold the devices open,
-		 * with their locks and exclusive claims, and whoever opens them next would find them in use.
+		 * The kernel takes a ring down after its descriptor is closed, some time later.
+		 * Until then it would hold the devices open, with their locks and exclusive claims,
+		 * and whoever opens them next would find them in use.
 		 */
 		(void)io_uring_unregister_files(&u->ring);
 		if (q->pieces > 0)
@@ -311,7 +336,7 @@ static void uring_close(struct spw_queue *q)
 	q->state = NULL;
 }
 
-/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
 /* An entry as the words that hold its fields, see uring_prepare(). */
 union entry {
@@ -322,11 +347,15 @@ union entry {
 _Static_assert(IORING_OP_WRITE_FIXED == IORING_OP_READ_FIXED + (SPW_WRITE - SPW_READ) &&
 		       IORING_OP_WRITE == IORING_OP_READ + (SPW_WRITE - SPW_READ),
 	       "an opcode is a sum");
-_Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 && offsetof(struct io_uring_sqe, flags) == 1 &&
-		       offsetof(struct io_uring_sqe, fd) == 4 && offsetof(struct io_uring_sqe, off) == 8 &&
-		       offsetof(struct io_uring_sqe, addr) == 16 && offsetof(struct io_uring_sqe, len) == 24 &&
+_Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 &&
+		       offsetof(struct io_uring_sqe, flags) == 1 &&
+		       offsetof(struct io_uring_sqe, fd) == 4 &&
+		       offsetof(struct io_uring_sqe, off) == 8 &&
+		       offsetof(struct io_uring_sqe, addr) == 16 &&
+		       offsetof(struct io_uring_sqe, len) == 24 &&
 		       offsetof(struct io_uring_sqe, user_data) == 32 &&
-		       offsetof(struct io_uring_sqe, buf_index) == 40 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+		       offsetof(struct io_uring_sqe, buf_index) == 40 &&
+		       __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "words of an entry");
 
 #define PLAIN_ENTRY        (IORING_OP_READ_FIXED + (IOSQE_FIXED_FILE << 8))
@@ -350,8 +379,8 @@ static struct io_uring_sqe *next_entry(struct spw_uring *u)
 	return sqe;
 }
 
-static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int fd, const void *address, uint32_t len,
-				 uint64_t offset, uint64_t tag)
+static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int fd,
+				 const void *address, uint32_t len, uint64_t offset, uint64_t tag)
 {
 	memset(sqe, 0, sizeof(*sqe));
 	sqe->opcode = opcode;
@@ -385,18 +414,18 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	if (!sqe)
 		return -EAGAIN;
 	if (part->piece >= 0) {
-		prepare_entry(sqe, is_read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED, fd, part->buf,
-			      part->len_bytes, part->offset_bytes, tag);
+		prepare_entry(sqe, is_read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED, fd,
+			      part->buf, part->len_bytes, part->offset_bytes, tag);
 		sqe->buf_index = (uint16_t)part->piece;
 	} else if (part->op == SPW_FLUSH) {
 		prepare_entry(sqe, IORING_OP_FSYNC, fd, NULL, 0, 0, tag);
 		sqe->fsync_flags = IORING_FSYNC_DATASYNC;
 	} else if (part->iov_count) {
-		prepare_entry(sqe, is_read ? IORING_OP_READV : IORING_OP_WRITEV, fd, part->iov, part->iov_count,
-			      part->offset_bytes, tag);
+		prepare_entry(sqe, is_read ? IORING_OP_READV : IORING_OP_WRITEV, fd, part->iov,
+			      part->iov_count, part->offset_bytes, tag);
 	} else {
-		prepare_entry(sqe, is_read ? IORING_OP_READ : IORING_OP_WRITE, fd, part->buf, part->len_bytes,
-			      part->offset_bytes, tag);
+		prepare_entry(sqe, is_read ? IORING_OP_READ : IORING_OP_WRITE, fd, part->buf,
+			      part->len_bytes, part->offset_bytes, tag);
 	}
 	sqe->flags = IOSQE_FIXED_FILE;
 	return 0;
@@ -408,11 +437,12 @@ __attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q
 }
 
 /*
- * A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. An entry is written in words:
+ * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
+ * way. An entry is written in words:
  * all that prepare_entry() ever sets, while nobody sets what lies behind, which stays 0.
  */
-static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first_word, const struct spw_io *io,
-			      const struct spw_part *part, uint64_t piece)
+static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first_word,
+			      const struct spw_io *io, const struct spw_part *part, uint64_t piece)
 {
 	union entry *entry = (union entry *)&u->entries[tail & u->entries_mask];
 
@@ -455,7 +485,10 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 	tail = u->ring.sq.sqe_tail;
 	if (__builtin_expect(tail == u->tail_limit, 0))
 		return prepare_into_full(q, io);
-	/* What was looked at above is read again, which costs less than to save the registers that would hold it. */
+	/*
+	 * What was looked at above is read again, which costs less than to save the registers that
+	 * would hold it.
+	 */
 	__asm__ volatile("" ::: "memory");
 	spw_whole_issued(q, dev, io);
 	fill_entry(u, tail, PLAIN_ENTRY, io, part, piece);
@@ -487,7 +520,10 @@ static void uring_cancel(struct spw_queue *q, struct spw_part *part)
 		spw_part_completed(q, part, -ECANCELED);
 		return;
 	}
-	/* Polled requests end by themselves, and a polled ring does not know the operation. A full ring: the part ends by itself. */
+	/*
+	 * Polled requests end by themselves, and a polled ring does not know the operation. A full
+	 * ring: the part ends by itself.
+	 */
 	if (q->polls)
 		return;
 	sqe = next_entry(u);
@@ -497,8 +533,8 @@ static void uring_cancel(struct spw_queue *q, struct spw_part *part)
 }
 
 /*
- * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself, whatever the drives do.
- * Return: how many completions may be waited for.
+ * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself,
+ * whatever the drives do. Return: how many completions may be waited for.
  */
 static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned want)
 {
@@ -512,14 +548,15 @@ static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned wan
 
 		if (!sqe)
 			break;
-		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.watched, NULL, 0, 0, SPW_URING_TAG_WAKE);
+		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.watched, NULL, 0, 0,
+			      SPW_URING_TAG_WAKE);
 		sqe->poll32_events = POLLIN;
 		u->wakes_armed++;
 	}
 	return want <= u->wakes_armed ? want : u->wakes_armed;
 }
 
-/* ---- Entering the kernel ---------------------------------------------------------------------------------------------------- */
+/* ---- Entering the kernel --------------------------------------------------------------------- */
 
 static inline unsigned publish_entries(struct spw_uring *u)
 {
@@ -547,13 +584,15 @@ static unsigned completions_ready(const struct spw_uring *u)
 	return io_uring_smp_load_acquire(u->ring.cq.ktail) - *u->ring.cq.khead;
 }
 
-static int enter_for(const struct spw_uring *u, unsigned count, unsigned want, unsigned flags, int64_t timeout_ns)
+static int enter_for(const struct spw_uring *u, unsigned count, unsigned want, unsigned flags,
+		     int64_t timeout_ns)
 {
-	struct __kernel_timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+	struct __kernel_timespec timeout = {.tv_sec = timeout_ns / 1000000000,
+					    .tv_nsec = timeout_ns % 1000000000};
 	struct io_uring_getevents_arg arg = {.ts = (uintptr_t)&timeout};
 
-	return io_uring_enter2((unsigned)u->enter_fd, count, want, flags | IORING_ENTER_EXT_ARG, (void *)&arg,
-			       sizeof(arg));
+	return io_uring_enter2((unsigned)u->enter_fd, count, want, flags | IORING_ENTER_EXT_ARG,
+			       (void *)&arg, sizeof(arg));
 }
 
 static int refuse_thread(void)
@@ -561,7 +600,10 @@ static int refuse_thread(void)
 	return spw_error(-EEXIST, "io_uring: the queue belongs to the thread that used it first");
 }
 
-/* A registered ring is known by a number that means another ring to another thread, which would then be submitted and waited for. */
+/*
+ * A registered ring is known by a number that means another ring to another thread, which would
+ * then be submitted and waited for.
+ */
 static int own(struct spw_queue *q, struct spw_uring *u)
 {
 	if (__builtin_expect(!u->enabled, 0))
@@ -569,7 +611,8 @@ static int own(struct spw_queue *q, struct spw_uring *u)
 	return __builtin_expect(pthread_equal(u->owner, pthread_self()), 1) ? 0 : refuse_thread();
 }
 
-static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events, int64_t timeout_ns)
+static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events,
+		 int64_t timeout_ns)
 {
 	unsigned flags = u->enter_flags | (get_events ? IORING_ENTER_GETEVENTS : 0);
 	unsigned count = publish_entries(u);
@@ -592,7 +635,10 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags, NULL, 0);
 	if (ret == -EEXIST)
 		return refuse_thread();
-	/* No memory for a request, or completions overflowed: they are reaped, and what was not submitted stays in the ring. */
+	/*
+	 * No memory for a request, or completions overflowed: they are reaped, and what was not
+	 * submitted stays in the ring.
+	 */
 	if (ret == -EAGAIN || ret == -EBUSY)
 		return 0;
 	/* A call that submitted says so, even when a signal or the time ended its wait. */
@@ -656,20 +702,25 @@ static uint64_t troubles(const struct spw_queue *q)
 	return q->stats.errors + q->stats.retries + q->stats.short_transfers;
 }
 
-/* Look at the drives and submit nothing: what was prepared meanwhile may fail at once, and then they are not looked at. */
+/*
+ * Look at the drives and submit nothing: what was prepared meanwhile may fail at once, and then
+ * they are not looked at.
+ */
 static int look(struct spw_queue *q, struct spw_uring *u)
 {
 	int ret;
 
 	q->stats.system_calls++;
-	ret = io_uring_enter2((unsigned)u->enter_fd, 0, 0, u->enter_flags | IORING_ENTER_GETEVENTS, NULL, 0);
+	ret = io_uring_enter2((unsigned)u->enter_fd, 0, 0, u->enter_flags | IORING_ENTER_GETEVENTS,
+			      NULL, 0);
 	return ret < 0 && ret != -EAGAIN && ret != -EBUSY ? ret : 0;
 }
 
 /*
- * Submit, look at the drives once, and take what has ended. All of it: while completions lie in the ring the kernel looks at no drive.
- * Nor does it when something failed as it was submitted. A drive that is gone, and is asked again and again, would keep the others
- * waiting for ever; so after a failure the drives are looked at once more.
+ * Submit, look at the drives once, and take what has ended. All of it: while completions lie in the
+ * ring the kernel looks at no drive. Nor does it when something failed as it was submitted. A drive
+ * that is gone, and is asked again and again, would keep the others waiting for ever; so after a
+ * failure the drives are looked at once more.
  */
 static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 {
@@ -687,7 +738,8 @@ static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 /* Polls the drives until so many parts have ended, somebody asks to wake, or the time is up. */
 static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, int64_t timeout_ns)
 {
-	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
+	uint64_t deadline_ns =
+		want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	int ret;
 
 	if (want > 0 && spw_queue_in_flight(q) == 0) {
@@ -728,7 +780,10 @@ int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 		return wait_polled(q, u, want, timeout_ns);
 	if (want > 0)
 		want = arm_wakes(q, u, want);
-	/* Completions that wait in user space cost no system call; those that the kernel has deferred have to be fetched. */
+	/*
+	 * Completions that wait in user space cost no system call; those that the kernel has
+	 * deferred have to be fetched.
+	 */
 	if (completions_ready(u) >= (want > 0 ? want : 1))
 		ret = enter(q, u, 0, false, -1);
 	else

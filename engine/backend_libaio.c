@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/backend_libaio.c - parts over Linux native asynchronous I/O, for where io_uring is refused */
+/*
+ * engine/backend_libaio.c - parts over Linux native asynchronous I/O, for where io_uring is refused
+ */
 #include <errno.h>
 #include <libaio.h>
 #include <poll.h>
@@ -16,7 +18,8 @@
 
 struct aio {
 	io_context_t context;
-	struct iocb *iocbs;    /* one per slot, in the same order; then those that poll the eventfd */
+	/* one per slot, in the same order; then those that poll the eventfd */
+	struct iocb *iocbs;
 	struct iocb **pending; /* issued and not submitted */
 	unsigned capacity;
 	unsigned pending_count;
@@ -37,7 +40,8 @@ static int probe_poll(struct spw_queue *q, struct aio *a)
 	iocb->data = NULL;
 	ret = io_submit(a->context, 1, &iocb);
 	if (ret != 1)
-		return spw_error(ret < 0 ? ret : -EIO, "libaio refused: it cannot poll (needs Linux 4.19)");
+		return spw_error(ret < 0 ? ret : -EIO,
+				 "libaio refused: it cannot poll (needs Linux 4.19)");
 	a->wakes_armed = 1;
 	return 0;
 }
@@ -120,7 +124,10 @@ static int aio_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/* A plain transfer from the caller's io straight among those to be submitted; what is not plain takes the long way. */
+/*
+ * A plain transfer from the caller's io straight among those to be submitted; what is not plain
+ * takes the long way.
+ */
 static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct aio *a = q->state;
@@ -142,8 +149,8 @@ static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 }
 
 /*
- * The kernel refused the first pending request, and that alone. Its io ends when the others are submitted: it may be prepared again, and
- * there is room for each slot once.
+ * The kernel refused the first pending request, and that alone. Its io ends when the others are
+ * submitted: it may be prepared again, and there is room for each slot once.
  */
 static void complete_refused(struct spw_queue *q, struct aio *a, struct spw_part *part, int error)
 {
@@ -216,7 +223,8 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 		if (a->pending[i]->data != part)
 			continue;
 		a->pending_count--;
-		memmove(&a->pending[i], &a->pending[i + 1], (a->pending_count - i) * sizeof(struct iocb *));
+		memmove(&a->pending[i], &a->pending[i + 1],
+			(a->pending_count - i) * sizeof(struct iocb *));
 		spw_part_completed(q, part, -ECANCELED);
 		return;
 	}
@@ -228,8 +236,8 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 }
 
 /*
- * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself, whatever the drives do.
- * Return: how many completions may be waited for.
+ * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself,
+ * whatever the drives do. Return: how many completions may be waited for.
  */
 static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 {
@@ -261,7 +269,8 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 			continue;
 		}
 		a->in_kernel--;
-		if (__builtin_expect(!spw_whole_completed(q, part, (int64_t)(long)a->events[i].res), 0))
+		if (__builtin_expect(!spw_whole_completed(q, part, (int64_t)(long)a->events[i].res),
+				     0))
 			spw_part_completed(q, part, (int64_t)(long)a->events[i].res);
 	}
 }
@@ -281,7 +290,8 @@ static unsigned events_to_wait_for(const struct spw_queue *q, const struct aio *
 static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	struct aio *a = q->state;
-	struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+	struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
+				   .tv_nsec = timeout_ns % 1000000000};
 	struct timespec none = {0};
 	unsigned in_flight = spw_queue_in_flight(q);
 	int ret;

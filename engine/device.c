@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/device.c - what all devices have in common: checks before a transfer, locks by range, the table of their kind */
+/*
+ * engine/device.c - what all devices have in common: checks before a transfer, locks by range, the
+ * table of their kind
+ */
 #include "engine/device.h"
 
 #include <errno.h>
@@ -49,17 +52,22 @@ int spw_device_check_transfer(const struct spw_device *device, const void *buf, 
 	if (len == 0)
 		return spw_error(-EINVAL, "%s: a transfer of no bytes", device->path);
 	if (len & (g->logical_block_bytes - 1))
-		return spw_error(-EINVAL, "%s: length %llu is not a multiple of the logical block of %u bytes",
-				 device->path, len, g->logical_block_bytes);
+		return spw_error(
+			-EINVAL,
+			"%s: length %llu is not a multiple of the logical block of %u bytes",
+			device->path, len, g->logical_block_bytes);
 	if (offset & (g->logical_block_bytes - 1))
-		return spw_error(-EINVAL, "%s: offset %llu is not a multiple of the logical block of %u bytes",
-				 device->path, offset, g->logical_block_bytes);
+		return spw_error(
+			-EINVAL,
+			"%s: offset %llu is not a multiple of the logical block of %u bytes",
+			device->path, offset, g->logical_block_bytes);
 	if (len > g->size_bytes || offset > g->size_bytes - len)
-		return spw_error(-EINVAL, "%s: %llu bytes at %llu end beyond the device's %llu bytes", device->path,
-				 len, offset, (unsigned long long)g->size_bytes);
+		return spw_error(-EINVAL,
+				 "%s: %llu bytes at %llu end beyond the device's %llu bytes",
+				 device->path, len, offset, (unsigned long long)g->size_bytes);
 	if ((uintptr_t)buf & (g->memory_align_bytes - 1))
-		return spw_error(-EINVAL, "%s: buffer %p is not aligned to %u bytes", device->path, buf,
-				 g->memory_align_bytes);
+		return spw_error(-EINVAL, "%s: buffer %p is not aligned to %u bytes", device->path,
+				 buf, g->memory_align_bytes);
 	return 0;
 }
 
@@ -80,11 +88,12 @@ int spw_device_translate_error(const struct spw_device *device, int error)
 	return error;
 }
 
-int spw_device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes, uint64_t offset_bytes,
-		      int error)
+int spw_device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes,
+		      uint64_t offset_bytes, int error)
 {
-	return spw_error_errno(spw_device_translate_error(device, error), "%s: %s of %llu bytes at byte %llu failed",
-			       device->path, what, (unsigned long long)len_bytes, (unsigned long long)offset_bytes);
+	return spw_error_errno(spw_device_translate_error(device, error),
+			       "%s: %s of %llu bytes at byte %llu failed", device->path, what,
+			       (unsigned long long)len_bytes, (unsigned long long)offset_bytes);
 }
 
 int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
@@ -94,7 +103,8 @@ int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uin
 	return ret ? ret : device->ops->read(device, buf, len, offset_bytes);
 }
 
-int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len,
+		      uint64_t offset_bytes)
 {
 	int ret = spw_device_check_transfer(device, buf, len, offset_bytes);
 
@@ -116,23 +126,28 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 		return spw_error(-EOPNOTSUPP, "%s cannot discard", device->path);
 	ret = spw_device_check_transfer(device, NULL, len_bytes, offset_bytes);
 	if (ret == 0 && device->read_only)
-		ret = spw_error(-EBADF, "%s: a discard needs a device opened read-write", device->path);
+		ret = spw_error(-EBADF, "%s: a discard needs a device opened read-write",
+				device->path);
 	return ret ? ret : device->ops->discard(device, offset_bytes, len_bytes);
 }
 
-int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
+			    uint64_t len_bytes)
 {
 	if (!device->ops->write_zeroes)
-		return spw_error(-EOPNOTSUPP, "%s is not asked to write zeroes by itself", device->path);
+		return spw_error(-EOPNOTSUPP, "%s is not asked to write zeroes by itself",
+				 device->path);
 	if (device->read_only)
-		return spw_error(-EBADF, "%s: writing zeroes needs a device opened read-write", device->path);
+		return spw_error(-EBADF, "%s: writing zeroes needs a device opened read-write",
+				 device->path);
 	return device->ops->write_zeroes(device, offset_bytes, len_bytes);
 }
 
 int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	if (device->read_only)
-		return spw_error(-EBADF, "%s: a lock needs a device opened read-write", device->path);
+		return spw_error(-EBADF, "%s: a lock needs a device opened read-write",
+				 device->path);
 	return device->ops->lock(device, offset_bytes, len_bytes);
 }
 
@@ -154,7 +169,8 @@ void *spw_device_buffer(const struct spw_device *device, size_t len)
 	len = spw_round_up(len, align);
 	buf = aligned_alloc(align, len);
 	if (!buf) {
-		(void)spw_error(-ENOMEM, "%s: no memory for %zu bytes", spw_device_path(device), len);
+		(void)spw_error(-ENOMEM, "%s: no memory for %zu bytes", spw_device_path(device),
+				len);
 		return NULL;
 	}
 	memset(buf, 0, len);

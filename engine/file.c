@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/file.c - a device that the kernel has a node or a file for: opened, transferred to and locked by its descriptor */
+/*
+ * engine/file.c - a device that the kernel has a node or a file for: opened, transferred to and
+ * locked by its descriptor
+ */
 #include "engine/file.h"
 
 #include <errno.h>
@@ -14,8 +17,8 @@
 #include "util/util.h"
 
 /*
- * A program may run without standard output, as some do in the background. A drive that got its number would get what the program
- * prints, too, in its first blocks.
+ * A program may run without standard output, as some do in the background. A drive that got its
+ * number would get what the program prints, too, in its first blocks.
  */
 static int above_standard(int fd)
 {
@@ -47,20 +50,29 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 		return spw_error_errno(-errno, "%s cannot be opened", path);
 	if (!is_drive(&st))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
-	/* Without O_CREAT it has a meaning for block devices alone, whatever the name led to a moment ago. */
+	/*
+	 * Without O_CREAT it has a meaning for block devices alone, whatever the name led to a
+	 * moment ago.
+	 */
 	if (exclusive)
 		flags |= O_EXCL;
 	device->fd = above_standard(open(node, flags));
 	if (device->fd >= 0 && (fstat(device->fd, &st) || !is_drive(&st)))
 		return spw_error(-ESTALE,
-				 "%s: became something else while it was opened; look what it is, and try again", path);
+				 "%s: became something else while it was opened; look what it is, "
+				 "and try again",
+				 path);
 	if (device->fd >= 0)
 		return 0;
 	if (errno == EINVAL && S_ISREG(st.st_mode))
 		return spw_error(-EOPNOTSUPP,
-				 "%s: its file system refuses O_DIRECT; use one that has direct I/O (ext4, xfs)", path);
+				 "%s: its file system refuses O_DIRECT; use one that has direct "
+				 "I/O (ext4, xfs)",
+				 path);
 	if (errno == EBUSY)
-		return spw_error(-EBUSY, "%s is mounted or held by another program (see lsblk, fuser)", path);
+		return spw_error(-EBUSY,
+				 "%s is mounted or held by another program (see lsblk, fuser)",
+				 path);
 	return spw_error_errno(-errno, "%s cannot be opened", path);
 }
 
@@ -68,13 +80,17 @@ static void file_close(struct spw_device *device)
 {
 	if (device->fd < 0)
 		return;
-	/* A forked child, or a ring that the kernel has not taken down yet, may hold the description, and the locks with it. */
+	/*
+	 * A forked child, or a ring that the kernel has not taken down yet, may hold the
+	 * description, and the locks with it.
+	 */
 	(void)spw_device_unlock(device, 0, 0);
 	(void)close(device->fd);
 }
 
 /* Return: 1 go on; 0 and errno EINTR: again; a negative errno, in words. */
-static int judge(const struct spw_device *device, const char *what, ssize_t n, size_t len, uint64_t offset_bytes)
+static int judge(const struct spw_device *device, const char *what, ssize_t n, size_t len,
+		 uint64_t offset_bytes)
 {
 	if (n > 0)
 		return 1;
@@ -87,7 +103,8 @@ static int judge(const struct spw_device *device, const char *what, ssize_t n, s
 static int file_read(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
 {
 	for (size_t done = 0; done < len;) {
-		ssize_t n = pread(device->fd, (char *)buf + done, len - done, (off_t)(offset_bytes + done));
+		ssize_t n = pread(device->fd, (char *)buf + done, len - done,
+				  (off_t)(offset_bytes + done));
 		int ret = judge(device, "read", n, len - done, offset_bytes + done);
 
 		if (ret < 0)
@@ -97,10 +114,12 @@ static int file_read(const struct spw_device *device, void *buf, size_t len, uin
 	return 0;
 }
 
-static int file_write(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+static int file_write(const struct spw_device *device, const void *buf, size_t len,
+		      uint64_t offset_bytes)
 {
 	for (size_t done = 0; done < len;) {
-		ssize_t n = pwrite(device->fd, (const char *)buf + done, len - done, (off_t)(offset_bytes + done));
+		ssize_t n = pwrite(device->fd, (const char *)buf + done, len - done,
+				   (off_t)(offset_bytes + done));
 		int ret = judge(device, "write", n, len - done, offset_bytes + done);
 
 		if (ret < 0)
@@ -114,8 +133,8 @@ static int file_sync(const struct spw_device *device)
 {
 	while (fdatasync(device->fd))
 		if (errno != EINTR)
-			return spw_error_errno(spw_device_translate_error(device, -errno), "%s: flush failed",
-					       device->path);
+			return spw_error_errno(spw_device_translate_error(device, -errno),
+					       "%s: flush failed", device->path);
 	return 0;
 }
 
@@ -126,8 +145,8 @@ static int file_discard(const struct spw_device *device, uint64_t offset_bytes, 
 
 	do {
 		if (device->geometry.kind == SPW_DEVICE_FILE)
-			ret = fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset_bytes,
-					(off_t)len_bytes);
+			ret = fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+					(off_t)offset_bytes, (off_t)len_bytes);
 		else
 			ret = ioctl(device->fd, BLKDISCARD, range);
 	} while (ret && errno == EINTR);
@@ -136,7 +155,8 @@ static int file_discard(const struct spw_device *device, uint64_t offset_bytes, 
 
 /* ---- Locks, of the open file description ---- */
 
-static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes, uint64_t len_bytes)
+static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes,
+		    uint64_t len_bytes)
 {
 	struct flock lock = {
 		.l_type = type,
@@ -148,10 +168,13 @@ static int set_lock(const struct spw_device *device, short type, uint64_t offset
 	if (fcntl(device->fd, F_OFD_SETLK, &lock) == 0)
 		return 0;
 	if (errno == EAGAIN || errno == EACCES)
-		return spw_error(-EBUSY, "%s: bytes %llu to %llu are locked by another process or another opener",
-				 device->path, (unsigned long long)offset_bytes,
-				 (unsigned long long)(offset_bytes + len_bytes));
-	return spw_error_errno(-errno, "%s cannot be %slocked", device->path, type == F_UNLCK ? "un" : "");
+		return spw_error(
+			-EBUSY,
+			"%s: bytes %llu to %llu are locked by another process or another opener",
+			device->path, (unsigned long long)offset_bytes,
+			(unsigned long long)(offset_bytes + len_bytes));
+	return spw_error_errno(-errno, "%s cannot be %slocked", device->path,
+			       type == F_UNLCK ? "un" : "");
 }
 
 static int file_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
@@ -159,7 +182,8 @@ static int file_lock(const struct spw_device *device, uint64_t offset_bytes, uin
 	return set_lock(device, F_WRLCK, offset_bytes, len_bytes);
 }
 
-int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
+			   uint64_t len_bytes)
 {
 	return set_lock(device, F_RDLCK, offset_bytes, len_bytes);
 }

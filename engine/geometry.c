@@ -29,10 +29,16 @@
 /* Of all that sysfs counts in sectors. */
 #define SECTOR_BYTES 512u
 
-/* A file system that does not say how direct I/O must be aligned: right for all drives with blocks up to this. */
+/*
+ * A file system that does not say how direct I/O must be aligned: right for all drives with blocks
+ * up to this.
+ */
 #define FILE_ALIGN_ASSUMED 4096u
 
-/* The first line of DIRECTORY/NAME without surrounding blanks, fit to be shown; "" when there is none. */
+/*
+ * The first line of DIRECTORY/NAME without surrounding blanks, fit to be shown; "" when there is
+ * none.
+ */
 static void sysfs_text(const char *directory, const char *name, char *text, size_t len)
 {
 	char path[PATH_MAX], line[256] = "";
@@ -63,7 +69,10 @@ static bool sysfs_number(const char *directory, const char *name, long long *num
 	return end != text && *end == '\0' && errno == 0;
 }
 
-/* The sysfs folder of the whole drive that a device number lies on: a partition's queue and model are its parent's. */
+/*
+ * The sysfs folder of the whole drive that a device number lies on: a partition's queue and model
+ * are its parent's.
+ */
 static bool sysfs_drive(dev_t number, char *directory, size_t len, bool *is_partition)
 {
 	char link[64], partition[PATH_MAX + 16], real[PATH_MAX];
@@ -149,8 +158,8 @@ uint32_t spw_geometry_passthrough_bytes(int fd)
 	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
 	    !sysfs_number(queue, "max_hw_sectors_kb", &value))
 		return PASSTHROUGH_BYTES_ASSUMED;
-	return spw_geometry_choose_passthrough(value,
-					       sysfs_number(queue, "max_sectors_kb", &block_value) ? block_value : 0);
+	return spw_geometry_choose_passthrough(
+		value, sysfs_number(queue, "max_sectors_kb", &block_value) ? block_value : 0);
 }
 
 void spw_geometry_boundary(int fd, uint64_t *boundary_bytes, uint64_t *start_bytes)
@@ -161,12 +170,14 @@ void spw_geometry_boundary(int fd, uint64_t *boundary_bytes, uint64_t *start_byt
 	struct stat st;
 
 	*boundary_bytes = *start_bytes = 0;
-	if (fstat(fd, &st) || !S_ISBLK(st.st_mode) || !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
+	if (fstat(fd, &st) || !S_ISBLK(st.st_mode) ||
+	    !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
 	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
 	    !sysfs_number(queue, "chunk_sectors", &sectors) || sectors <= 0 || sectors > UINT32_MAX)
 		return;
 	*boundary_bytes = (uint64_t)sectors * SECTOR_BYTES;
-	(void)snprintf(device, sizeof(device), "/sys/dev/block/%u:%u", major(st.st_rdev), minor(st.st_rdev));
+	(void)snprintf(device, sizeof(device), "/sys/dev/block/%u:%u", major(st.st_rdev),
+		       minor(st.st_rdev));
 	if (is_partition && sysfs_number(device, "start", &start) && start > 0)
 		*start_bytes = (uint64_t)start * SECTOR_BYTES;
 }
@@ -194,7 +205,9 @@ static int read_dio_align(int fd, const char *path, struct spw_geometry *g)
 		return 0;
 	if (stx.stx_dio_offset_align == 0)
 		return spw_error(-EOPNOTSUPP,
-				 "%s: the file system has no direct I/O for this file (encrypted, journalled?)", path);
+				 "%s: the file system has no direct I/O for this file (encrypted, "
+				 "journalled?)",
+				 path);
 	g->memory_align_bytes = stx.stx_dio_mem_align ? stx.stx_dio_mem_align : 1;
 	if (g->kind == SPW_DEVICE_FILE)
 		g->logical_block_bytes = stx.stx_dio_offset_align;
@@ -203,9 +216,11 @@ static int read_dio_align(int fd, const char *path, struct spw_geometry *g)
 
 static int check(const char *path, struct spw_geometry *g)
 {
-	if (!spw_is_power_of_two(g->logical_block_bytes) || !spw_is_power_of_two(g->memory_align_bytes))
+	if (!spw_is_power_of_two(g->logical_block_bytes) ||
+	    !spw_is_power_of_two(g->memory_align_bytes))
 		return spw_error(-EINVAL,
-				 "%s: a logical block of %u bytes and a memory alignment of %u are not powers of two",
+				 "%s: a logical block of %u bytes and a memory alignment of %u are "
+				 "not powers of two",
 				 path, g->logical_block_bytes, g->memory_align_bytes);
 	if (g->physical_block_bytes < g->logical_block_bytes)
 		g->physical_block_bytes = g->logical_block_bytes;
@@ -213,7 +228,9 @@ static int check(const char *path, struct spw_geometry *g)
 		g->transfer_bytes_max = g->logical_block_bytes;
 	g->size_bytes = spw_round_down(g->size_bytes, g->logical_block_bytes);
 	if (g->size_bytes == 0)
-		return spw_error(-ENODEV, "%s has a size of 0: the drive is gone, or the file is empty", path);
+		return spw_error(-ENODEV,
+				 "%s has a size of 0: the drive is gone, or the file is empty",
+				 path);
 	return 0;
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/open.c - which way leads to a device and to a queue: the only file of the engine that knows all of them */
+/*
+ * engine/open.c - which way leads to a device and to a queue: the only file of the engine that
+ * knows all of them
+ */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -18,8 +21,9 @@
 /* ---- Devices ---- */
 
 /*
- * A namespace named by its character node: transfers may go that way, locks and exclusive claims lie on the block node, so that they
- * hold against whoever names that. Proves that the character node can be opened.
+ * A namespace named by its character node: transfers may go that way, locks and exclusive claims
+ * lie on the block node, so that they hold against whoever names that. Proves that the character
+ * node can be opened.
  */
 static int make_char_device(struct spw_device *d)
 {
@@ -27,7 +31,8 @@ static int make_char_device(struct spw_device *d)
 
 	d->geometry.kind = SPW_DEVICE_NVME_CHAR;
 	if (strlen(d->path) < sizeof(d->geometry.nvme_char_path))
-		(void)snprintf(d->geometry.nvme_char_path, sizeof(d->geometry.nvme_char_path), "%s", d->path);
+		(void)snprintf(d->geometry.nvme_char_path, sizeof(d->geometry.nvme_char_path), "%s",
+			       d->path);
 	fd = spw_nvme_open_char(d);
 	if (fd < 0)
 		return fd;
@@ -50,7 +55,8 @@ static int open_device(struct spw_device *d, const struct spw_device_opts *opts)
 	return ret;
 }
 
-int spw_device_open(const char *path, const struct spw_device_opts *user_opts, struct spw_device **device)
+int spw_device_open(const char *path, const struct spw_device_opts *user_opts,
+		    struct spw_device **device)
 {
 	struct spw_device_opts opts = {0};
 	struct spw_device *d;
@@ -108,7 +114,8 @@ int spw_nvme_info(const char *path, struct spw_nvme_info *info)
 	ret = spw_nvme_ask_all(spw_nvme_system_ioctl, fd, path, &own);
 	(void)close(fd);
 	if (ret == 0)
-		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
+		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
+			       sizeof(own));
 	return ret;
 }
 
@@ -132,25 +139,33 @@ static bool any_is_vfio(struct spw_device *const devices[], unsigned count)
 	return false;
 }
 
-/* @asked: not what a settings file says, which may be of the time when the kernel drove these drives. */
-static int open_vfio(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-		     enum spw_backend asked, struct spw_queue **queue)
+/*
+ * @asked: not what a settings file says, which may be of the time when the kernel drove these
+ * drives.
+ */
+static int open_vfio(struct spw_device *const devices[], unsigned count,
+		     const struct spw_queue_opts *opts, enum spw_backend asked,
+		     struct spw_queue **queue)
 {
 	static const struct spw_backend_ops *const vfio[] = {&spw_backend_vfio};
 
 	if (asked != SPW_BACKEND_AUTO && asked != SPW_BACKEND_VFIO)
-		return spw_error(-EINVAL, "a namespace behind vfio (pci:...) is reached by the backend vfio alone");
+		return spw_error(
+			-EINVAL,
+			"a namespace behind vfio (pci:...) is reached by the backend vfio alone");
 	if (!any_is_vfio(devices, count))
-		return spw_error(-EINVAL, "vfio: none of the devices is behind vfio (pci:0000:3d:00.0/1)");
+		return spw_error(-EINVAL,
+				 "vfio: none of the devices is behind vfio (pci:0000:3d:00.0/1)");
 	return spw_queue_open_with(devices, count, opts, vfio, 1, queue);
 }
 
-int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *user_opts,
-		   struct spw_queue **queue)
+int spw_queue_open(struct spw_device *const devices[], unsigned count,
+		   const struct spw_queue_opts *user_opts, struct spw_queue **queue)
 {
-	static const struct spw_backend_ops *const in_order[] = {&spw_backend_nvme, &spw_backend_io_uring,
-								 &spw_backend_libaio};
-	static const struct spw_backend_ops *const libaio_first[] = {&spw_backend_libaio, &spw_backend_io_uring};
+	static const struct spw_backend_ops *const in_order[] = {
+		&spw_backend_nvme, &spw_backend_io_uring, &spw_backend_libaio};
+	static const struct spw_backend_ops *const libaio_first[] = {&spw_backend_libaio,
+								     &spw_backend_io_uring};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
 	enum spw_backend asked, wanted;
 	int ret;
@@ -167,12 +182,14 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count, const str
 		return open_vfio(devices, count, opts, asked, queue);
 	wanted = opts->backend;
 	/* What the caller asks for is had or nothing; what a settings file says is tried first. */
-	if (wanted == SPW_BACKEND_NVME || (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
-		return spw_queue_open_with(devices, count, opts, in_order, asked == SPW_BACKEND_NVME ? 1 : 3, queue);
+	if (wanted == SPW_BACKEND_NVME ||
+	    (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
+		return spw_queue_open_with(devices, count, opts, in_order,
+					   asked == SPW_BACKEND_NVME ? 1 : 3, queue);
 	if (wanted == SPW_BACKEND_IO_URING)
 		return spw_queue_open_with(devices, count, opts, in_order + 1, 1, queue);
 	if (wanted == SPW_BACKEND_LIBAIO)
-		return spw_queue_open_with(devices, count, opts, libaio_first, asked == SPW_BACKEND_LIBAIO ? 1 : 2,
-					   queue);
+		return spw_queue_open_with(devices, count, opts, libaio_first,
+					   asked == SPW_BACKEND_LIBAIO ? 1 : 2, queue);
 	return spw_queue_open_with(devices, count, opts, in_order + 1, 2, queue);
 }

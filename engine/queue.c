@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/queue.c - open a queue on the best backend that works, close it without losing an io, count */
+/*
+ * engine/queue.c - open a queue on the best backend that works, close it without losing an io,
+ * count
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -14,13 +17,16 @@
 #include "util/util.h"
 
 /*
- * A part is cut so that the kernel needs one bio for it: a request of several bios cannot be issued without waiting and is handed to a
- * worker thread. 256 is BIO_MAX_VECS.
+ * A part is cut so that the kernel needs one bio for it: a request of several bios cannot be issued
+ * without waiting and is handed to a worker thread. 256 is BIO_MAX_VECS.
  */
 #define PART_SEGMENTS_MAX 256u
 #define PART_BYTES_MAX    (16u << 20)
 
-/* A polled request that the block layer has to split never completes on some kernels; 504 KiB is what PRP lists of one page allow. */
+/*
+ * A polled request that the block layer has to split never completes on some kernels; 504 KiB is
+ * what PRP lists of one page allow.
+ */
 #define POLLED_SEGMENTS_ASSUMED 127u
 
 void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
@@ -40,7 +46,8 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	dev->segments_max = PART_SEGMENTS_MAX;
 	if (q->polls) {
 		dev->part_bytes_max = g->transfer_bytes_max;
-		dev->segments_max = (g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
+		dev->segments_max =
+			(g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
 		if (dev->fd >= 0)
 			spw_geometry_boundary(dev->fd, &dev->boundary_bytes, &dev->start_bytes);
 	}
@@ -88,13 +95,13 @@ static int check_opts(const struct spw_queue_opts *opts, unsigned count)
 		return spw_error(-EINVAL, "a queue depth of %u; 1 to %u are possible", opts->depth,
 				 SPW_QUEUE_DEPTH_MAX);
 	if ((unsigned)opts->backend > SPW_BACKEND_VFIO || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
-		return spw_error(-EINVAL, "no such backend as %d or no such way to wait as %d", (int)opts->backend,
-				 (int)opts->wait);
+		return spw_error(-EINVAL, "no such backend as %d or no such way to wait as %d",
+				 (int)opts->backend, (int)opts->wait);
 	return 0;
 }
 
-static int make_queue(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-		      struct spw_queue *q)
+static int make_queue(struct spw_device *const devices[], unsigned count,
+		      const struct spw_queue_opts *opts, struct spw_queue *q)
 {
 	int ret;
 
@@ -140,11 +147,14 @@ static void settle_wait_mode(struct spw_queue *q)
 			continue;
 		q->wait_mode = SPW_WAIT_INTERRUPT;
 		spw_log(&q->log, SPW_LOG_WARNING,
-			"%s cannot be polled (see queue/io_poll, nvme.poll_queues); using interrupts", device->path);
+			"%s cannot be polled (see queue/io_poll, nvme.poll_queues); using "
+			"interrupts",
+			device->path);
 	}
 }
 
-static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const candidates[], unsigned count)
+static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const candidates[],
+			unsigned count)
 {
 	enum spw_wait wait_mode = q->wait_mode;
 	char refusals[256] = "";
@@ -170,12 +180,14 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		}
 		(void)snprintf(refusals + used, sizeof(refusals) - used, "; %s", spw_last_error());
 		if (i + 1 < count)
-			spw_log(&q->log, SPW_LOG_WARNING, "%s; using %s", spw_last_error(), candidates[i + 1]->name);
+			spw_log(&q->log, SPW_LOG_WARNING, "%s; using %s", spw_last_error(),
+				candidates[i + 1]->name);
 	}
 	return ret;
 }
 
-int spw_queue_open_with(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *user_opts,
+int spw_queue_open_with(struct spw_device *const devices[], unsigned count,
+			const struct spw_queue_opts *user_opts,
 			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
 			struct spw_queue **out)
 {
@@ -231,9 +243,13 @@ void spw_queue_close(struct spw_queue *q)
 	while (spw_queue_ios(q) > 0) {
 		int ret = spw_queue_reap(q, spw_queue_ios(q), -1);
 
-		/* A drive may still write to a buffer: to return, and have the caller free it, would be worse than to stop here. */
+		/*
+		 * A drive may still write to a buffer: to return, and have the caller free it,
+		 * would be worse than to stop here.
+		 */
 		if (ret < 0)
-			spw_log(&q->log, SPW_LOG_ERROR, "closing a queue with %u requests in flight: %s",
+			spw_log(&q->log, SPW_LOG_ERROR,
+				"closing a queue with %u requests in flight: %s",
 				spw_queue_in_flight(q), spw_strerror(ret));
 		SPW_ASSERT(ret >= 0 || spw_queue_in_flight(q) == 0);
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/sanitize.h - the address sanitizer does not see what the kernel writes to: ask it before a buffer is handed over
+ * engine/sanitize.h - the address sanitizer does not see what the kernel writes to: ask it before a
+ * buffer is handed over
  *
  * Nothing of this exists in other builds.
  */

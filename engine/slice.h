@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/slice.h - what the kernel's sched_getattr() tells of a thread, and sched_setattr() takes */
+/*
+ * engine/slice.h - what the kernel's sched_getattr() tells of a thread, and sched_setattr() takes
+ */
 #ifndef SPW_ENGINE_SLICE_H
 #define SPW_ENGINE_SLICE_H
 
 #include <stdint.h>
 
-/* The first version of the kernel's struct sched_attr: its header cannot be included beside <sched.h>, nor has every C library it. */
+/*
+ * The first version of the kernel's struct sched_attr: its header cannot be included beside
+ * <sched.h>, nor has every C library it.
+ */
 struct spw_sched_attr {
 	uint32_t size;
 	uint32_t policy;

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/transfer.c - the way of an io through a queue: prepared, cut into parts, issued, joined, ended
+ * engine/transfer.c - the way of an io through a queue: prepared, cut into parts, issued, joined,
+ * ended
  *
- *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only the head is cut in part.
+ *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only
+ *              the head is cut in part.
  *   ISSUED     all its bytes are in parts, or what was not was dropped after a failure
- *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in (or WHOLE_UNREGISTERED)
+ *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in
+ *              (or WHOLE_UNREGISTERED)
  *   CANCELLED  as ISSUED; parts that stop half-way are not continued
  *   ENDED      done was called or will be by the next reap
  *
  * Invariants
  *   INV-1  An io is between head and tail if and only if its state is WAITING.
- *   INV-2  engine_parts is the number of slots whose io it is; of a WHOLE io, which has one, it is not filled in. An io ends when it
- *          is 0 and the state is not WAITING.
+ *   INV-2  engine_parts is the number of slots whose io it is; of a WHOLE io, which has one, it is
+ *          not filled in. An io ends when it is 0 and the state is not WAITING.
  *   INV-3  A slot in use is either with the backend or among those to be issued again, never both.
  *   INV-4  An io counts in spw_queue_ios() from prepare until done is about to be called.
  */
@@ -41,7 +44,7 @@ static const char *const op_names[] = {
 	[SPW_DISCARD] = "discard",
 };
 
-/* ---- Ending ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Ending ---------------------------------------------------------------------------------- */
 
 COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 {
@@ -57,8 +60,9 @@ COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 	if (io->op == SPW_FLUSH)
 		(void)spw_error_errno(io->engine_error, "%s: flush failed%s", path, said);
 	else
-		(void)spw_error_errno(io->engine_error, "%s: %s of %u bytes at byte %llu failed%s", path,
-				      op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes, said);
+		(void)spw_error_errno(io->engine_error, "%s: %s of %u bytes at byte %llu failed%s",
+				      path, op_names[io->op], io->len_bytes,
+				      (unsigned long long)io->offset_bytes, said);
 	spw_log(&q->log, SPW_LOG_ERROR, "%s", spw_last_error());
 }
 
@@ -110,7 +114,8 @@ HOT void call_done_of_ended(struct spw_queue *q)
 	}
 }
 
-HOT void leave_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io, struct spw_io *before)
+HOT void leave_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io,
+		       struct spw_io *before)
 {
 	if (before)
 		before->engine_next = io->engine_next;
@@ -147,7 +152,7 @@ HOT void end_part(struct spw_queue *q, struct spw_part *part)
 		end_io(q, io);
 }
 
-/* ---- Completion ------------------------------------------------------------------------------------------------------------ */
+/* ---- Completion ------------------------------------------------------------------------------ */
 
 COLD static void issue_again(struct spw_queue *q, struct spw_part *part)
 {
@@ -176,7 +181,10 @@ static void advance(struct spw_part *part, uint32_t bytes)
 	part->iov_offset = bytes;
 }
 
-/* A part that did not end in one go. Return: whether it is issued again, which looks whether its io was stopped meanwhile. */
+/*
+ * A part that did not end in one go. Return: whether it is issued again, which looks whether its io
+ * was stopped meanwhile.
+ */
 COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
 	const struct spw_queue_device *dev = &q->devices[part->device];
@@ -184,7 +192,10 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 	if (res > (int64_t)part->len_bytes)
 		res = -EPROTO;
 	if (res >= 0) {
-		/* A torn last block is transferred again, and what memory has to be aligned by: offsets and addresses stay multiples of them. */
+		/*
+		 * A torn last block is transferred again, and what memory has to be aligned by:
+		 * offsets and addresses stay multiples of them.
+		 */
 		uint32_t mask = part->iov ? dev->block_mask : dev->whole_mask;
 		bool is_torn = (res & mask) != 0;
 
@@ -195,7 +206,10 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 			advance(part, (uint32_t)res);
 			return true;
 		}
-		/* Nothing at all comes from a drive that is gone; less than a block from one that is there. */
+		/*
+		 * Nothing at all comes from a drive that is gone; less than a block from one that
+		 * is there.
+		 */
 		if (!is_torn)
 			res = spw_device_no_progress_error(dev->device);
 		else
@@ -233,13 +247,14 @@ void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
 	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
-	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) && go_on(q, part, res))
+	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) &&
+	    go_on(q, part, res))
 		issue_again(q, part);
 	else
 		end_part(q, part);
 }
 
-/* ---- Cutting --------------------------------------------------------------------------------------------------------------- */
+/* ---- Cutting --------------------------------------------------------------------------------- */
 
 /* How far it is to where the kernel splits what goes on, if it splits anywhere. */
 static uint64_t boundary_rest(const struct spw_queue_device *dev, uint64_t offset_bytes)
@@ -252,9 +267,12 @@ static uint64_t boundary_rest(const struct spw_queue_device *dev, uint64_t offse
 	return rest > dev->block_mask ? rest : UINT64_MAX;
 }
 
-/* The longest part that may begin at @address, and at @offset_bytes of the device; a multiple of the logical block. */
-HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev, uintptr_t address,
-			uint64_t offset_bytes)
+/*
+ * The longest part that may begin at @address, and at @offset_bytes of the device; a multiple of
+ * the logical block.
+ */
+HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev,
+			uintptr_t address, uint64_t offset_bytes)
 {
 	uint64_t in_arena = address - q->arena_base;
 	uintptr_t page = in_arena < q->arena_len_bytes ? q->arena_page_bytes : q->page_bytes;
@@ -276,8 +294,8 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 }
 
 /*
- * An NVMe drive takes a gap between pages only at the ends of a request. The kernel would split there, and a polled request that is
- * split never completes on some kernels.
+ * An NVMe drive takes a gap between pages only at the ends of a request. The kernel would split
+ * there, and a polled request that is split never completes on some kernels.
  */
 static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 {
@@ -286,16 +304,22 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }
 
-/* As many whole elements as fit one request, counted in the pages that they touch; no system call takes more than IOV_MAX. */
-static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev, const struct spw_io *io)
+/*
+ * As many whole elements as fit one request, counted in the pages that they touch; no system call
+ * takes more than IOV_MAX.
+ */
+static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev,
+			       const struct spw_io *io)
 {
 	uint64_t rest = boundary_rest(dev, io->offset_bytes + io->engine_issued_bytes);
 	uint64_t bytes_max = rest < dev->part_bytes_max ? rest : dev->part_bytes_max;
 	uint64_t bytes = 0, segments = 0;
 
-	for (uint32_t i = io->engine_iov_index; i < io->iov_count && i - io->engine_iov_index < IOV_MAX; i++) {
+	for (uint32_t i = io->engine_iov_index;
+	     i < io->iov_count && i - io->engine_iov_index < IOV_MAX; i++) {
 		uintptr_t base = (uintptr_t)io->iov[i].iov_base;
-		uintptr_t page = spw_queue_arena_holds(q, (void *)base) ? q->arena_page_bytes : q->page_bytes;
+		uintptr_t page = spw_queue_arena_holds(q, (void *)base) ? q->arena_page_bytes
+									: q->page_bytes;
 
 		segments += ((base & (page - 1)) + io->iov[i].iov_len + page - 1) / page;
 		if (segments > dev->segments_max || bytes + io->iov[i].iov_len > bytes_max)
@@ -307,9 +331,12 @@ static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue
 	return (uint32_t)bytes;
 }
 
-/* Either whole elements of the vector, or a piece of one that is too long: no element is ever copied. */
-COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_device *dev, struct spw_io *io,
-			    struct spw_part *part)
+/*
+ * Either whole elements of the vector, or a piece of one that is too long: no element is ever
+ * copied.
+ */
+COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_device *dev,
+			    struct spw_io *io, struct spw_part *part)
 {
 	const struct iovec *iov = &io->iov[io->engine_iov_index];
 	uint32_t offset = io->engine_iov_offset;
@@ -328,12 +355,14 @@ COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_de
 	io->engine_issued_bytes += bytes;
 	if (io->engine_issued_bytes == io->len_bytes)
 		return;
-	for (bytes += offset; bytes >= io->iov[io->engine_iov_index].iov_len; io->engine_iov_index++)
+	for (bytes += offset; bytes >= io->iov[io->engine_iov_index].iov_len;
+	     io->engine_iov_index++)
 		bytes -= (uint32_t)io->iov[io->engine_iov_index].iov_len;
 	io->engine_iov_offset = bytes;
 }
 
-HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, struct spw_io *io, struct spw_part *part)
+HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, struct spw_io *io,
+	     struct spw_part *part)
 {
 	part->io = io;
 	part->offset_bytes = io->offset_bytes + io->engine_issued_bytes;
@@ -345,7 +374,9 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 		uint32_t limit;
 
 		part->buf = (char *)io->buf + io->engine_issued_bytes;
-		limit = rest <= dev->uncut_bytes ? rest : part_limit(q, dev, (uintptr_t)part->buf, part->offset_bytes);
+		limit = rest <= dev->uncut_bytes
+				? rest
+				: part_limit(q, dev, (uintptr_t)part->buf, part->offset_bytes);
 		part->rest_bytes = rest < limit ? rest : limit;
 		io->engine_issued_bytes += part->rest_bytes;
 	} else if (io->op <= SPW_WRITE) {
@@ -358,7 +389,10 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 	io->engine_parts++;
 }
 
-/* What of the part the next request carries: all of it, unless a vector was interrupted inside an element. */
+/*
+ * What of the part the next request carries: all of it, unless a vector was interrupted inside an
+ * element.
+ */
 HOT void shape(const struct spw_queue *q, struct spw_part *part)
 {
 	part->iov_count = 0;
@@ -369,7 +403,8 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 
 		part->buf = (char *)part->iov->iov_base + part->iov_offset;
 		if (part->iov_offset > 0 || first >= part->rest_bytes) {
-			part->len_bytes = first < part->rest_bytes ? (uint32_t)first : part->rest_bytes;
+			part->len_bytes =
+				first < part->rest_bytes ? (uint32_t)first : part->rest_bytes;
 		} else {
 			while (bytes < part->rest_bytes)
 				bytes += (uint32_t)part->iov[part->iov_count++].iov_len;
@@ -377,16 +412,22 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 			return;
 		}
 	}
-	/* Registered memory is a row of pages, and some kernels refuse one that does not end with a block. */
+	/*
+	 * Registered memory is a row of pages, and some kernels refuse one that does not end with a
+	 * block.
+	 */
 	if (likely(((uintptr_t)part->buf & q->devices[part->device].block_mask) == 0))
 		part->piece = spw_queue_piece(q, part->buf, part->len_bytes);
 	else
 		part->piece = -1;
 }
 
-/* ---- Issuing --------------------------------------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
-/* Full: what is in there goes first. A submission that fails is met again by the submit or wait that follows. */
+/*
+ * Full: what is in there goes first. A submission that fails is met again by the submit or wait
+ * that follows.
+ */
 COLD static bool issue_to_full(struct spw_queue *q, struct spw_part *part)
 {
 	(void)q->ops->submit(q);
@@ -426,7 +467,10 @@ COLD static void issue_those_again(struct spw_queue *q)
 	}
 }
 
-/* The one operation without a queue in the kernel, unless the backend goes past it: done here and now. */
+/*
+ * The one operation without a queue in the kernel, unless the backend goes past it: done here and
+ * now.
+ */
 COLD static void discard(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io)
 {
 	leave_waiting(q, dev, io, NULL);
@@ -444,7 +488,8 @@ static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
 	while ((io = dev->head) != NULL) {
 		struct spw_part *part;
 
-		if (unlikely(io->op == SPW_DISCARD) && !(q->ops->discards && dev->device->geometry.discards)) {
+		if (unlikely(io->op == SPW_DISCARD) &&
+		    !(q->ops->discards && dev->device->geometry.discards)) {
 			discard(q, dev, io);
 			continue;
 		}
@@ -482,7 +527,7 @@ HOT void issue_all(struct spw_queue *q)
 		q->stats.in_flight_max = in_flight;
 }
 
-/* ---- The public side ------------------------------------------------------------------------------------------------------- */
+/* ---- The public side ------------------------------------------------------------------------- */
 
 static int check_vector(const struct spw_queue *q, const struct spw_io *io)
 {
@@ -496,15 +541,19 @@ static int check_vector(const struct spw_queue *q, const struct spw_io *io)
 		const struct iovec *iov = &io->iov[i];
 
 		if (((uintptr_t)iov->iov_base & dev->align_mask) != 0)
-			return spw_error(-EINVAL, "%s: element %u of the vector at %p is not aligned to %u bytes", path,
-					 i, iov->iov_base, dev->align_mask + 1);
-		if (iov->iov_len == 0 || (iov->iov_len & dev->block_mask) != 0 || iov->iov_len > SPW_IO_BYTES_MAX)
 			return spw_error(
 				-EINVAL,
-				"%s: element %u of the vector has %zu bytes, not a multiple of the logical block of %u",
-				path, i, iov->iov_len, dev->block_mask + 1);
+				"%s: element %u of the vector at %p is not aligned to %u bytes",
+				path, i, iov->iov_base, dev->align_mask + 1);
+		if (iov->iov_len == 0 || (iov->iov_len & dev->block_mask) != 0 ||
+		    iov->iov_len > SPW_IO_BYTES_MAX)
+			return spw_error(-EINVAL,
+					 "%s: element %u of the vector has %zu bytes, not a "
+					 "multiple of the logical block of %u",
+					 path, i, iov->iov_len, dev->block_mask + 1);
 		if (SPW_IS_POISONED(iov->iov_base, iov->iov_len))
-			return spw_error(-EFAULT, "%s: element %u of the vector is not allocated", path, i);
+			return spw_error(-EFAULT, "%s: element %u of the vector is not allocated",
+					 path, i);
 		bytes += iov->iov_len;
 		if (bytes > io->len_bytes)
 			break;
@@ -522,19 +571,22 @@ COLD static int refuse(const struct spw_queue *q, const struct spw_io *io)
 	if (q->closing)
 		return spw_error(-ESHUTDOWN, "the queue is being closed");
 	if (io->device >= q->device_count)
-		return spw_error(-EINVAL, "device %u of a queue over %u", io->device, q->device_count);
+		return spw_error(-EINVAL, "device %u of a queue over %u", io->device,
+				 q->device_count);
 	if ((unsigned)io->op > SPW_DISCARD)
-		return spw_error(-EINVAL, "%s: no such operation as %d", q->devices[io->device].device->path,
-				 (int)io->op);
+		return spw_error(-EINVAL, "%s: no such operation as %d",
+				 q->devices[io->device].device->path, (int)io->op);
 	if (io->op == SPW_FLUSH)
 		return 0;
-	ret = spw_device_check_transfer(q->devices[io->device].device, io->op == SPW_DISCARD ? NULL : io->buf,
-					io->len_bytes, io->offset_bytes);
+	ret = spw_device_check_transfer(q->devices[io->device].device,
+					io->op == SPW_DISCARD ? NULL : io->buf, io->len_bytes,
+					io->offset_bytes);
 	if (ret)
 		return ret;
 	if (io->len_bytes > SPW_IO_BYTES_MAX)
 		return spw_error(-EINVAL, "%s: %u bytes in one transfer; at most %u",
-				 q->devices[io->device].device->path, io->len_bytes, SPW_IO_BYTES_MAX);
+				 q->devices[io->device].device->path, io->len_bytes,
+				 SPW_IO_BYTES_MAX);
 	if (io->op == SPW_DISCARD)
 		return 0;
 	if (!io->buf)
@@ -550,11 +602,12 @@ HOT bool is_plain(const struct spw_queue *q, const struct spw_io *io)
 {
 	const struct spw_queue_device *dev = &q->devices[io->device];
 
-	return io->device < q->device_count && (unsigned)io->op <= SPW_WRITE && io->buf && !q->closing &&
-	       !SPW_IS_POISONED(io->buf, io->len_bytes) &&
+	return io->device < q->device_count && (unsigned)io->op <= SPW_WRITE && io->buf &&
+	       !q->closing && !SPW_IS_POISONED(io->buf, io->len_bytes) &&
 	       ((io->offset_bytes | io->len_bytes) & dev->block_mask) == 0 &&
-	       ((uintptr_t)io->buf & dev->align_mask) == 0 && io->len_bytes - 1 < SPW_IO_BYTES_MAX &&
-	       io->len_bytes <= dev->size_bytes && io->offset_bytes <= dev->size_bytes - io->len_bytes;
+	       ((uintptr_t)io->buf & dev->align_mask) == 0 &&
+	       io->len_bytes - 1 < SPW_IO_BYTES_MAX && io->len_bytes <= dev->size_bytes &&
+	       io->offset_bytes <= dev->size_bytes - io->len_bytes;
 }
 
 int spw_queue_prepare(struct spw_queue *q, struct spw_io *io)
@@ -609,7 +662,10 @@ int spw_queue_submit(struct spw_queue *q)
 	return q->ops->submit(q);
 }
 
-/* How many completions to sleep for. No more than a quarter of the depth may fall idle while ios wait for room. */
+/*
+ * How many completions to sleep for. No more than a quarter of the depth may fall idle while ios
+ * wait for room.
+ */
 static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 {
 	unsigned want = min - spw_queue_ended(q);
@@ -648,7 +704,8 @@ static bool reaped_enough(const struct spw_queue *q, unsigned min)
 
 static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 {
-	uint64_t deadline_ns = min > 0 && timeout_ns > 0 ? spw_clock_ns() + (uint64_t)timeout_ns : 0;
+	uint64_t deadline_ns =
+		min > 0 && timeout_ns > 0 ? spw_clock_ns() + (uint64_t)timeout_ns : 0;
 
 	for (;;) {
 		bool woken = spw_wake_taken(&q->wake);
@@ -657,12 +714,15 @@ static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 
 		issue_all(q);
 		call_done_of_ended(q);
-		want = woken || timeout_ns == 0 || reaped_enough(q, min) ? 0 : completions_to_wait_for(q, min);
+		want = woken || timeout_ns == 0 || reaped_enough(q, min)
+			       ? 0
+			       : completions_to_wait_for(q, min);
 		ret = wait_once(q, want, timeout_ns);
 		call_done_of_ended(q);
 		if (ret == -EINTR || ret == -ETIME)
 			return 0;
-		if (ret || woken || timeout_ns == 0 || reaped_enough(q, min) || spw_wake_taken(&q->wake))
+		if (ret || woken || timeout_ns == 0 || reaped_enough(q, min) ||
+		    spw_wake_taken(&q->wake))
 			return ret;
 		if (deadline_ns) {
 			uint64_t now_ns = spw_clock_ns();
@@ -725,7 +785,8 @@ int spw_queue_cancel(struct spw_queue *q, struct spw_io *io)
 	bool found;
 
 	if (io->device >= q->device_count)
-		return spw_error(-ENOENT, "cancel: device %u of a queue over %u", io->device, q->device_count);
+		return spw_error(-ENOENT, "cancel: device %u of a queue over %u", io->device,
+				 q->device_count);
 	dev = &q->devices[io->device];
 	if (is_among_ended(q, io))
 		return 0;

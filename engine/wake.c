@@ -41,7 +41,10 @@ void spw_wake_drain(struct spw_wake *wake)
 	/* Nothing to read (EAGAIN): drained before. */
 	if (read(wake->eventfd, &count, sizeof(count)) < 0)
 		return;
-	/* Whoever has asked since the sleep was announced has signalled what was just drained: signal again. */
+	/*
+	 * Whoever has asked since the sleep was announced has signalled what was just drained:
+	 * signal again.
+	 */
 	if (atomic_load(&wake->asked) && write(wake->eventfd, &one, sizeof(one)) < 0)
 		return;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/wake.h - wake a thread that sleeps in a queue, without a system call when it does not sleep
+ * engine/wake.h - wake a thread that sleeps in a queue, without a system call when it does not
+ * sleep
  *
- * The flag is the truth; the eventfd only ends a sleep. The sleeper announces itself before it looks at the flag, and the waker sets
- * the flag before it looks for a sleeper: one of them sees the other.
+ * The flag is the truth; the eventfd only ends a sleep. The sleeper announces itself before it
+ * looks at the flag, and the waker sets the flag before it looks for a sleeper: one of them sees
+ * the other.
  */
 #ifndef SPW_ENGINE_WAKE_H
 #define SPW_ENGINE_WAKE_H
@@ -46,7 +48,8 @@ void spw_wake_drain(struct spw_wake *wake);
 /* Whether somebody has asked; forgets it. */
 static inline bool spw_wake_taken(struct spw_wake *wake)
 {
-	return atomic_load_explicit(&wake->asked, memory_order_relaxed) && atomic_exchange(&wake->asked, false);
+	return atomic_load_explicit(&wake->asked, memory_order_relaxed) &&
+	       atomic_exchange(&wake->asked, false);
 }
 
 #endif

@@ -2,31 +2,36 @@
 /*
  * layout/layout.c - encode, decode and choose superblocks
  *
- * Invariants of an intact copy; decode refuses a copy that breaks one, and the tests name them by number.
+ * Invariants of an intact copy; decode refuses a copy that breaks one, and the tests name them by
+ * number.
  *
- *   LAYOUT-1   The encoded superblock is exactly 4096 bytes of little-endian fixed-width fields without implicit
- *              padding.
- *   LAYOUT-2   It begins with the magic and ends with the XXH3-64 of all bytes before. Both, and the version, stay
- *              where they are in every version of the format, so that damage and age can be told apart.
+ *   LAYOUT-1   The encoded superblock is exactly 4096 bytes of little-endian fixed-width fields
+ *              without implicit padding.
+ *   LAYOUT-2   It begins with the magic and ends with the XXH3-64 of all bytes before. Both, and
+ *              the version, stay where they are in every version of the format, so that damage and
+ *              age can be told apart.
  *   LAYOUT-3   version is 1 to SPW_FORMAT_VERSION, header_bytes is 4096.
  *   LAYOUT-4   copy_index is the place where the copy was found.
  *   LAYOUT-5   Reserved bytes and unknown flags are zero.
  *   LAYOUT-6   No incompatible feature is set that this version does not know.
  *   LAYOUT-7   sequence is 1 to SPW_LAYOUT_SEQUENCE_MAX.
  *   LAYOUT-8   drive_count is 1 to 64, drive_index below it.
- *   LAYOUT-9   The UUIDs of the store and of its drives are not zero and all different; those beyond drive_count are
- *              zero.
- *   LAYOUT-10  logical_block_bytes <= block_bytes <= chunk_bytes, all powers of two, at least 512, 4096 and 64 KiB;
- *              chunk_bytes at most 64 MiB.
- *   LAYOUT-11  device_bytes is a multiple of 4096 and of logical_block_bytes, between 16 MiB and 2^62.
- *   LAYOUT-12  partition_count is 1 to 256. data_offset_bytes and partition_bytes are multiples of block_bytes, and a
- *              partition holds at least one chunk.
- *   LAYOUT-13  The partitions lie between the reserved areas: data_offset_bytes >= 1 MiB, and data_offset_bytes +
- *              partition_count x partition_bytes <= device_bytes - 1 MiB. No sum overflows on the way.
+ *   LAYOUT-9   The UUIDs of the store and of its drives are not zero and all different; those
+ *              beyond drive_count are zero.
+ *   LAYOUT-10  logical_block_bytes <= block_bytes <= chunk_bytes, all powers of two, at least 512,
+ *              4096 and 64 KiB; chunk_bytes at most 64 MiB.
+ *   LAYOUT-11  device_bytes is a multiple of 4096 and of logical_block_bytes, between 16 MiB and
+ *              2^62.
+ *   LAYOUT-12  partition_count is 1 to 256. data_offset_bytes and partition_bytes are multiples of
+ *              block_bytes, and a partition holds at least one chunk.
+ *   LAYOUT-13  The partitions lie between the reserved areas: data_offset_bytes >= 1 MiB, and
+ *              data_offset_bytes + partition_count x partition_bytes <= device_bytes - 1 MiB. No
+ *              sum overflows on the way.
  *
  * And of the place of a copy that is not intact, beside one that is
- *   LAYOUT-14  Each byte is zero or as the intact copy has it, but for copy_index, flags, sequence and checksum, which may be anything:
- *              so a write of that copy, or of zeros over it, looks that was cut off. Any other byte was written by somebody else.
+ *   LAYOUT-14  Each byte is zero or as the intact copy has it, but for copy_index, flags, sequence
+ *              and checksum, which may be anything: so a write of that copy, or of zeros over it,
+ *              looks that was cut off. Any other byte was written by somebody else.
  */
 #include "layout/layout.h"
 
@@ -47,8 +52,9 @@
 static const char magic[8] = {'S', 'P', 'I', 'L', 'L', 'W', 'A', 'Y'};
 
 /*
- * On the drive. The UUIDs stand behind a long run of zeros on purpose: boot records, partition tables and many file
- * systems have their magic in the first 2 KiB, and random bytes there would imitate a two-byte one sooner or later.
+ * On the drive. The UUIDs stand behind a long run of zeros on purpose: boot records, partition
+ * tables and many file systems have their magic in the first 2 KiB, and random bytes there would
+ * imitate a two-byte one sooner or later.
  */
 struct disk_superblock {
 	char magic[8];                               /* 0x000 */
@@ -84,16 +90,19 @@ static_assert(offsetof(struct disk_superblock, header_bytes) == 0x00c, "header_b
 static_assert(offsetof(struct disk_superblock, copy_index) == 0x010, "copy_index");
 static_assert(offsetof(struct disk_superblock, flags) == 0x014, "flags");
 static_assert(offsetof(struct disk_superblock, sequence) == 0x018, "sequence");
-static_assert(offsetof(struct disk_superblock, features_incompatible) == 0x020, "features_incompatible");
+static_assert(offsetof(struct disk_superblock, features_incompatible) == 0x020,
+	      "features_incompatible");
 static_assert(offsetof(struct disk_superblock, features_read_only_compatible) == 0x028,
 	      "features_read_only_compatible");
-static_assert(offsetof(struct disk_superblock, features_compatible) == 0x030, "features_compatible");
+static_assert(offsetof(struct disk_superblock, features_compatible) == 0x030,
+	      "features_compatible");
 static_assert(offsetof(struct disk_superblock, created_unix_s) == 0x038, "created_unix_s");
 static_assert(offsetof(struct disk_superblock, store_uuid) == 0x040, "store_uuid");
 static_assert(offsetof(struct disk_superblock, drive_index) == 0x050, "drive_index");
 static_assert(offsetof(struct disk_superblock, drive_count) == 0x054, "drive_count");
 static_assert(offsetof(struct disk_superblock, block_bytes) == 0x058, "block_bytes");
-static_assert(offsetof(struct disk_superblock, logical_block_bytes) == 0x05c, "logical_block_bytes");
+static_assert(offsetof(struct disk_superblock, logical_block_bytes) == 0x05c,
+	      "logical_block_bytes");
 static_assert(offsetof(struct disk_superblock, chunk_bytes) == 0x060, "chunk_bytes");
 static_assert(offsetof(struct disk_superblock, device_bytes) == 0x068, "device_bytes");
 static_assert(offsetof(struct disk_superblock, data_offset_bytes) == 0x070, "data_offset_bytes");
@@ -104,12 +113,15 @@ static_assert(offsetof(struct disk_superblock, drive_uuids) == 0x800, "drive_uui
 static_assert(offsetof(struct disk_superblock, reserved1) == 0xc00, "reserved1");
 static_assert(offsetof(struct disk_superblock, checksum) == 0xff8, "checksum");
 static_assert(SPW_LAYOUT_BLOCK_BYTES >= SPW_SUPERBLOCK_BYTES, "a superblock copy fits a block");
-static_assert(SPW_LAYOUT_DEVICE_BYTES_MIN > 2 * SPW_LAYOUT_RESERVED_BYTES, "the smallest drive has room for data");
+static_assert(SPW_LAYOUT_DEVICE_BYTES_MIN > 2 * SPW_LAYOUT_RESERVED_BYTES,
+	      "the smallest drive has room for data");
 
 uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy)
 {
 	SPW_ASSERT(copy < 2 && device_bytes >= 2 * SPW_SUPERBLOCK_BYTES);
-	return copy == 0 ? 0 : spw_round_down(device_bytes, SPW_SUPERBLOCK_BYTES) - SPW_SUPERBLOCK_BYTES;
+	return copy == 0
+		       ? 0
+		       : spw_round_down(device_bytes, SPW_SUPERBLOCK_BYTES) - SPW_SUPERBLOCK_BYTES;
 }
 
 uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned partition)
@@ -144,7 +156,8 @@ static const char *units_fault(const struct spw_superblock *sb)
 		return "its chunk size is not valid";
 	if (sb->block_bytes > sb->chunk_bytes)
 		return "its blocks are larger than its chunks";
-	if (!spw_is_power_of_two(sb->logical_block_bytes) || sb->logical_block_bytes < SPW_LAYOUT_LOGICAL_BYTES_MIN ||
+	if (!spw_is_power_of_two(sb->logical_block_bytes) ||
+	    sb->logical_block_bytes < SPW_LAYOUT_LOGICAL_BYTES_MIN ||
 	    sb->logical_block_bytes > sb->block_bytes)
 		return "its logical block size is not valid";
 	return NULL;
@@ -160,7 +173,8 @@ int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 		return -EINVAL;
 	if (device_size_bytes > SPW_LAYOUT_DEVICE_BYTES_MAX)
 		return -EINVAL;
-	unit_bytes = sb->logical_block_bytes > SPW_SUPERBLOCK_BYTES ? sb->logical_block_bytes : SPW_SUPERBLOCK_BYTES;
+	unit_bytes = sb->logical_block_bytes > SPW_SUPERBLOCK_BYTES ? sb->logical_block_bytes
+								    : SPW_SUPERBLOCK_BYTES;
 	sb->device_bytes = spw_round_down(device_size_bytes, unit_bytes);
 	if (sb->device_bytes < SPW_LAYOUT_DEVICE_BYTES_MIN)
 		return -ENOSPC;
@@ -169,15 +183,20 @@ int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 	if (sb->data_offset_bytes > sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES)
 		return -ENOSPC;
 	data_bytes = sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES - sb->data_offset_bytes;
-	/* Partitions begin on the drive's own large units (erase blocks, stripes), if chunks are as large. */
-	align_bytes = sb->chunk_bytes < SPW_LAYOUT_RESERVED_BYTES ? sb->chunk_bytes : SPW_LAYOUT_RESERVED_BYTES;
+	/*
+	 * Partitions begin on the drive's own large units (erase blocks, stripes), if chunks are as
+	 * large.
+	 */
+	align_bytes = sb->chunk_bytes < SPW_LAYOUT_RESERVED_BYTES ? sb->chunk_bytes
+								  : SPW_LAYOUT_RESERVED_BYTES;
 	if (align_bytes < sb->block_bytes)
 		align_bytes = sb->block_bytes;
 	sb->partition_bytes = spw_round_down(data_bytes / sb->partition_count, align_bytes);
 	return sb->partition_bytes < sb->chunk_bytes ? -ENOSPC : 0;
 }
 
-void spw_layout_encode(const struct spw_superblock *sb, unsigned copy, uint8_t block[SPW_SUPERBLOCK_BYTES])
+void spw_layout_encode(const struct spw_superblock *sb, unsigned copy,
+		       uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
 	struct disk_superblock disk = {
 		.version = htole32(SPW_FORMAT_VERSION),
@@ -242,7 +261,8 @@ static const char *header_fault(const struct disk_superblock *disk, unsigned cop
 		return "it is the other copy, at the wrong place";
 	if ((le32toh(disk->flags) & ~FLAG_COMPLETE) != 0)
 		return "an unknown flag is set";
-	if (!is_zero(disk->reserved0, sizeof(disk->reserved0)) || !is_zero(disk->reserved1, sizeof(disk->reserved1)))
+	if (!is_zero(disk->reserved0, sizeof(disk->reserved0)) ||
+	    !is_zero(disk->reserved1, sizeof(disk->reserved1)))
 		return "a reserved byte is not zero";
 	return NULL;
 }
@@ -279,7 +299,8 @@ static const char *identity_fault(const struct spw_superblock *sb)
 	for (unsigned index = 0; index < sb->drive_count; index++)
 		if (!drive_uuid_is_valid(sb, index))
 			return "a drive's UUID is zero or not unique";
-	if (!is_zero((const uint8_t *)sb->drive_uuids + sb->drive_count * sizeof(sb->drive_uuids[0]),
+	if (!is_zero((const uint8_t *)sb->drive_uuids +
+			     sb->drive_count * sizeof(sb->drive_uuids[0]),
 		     (SPW_LAYOUT_DRIVES_MAX - sb->drive_count) * sizeof(sb->drive_uuids[0])))
 		return "it names more drives than it counts";
 	return NULL;
@@ -290,13 +311,16 @@ static const char *geometry_fault(const struct spw_superblock *sb)
 {
 	uint64_t data_bytes;
 
-	if (sb->device_bytes < SPW_LAYOUT_DEVICE_BYTES_MIN || sb->device_bytes > SPW_LAYOUT_DEVICE_BYTES_MAX)
+	if (sb->device_bytes < SPW_LAYOUT_DEVICE_BYTES_MIN ||
+	    sb->device_bytes > SPW_LAYOUT_DEVICE_BYTES_MAX)
 		return "its device size is out of range";
-	if (sb->device_bytes % SPW_SUPERBLOCK_BYTES != 0 || sb->device_bytes % sb->logical_block_bytes != 0)
+	if (sb->device_bytes % SPW_SUPERBLOCK_BYTES != 0 ||
+	    sb->device_bytes % sb->logical_block_bytes != 0)
 		return "its device size is not a multiple of its blocks";
 	if (sb->partition_count == 0 || sb->partition_count > SPW_LAYOUT_PARTITIONS_MAX)
 		return "its number of partitions is out of range";
-	if (sb->data_offset_bytes % sb->block_bytes != 0 || sb->partition_bytes % sb->block_bytes != 0)
+	if (sb->data_offset_bytes % sb->block_bytes != 0 ||
+	    sb->partition_bytes % sb->block_bytes != 0)
 		return "its partitions do not begin on a block";
 	if (sb->partition_bytes < sb->chunk_bytes)
 		return "its partitions do not hold a chunk";
@@ -311,9 +335,12 @@ static const char *geometry_fault(const struct spw_superblock *sb)
 	return NULL;
 }
 
-static int decode_fields(const struct disk_superblock *disk, unsigned copy, struct spw_superblock *sb, const char **why)
+static int decode_fields(const struct disk_superblock *disk, unsigned copy,
+			 struct spw_superblock *sb, const char **why)
 {
-	/* LAYOUT-2 first: until the checksum is right, no field says anything, the version neither. */
+	/*
+	 * LAYOUT-2 first: until the checksum is right, no field says anything, the version neither.
+	 */
 	*why = "it has no magic";
 	if (memcmp(disk->magic, magic, sizeof(magic)) != 0)
 		return -EMEDIUMTYPE;
@@ -339,8 +366,8 @@ static int decode_fields(const struct disk_superblock *disk, unsigned copy, stru
 	return *why ? -EUCLEAN : 0;
 }
 
-int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, struct spw_superblock *sb,
-		      const char **why)
+int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
+		      struct spw_superblock *sb, const char **why)
 {
 	struct disk_superblock disk;
 	const char *reason;
@@ -389,7 +416,8 @@ static_assert(offsetof(struct disk_superblock, features_incompatible) ==
 		      offsetof(struct disk_superblock, copy_index) + 4 + 4 + 8,
 	      "copy_index, flags and sequence");
 
-size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy, const uint8_t block[SPW_SUPERBLOCK_BYTES])
+size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy,
+			  const uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
 	uint8_t ours[SPW_SUPERBLOCK_BYTES];
 	size_t at = 0;

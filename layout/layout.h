@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * layout/layout.h - what is on a drive: the superblock and the partitions; docs/FORMAT.md is normative
+ * layout/layout.h - what is on a drive: the superblock and the partitions; docs/FORMAT.md is
+ * normative
  *
- * Pure encode and decode, no I/O, any thread. Nothing decoded is trusted: every field is checked against every other
- * before a caller sees it. Checks against the device itself (its size now, its blocks now, where a copy was found) are
- * the caller's.
+ * Pure encode and decode, no I/O, any thread. Nothing decoded is trusted: every field is checked
+ * against every other before a caller sees it. Checks against the device itself (its size now, its
+ * blocks now, where a copy was found) are the caller's.
  */
 #ifndef SPW_LAYOUT_H
 #define SPW_LAYOUT_H
@@ -13,32 +14,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SPW_SUPERBLOCK_BYTES   4096u
-#define SPW_FORMAT_VERSION     1u /* of the disk format; apart from the library's version */
-#define SPW_LAYOUT_DRIVES_MAX  64u
-#define SPW_LAYOUT_BLOCK_BYTES 4096u /* unit of allocation where no drive has larger logical blocks */
+#define SPW_SUPERBLOCK_BYTES  4096u
+#define SPW_FORMAT_VERSION    1u /* of the disk format; apart from the library's version */
+#define SPW_LAYOUT_DRIVES_MAX 64u
+/* unit of allocation where no drive has larger logical blocks */
+#define SPW_LAYOUT_BLOCK_BYTES 4096u
 
-#define SPW_LAYOUT_PARTITIONS_MAX    256u
-#define SPW_LAYOUT_CHUNK_BYTES_MIN   (64u << 10)
-#define SPW_LAYOUT_CHUNK_BYTES_MAX   (64u << 20)
-#define SPW_LAYOUT_DEVICE_BYTES_MIN  (16u << 20)
-#define SPW_LAYOUT_DEVICE_BYTES_MAX  (UINT64_C(1) << 62) /* every offset fits an off_t with room to spare */
+#define SPW_LAYOUT_PARTITIONS_MAX   256u
+#define SPW_LAYOUT_CHUNK_BYTES_MIN  (64u << 10)
+#define SPW_LAYOUT_CHUNK_BYTES_MAX  (64u << 20)
+#define SPW_LAYOUT_DEVICE_BYTES_MIN (16u << 20)
+/* every offset fits an off_t with room to spare */
+#define SPW_LAYOUT_DEVICE_BYTES_MAX  (UINT64_C(1) << 62)
 #define SPW_LAYOUT_SEQUENCE_MAX      (UINT64_C(1) << 62)
 #define SPW_LAYOUT_UUID_TEXT_BYTES   37         /* 36 and the NUL */
 #define SPW_LAYOUT_RESERVED_BYTES    (1u << 20) /* at each end: a copy, the rest zeroed by format */
 #define SPW_LAYOUT_LOGICAL_BYTES_MIN 512u
 
 /*
- * Features this version knows. An unknown incompatible one refuses to open, an unknown read-only-compatible one
- * refuses to write.
+ * Features this version knows. An unknown incompatible one refuses to open, an unknown
+ * read-only-compatible one refuses to write.
  */
 #define SPW_FEATURES_INCOMPATIBLE         UINT64_C(0)
 #define SPW_FEATURES_READ_ONLY_COMPATIBLE UINT64_C(0)
 #define SPW_FEATURES_COMPATIBLE           UINT64_C(0)
 
 /*
- * The superblock in memory. Both copies of a drive hold the same; the copy index is encoded too, to catch a misplaced
- * one.
+ * The superblock in memory. Both copies of a drive hold the same; the copy index is encoded too, to
+ * catch a misplaced one.
  */
 struct spw_superblock {
 	uint64_t sequence; /* the intact copy with the higher one wins */
@@ -46,7 +49,8 @@ struct spw_superblock {
 	uint64_t features_read_only_compatible;
 	uint64_t features_compatible;
 	uint8_t store_uuid[16];
-	uint8_t drive_uuids[SPW_LAYOUT_DRIVES_MAX][16]; /* of all drives of the store, by index; unused ones are zero */
+	/* of all drives of the store, by index; unused ones are zero */
+	uint8_t drive_uuids[SPW_LAYOUT_DRIVES_MAX][16];
 	uint32_t drive_index;
 	uint32_t drive_count;
 	uint32_t block_bytes;         /* unit of allocation, a power of two of at least 4096 */
@@ -60,7 +64,10 @@ struct spw_superblock {
 	uint64_t created_unix_s;
 };
 
-/* Where the copies lie. Copy 0 is the first SPW_SUPERBLOCK_BYTES of the device, copy 1 the last whole ones. */
+/*
+ * Where the copies lie. Copy 0 is the first SPW_SUPERBLOCK_BYTES of the device, copy 1 the last
+ * whole ones.
+ */
 uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy);
 
 /* Where partition @partition begins; its first byte is the one that its owner locks. */
@@ -69,41 +76,46 @@ uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned p
 /**
  * spw_layout_plan - fill in the fields that follow from a device's size
  *
- * Reads sb->chunk_bytes, block_bytes, logical_block_bytes, partition_count; sets device_bytes (rounded down),
- * data_offset_bytes, partition_bytes.
- * Return: 0; -EINVAL a parameter is out of range; -ENOSPC the device is too small for the partitions.
+ * Reads sb->chunk_bytes, block_bytes, logical_block_bytes, partition_count; sets device_bytes
+ * (rounded down), data_offset_bytes, partition_bytes. Return: 0; -EINVAL a parameter is out of
+ * range; -ENOSPC the device is too small for the partitions.
  */
 int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes);
 
-void spw_layout_encode(const struct spw_superblock *sb, unsigned copy, uint8_t block[SPW_SUPERBLOCK_BYTES]);
+void spw_layout_encode(const struct spw_superblock *sb, unsigned copy,
+		       uint8_t block[SPW_SUPERBLOCK_BYTES]);
 
 /**
  * spw_layout_decode - read one copy
  *
- * Return: 0; -EMEDIUMTYPE no spillway superblock (the magic is missing); -EUCLEAN damaged: checksum, a reserved byte,
- * or fields that contradict each other; -EPROTONOSUPPORT a newer format or an unknown incompatible feature. *why (if
- * not NULL) says which, in words, and is NULL on success. *sb is all zero unless 0 is returned.
+ * Return: 0; -EMEDIUMTYPE no spillway superblock (the magic is missing); -EUCLEAN damaged:
+ * checksum, a reserved byte, or fields that contradict each other; -EPROTONOSUPPORT a newer format
+ * or an unknown incompatible feature. *why (if not NULL) says which, in words, and is NULL on
+ * success. *sb is all zero unless 0 is returned.
  */
-int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, struct spw_superblock *sb,
-		      const char **why);
+int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
+		      struct spw_superblock *sb, const char **why);
 
 /**
  * spw_layout_choose - which of a drive's two copies to believe
  * @results:  what spw_layout_decode() returned for each, or the errno of reading it
  *
- * Return: 0 or 1, the intact copy with the higher sequence (0 when equal); or, when neither is intact, the errno that
- * says most: -EPROTONOSUPPORT, else -EUCLEAN, else that of a copy that could not be read, else -EMEDIUMTYPE.
+ * Return: 0 or 1, the intact copy with the higher sequence (0 when equal); or, when neither is
+ * intact, the errno that says most: -EPROTONOSUPPORT, else -EUCLEAN, else that of a copy that could
+ * not be read, else -EMEDIUMTYPE.
  */
 int spw_layout_choose(const struct spw_superblock copies[2], const int results[2]);
 
 /**
- * spw_layout_foreign - look for bytes that no format or wipe of this drive has left where a copy was (LAYOUT-14)
+ * spw_layout_foreign - look for bytes that no format or wipe of this drive has left where a copy
+ * was (LAYOUT-14)
  * @sb:     the other copy, which is intact
  * @copy:   the one that should be in @block, and is not intact
  *
  * Return: the offset in @block of the first such byte; SPW_SUPERBLOCK_BYTES: there is none.
  */
-size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy, const uint8_t block[SPW_SUPERBLOCK_BYTES]);
+size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy,
+			  const uint8_t block[SPW_SUPERBLOCK_BYTES]);
 
 /* "0f8fad5b-d9cb-469f-a165-70867728950e". Return: text. */
 const char *spw_layout_uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES]);

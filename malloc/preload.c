@@ -26,10 +26,12 @@ void *__libc_memalign(size_t align, size_t size);
 void __libc_free(void *block);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct spw_spans spans; /* base and count are set once, before main() and any thread: read without the lock */
+/* base and count are set once, before main() and any thread: read without the lock */
+static struct spw_spans spans;
 
 /*
- * This thread holds the lock because it forks. Other libraries' handlers of fork() run between ours, and may allocate:
+ * This thread holds the lock because it forks. Other libraries' handlers of fork() run between
+ * ours, and may allocate:
  * this thread is in none of the functions below then. In the child it is the only thread.
  */
 static __thread bool forking __attribute__((tls_model("initial-exec")));
@@ -58,7 +60,10 @@ static void after_fork(void)
 	(void)pthread_mutex_unlock(&lock);
 }
 
-/* What free() of libc does when its argument is no block: whatever followed would be other bytes in somebody's memory. */
+/*
+ * What free() of libc does when its argument is no block: whatever followed would be other bytes in
+ * somebody's memory.
+ */
 __attribute__((noreturn)) static void refuse(const char *function)
 {
 	static const char words[] = "(): not a block in use: freed twice, or a pointer into one\n";
@@ -88,7 +93,8 @@ static uint64_t address_bytes(void)
 	uint64_t memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur / 2 < memory_bytes)
+	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+	    limit.rlim_cur / 2 < memory_bytes)
 		return limit.rlim_cur / 2;
 	return memory_bytes;
 }

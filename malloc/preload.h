@@ -2,16 +2,19 @@
 /*
  * malloc/preload.h - libspillway_malloc.so: large blocks for programs that do not know of it
  *
- * Loaded by `spillway run`, it serves malloc(), calloc(), realloc(), posix_memalign() and their like from 1 MiB
- * on out of memory on huge pages that is reused as it is: no page is faulted anew in every step, and blocks begin at
- * multiples of 64 KiB, so that drives take them without a copy. All else, and what does not fit, comes from libc.
+ * Loaded by `spillway run`, it serves malloc(), calloc(), realloc(), posix_memalign() and their
+ * like from 1 MiB on out of memory on huge pages that is reused as it is: no page is faulted anew
+ * in every step, and blocks begin at multiples of 64 KiB, so that drives take them without a copy.
+ * All else, and what does not fit, comes from libc.
  *
- * SPILLWAY_MALLOC_BYTES        address space for it (as much as there is memory; half of what ulimit -v allows)
+ * SPILLWAY_MALLOC_BYTES        address space for it (as much as there is memory; half of what
+ *                              ulimit -v allows)
  * SPILLWAY_MALLOC_CACHE_BYTES  most bytes that stay resident while free (1 GiB)
  *
- * Safe in threads, and across fork(): the child has a copy, as of all memory. Where one of its blocks is freed twice it
- * ends the program, as libc does. As with every allocator that is preloaded, a library that a program loads with
- * RTLD_DEEPBIND frees by libc what others have allocated, which ends the program too.
+ * Safe in threads, and across fork(): the child has a copy, as of all memory. Where one of its
+ * blocks is freed twice it ends the program, as libc does. As with every allocator that is
+ * preloaded, a library that a program loads with RTLD_DEEPBIND frees by libc what others have
+ * allocated, which ends the program too.
  */
 #ifndef SPW_MALLOC_PRELOAD_H
 #define SPW_MALLOC_PRELOAD_H
@@ -28,6 +31,7 @@ struct spw_malloc_stats {
 	uint64_t returned_bytes;      /* to the system */
 };
 
-__attribute__((visibility("default"))) void spw_malloc_stats(struct spw_malloc_stats *stats, size_t size);
+__attribute__((visibility("default"))) void spw_malloc_stats(struct spw_malloc_stats *stats,
+							     size_t size);
 
 #endif

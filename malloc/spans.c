@@ -3,13 +3,16 @@
  * malloc/spans.c - finds, splits and joins blocks
  *
  * Invariants
- *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free one has the same
- *      in its last unit, and one in use, if it is another, INSIDE. No unit but the first of a block in use is USED.
+ *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free
+ *      one has the same in its last unit, and one in use, if it is another, INSIDE. No unit but the
+ *      first of a block in use is USED.
  *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
  *   3. No two neighbours are free in the same state: they would be one.
- *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when no call runs.
- *   5. used_bytes and resident_free_bytes together are at most used_max_bytes when no call runs: what is resident at once
- *      was once in use at once. Only where the system refuses to take memory back they are more.
+ *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when
+ *      no call runs.
+ *   5. used_bytes and resident_free_bytes together are at most used_max_bytes when no call runs:
+ *      what is resident at once was once in use at once. Only where the system refuses to take
+ *      memory back they are more.
  */
 #include "malloc/spans.h"
 
@@ -19,8 +22,9 @@
 enum { INSIDE, USED, DIRTY, CLEAN };
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-#define HUGE_PAGE_SPANS ((uint32_t)(HUGE_PAGE_BYTES / SPW_SPAN_BYTES)) /* the range begins with a huge page */
-#define LOOKED_AT_MAX   32                                             /* blocks of a bin that may be too short */
+/* the range begins with a huge page */
+#define HUGE_PAGE_SPANS ((uint32_t)(HUGE_PAGE_BYTES / SPW_SPAN_BYTES))
+#define LOOKED_AT_MAX   32 /* blocks of a bin that may be too short */
 
 static unsigned bin_of(uint32_t len)
 {
@@ -29,8 +33,8 @@ static unsigned bin_of(uint32_t len)
 
 static void *map_bytes(size_t size_bytes)
 {
-	void *bytes =
-		mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *bytes = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return bytes == MAP_FAILED ? NULL : bytes;
 }
@@ -75,7 +79,9 @@ static void bin_remove(struct spw_spans *spans, uint32_t first)
 		spans->resident_free_bytes -= len * SPW_SPAN_BYTES;
 }
 
-/* Becomes free, joined with neighbours of the same state: (3). Its own entries need not be valid. */
+/*
+ * Becomes free, joined with neighbours of the same state: (3). Its own entries need not be valid.
+ */
 static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
 {
 	uint32_t end = first + len;
@@ -94,13 +100,17 @@ static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uin
 	bin_add(spans, first, len, state);
 }
 
-/* The first unit of a free block that is long enough, plus 1; 0: there is none. What was given last comes first. */
+/*
+ * The first unit of a free block that is long enough, plus 1; 0: there is none. What was given last
+ * comes first.
+ */
 static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 {
 	for (unsigned bin = bin_of(len); bin < SPW_SPAN_BINS; bin++) {
 		unsigned left = LOOKED_AT_MAX;
 
-		for (uint32_t at = spans->bins[clean][bin]; at && left > 0; at = spans->next[at - 1], left--)
+		for (uint32_t at = spans->bins[clean][bin]; at && left > 0;
+		     at = spans->next[at - 1], left--)
 			if (spans->len[at - 1] >= len)
 				return at;
 	}
@@ -109,8 +119,12 @@ static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 
 static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 {
-	/* Private anonymous memory reads as zeros afterwards. If the system refuses, it stays resident and dirty. */
-	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED) != 0) {
+	/*
+	 * Private anonymous memory reads as zeros afterwards. If the system refuses, it stays
+	 * resident and dirty.
+	 */
+	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED) !=
+	    0) {
 		free_join(spans, first, len, DIRTY);
 		return;
 	}
@@ -119,14 +133,15 @@ static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 }
 
 /*
- * (5), when memory has been taken that was not resident: as much that is free goes back, of the longest blocks from their
- * ends, in whole huge pages where there are any.
+ * (5), when memory has been taken that was not resident: as much that is free goes back, of the
+ * longest blocks from their ends, in whole huge pages where there are any.
  */
 static void hold_peak(struct spw_spans *spans)
 {
 	while (spans->used_bytes + spans->resident_free_bytes > spans->used_max_bytes) {
 		uint64_t excess =
-			(spans->used_bytes + spans->resident_free_bytes - spans->used_max_bytes) / SPW_SPAN_BYTES;
+			(spans->used_bytes + spans->resident_free_bytes - spans->used_max_bytes) /
+			SPW_SPAN_BYTES;
 		uint64_t returned_bytes = spans->returned_bytes;
 		unsigned bin = SPW_SPAN_BINS - 1;
 		uint32_t first, len, kept;
@@ -135,7 +150,9 @@ static void hold_peak(struct spw_spans *spans)
 			bin--;
 		first = spans->bins[0][bin] - 1;
 		len = spans->len[first];
-		kept = excess < len ? (uint32_t)(first + len - excess) / HUGE_PAGE_SPANS * HUGE_PAGE_SPANS : first;
+		kept = excess < len ? (uint32_t)(first + len - excess) / HUGE_PAGE_SPANS *
+					      HUGE_PAGE_SPANS
+				    : first;
 		kept = kept > first ? kept - first : 0;
 		bin_remove(spans, first);
 		if (kept > 0)
@@ -249,7 +266,8 @@ bool spw_spans_used(const struct spw_spans *spans, const void *block)
 
 size_t spw_spans_len_bytes(const struct spw_spans *spans, const void *block)
 {
-	return spans->len[(size_t)((const char *)block - spans->base) / SPW_SPAN_BYTES] * SPW_SPAN_BYTES;
+	return spans->len[(size_t)((const char *)block - spans->base) / SPW_SPAN_BYTES] *
+	       SPW_SPAN_BYTES;
 }
 
 void spw_spans_give(struct spw_spans *spans, void *block)

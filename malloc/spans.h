@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * malloc/spans.h - large blocks out of one range of address space: reused while their pages are there
+ * malloc/spans.h - large blocks out of one range of address space: reused while their pages are
+ * there
  *
  * Contract
  *   Threads   None: the caller locks.
- *   Memory    The range is reserved once and never given back. What is free in it is resident up to a limit, and as far as
- *             all that is resident has once been in use at once; what is beyond goes back to the system, and reads as
- *             zeros again. The tables lie in memory that is touched as far as the range is used.
+ *   Memory    The range is reserved once and never given back. What is free in it is resident up to
+ *             a limit, and as far as all that is resident has once been in use at once; what is
+ *             beyond goes back to the system, and reads as zeros again. The tables lie in memory
+ *             that is touched as far as the range is used.
  *   Errors    0 or a negative errno. A block that cannot be had is NULL: the caller goes elsewhere.
  */
 #ifndef SPW_MALLOC_SPANS_H
@@ -22,9 +24,12 @@
 struct spw_spans {
 	char *base;
 	uint32_t count; /* of units of SPW_SPAN_BYTES */
-	uint32_t *len;  /* of the block that begins in a unit; of one that is free also in its last unit; else 0 */
-	uint8_t *state; /* of the block that begins, or is free and ends, in a unit; of others it means nothing */
-	uint32_t *next, *prev;           /* in the list of a bin, by first unit; heads are in bins */
+	/* of the block that begins in a unit; of one that is free also in its last unit; else 0 */
+	uint32_t *len;
+	/* of the block that begins, or is free and ends, in a unit; of others it means nothing */
+	uint8_t *state;
+	/* in the list of a bin, by first unit; heads are in bins */
+	uint32_t *next, *prev;
 	uint32_t bins[2][SPW_SPAN_BINS]; /* [clean][log2 of the length]: first unit + 1, or 0 */
 	uint64_t resident_max_bytes;
 
@@ -47,7 +52,8 @@ void spw_spans_give(struct spw_spans *spans, void *block);
 
 static inline bool spw_spans_own(const struct spw_spans *spans, const void *address)
 {
-	return (uintptr_t)address - (uintptr_t)spans->base < (uintptr_t)spans->count * SPW_SPAN_BYTES;
+	return (uintptr_t)address - (uintptr_t)spans->base <
+	       (uintptr_t)spans->count * SPW_SPAN_BYTES;
 }
 
 #endif

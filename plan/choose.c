@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/choose.c - who is spilled: from all that could be down to who is needed, then small changes */
+/*
+ * plan/choose.c - who is spilled: from all that could be down to who is needed, then small changes
+ */
 #include "plan/internal.h"
 
 #include <math.h>
@@ -8,12 +10,16 @@
 #include "util/util.h"
 
 /*
- * The small changes that are tried after the greedy choice cost a simulation each. This many tensors may be simulated
- * for them (a simulation of few costs as much as one of PLAN_TENSORS_MIN): a bound on time that needs no clock.
+ * The small changes that are tried after the greedy choice cost a simulation each. This many
+ * tensors may be simulated for them (a simulation of few costs as much as one of PLAN_TENSORS_MIN):
+ * a bound on time that needs no clock.
  */
 #define PLAN_TRIES_MAX   (1u << 15)
 #define PLAN_TENSORS_MIN 16u
-/* As many as a tensor and the calls around it have. Of a step with more calls than that it is the events that count. */
+/*
+ * As many as a tensor and the calls around it have. Of a step with more calls than that it is the
+ * events that count.
+ */
 #define EVENTS_PER_TENSOR 8u
 
 /* The same for the greedy choices, which cost two simulations each. */
@@ -65,7 +71,8 @@ static bool fewer_written(const struct plan_outcome *one, const struct plan_outc
 	return one->stall_ns < other->stall_ns;
 }
 
-static bool is_better(const struct search *search, const struct plan_outcome *outcome, bool feasible)
+static bool is_better(const struct search *search, const struct plan_outcome *outcome,
+		      bool feasible)
 {
 	const struct plan_found *best = search->best;
 
@@ -108,7 +115,8 @@ static bool consider(struct search *search, double memory)
 	spw_planner_simulate(search->work, search->trial, memory, &bounds, NULL, &outcome);
 	if (outcome.given_up)
 		return false;
-	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever : !stalls(&outcome);
+	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever
+					       : !stalls(&outcome);
 	if (!is_better(search, &outcome, feasible))
 		return false;
 	search->best->feasible = feasible;
@@ -128,7 +136,10 @@ static bool consider_trial(struct search *search, const struct plan_rates *rates
 
 /* ---- Order: who is worth the least ---- */
 
-/* Benefit per byte: how long a tensor could be out of memory while more than @limit is in use if nothing is spilled. */
+/*
+ * Benefit per byte: how long a tensor could be out of memory while more than @limit is in use if
+ * nothing is spilled.
+ */
 static void order_by_benefit(struct plan_work *work, double limit)
 {
 	double *critical_ns = work->tree; /* before the tensor was packed */
@@ -167,11 +178,15 @@ static void order_by_size(struct plan_work *work)
 	spw_planner_sort(work->keys, work->order, work->keys_other, work->order_other, work->count);
 }
 
-/* ---- The memory over time as a tree: the highest point of a range, and adding to all points of one ---- */
+/*
+ * ---- The memory over time as a tree: the highest point of a range, and adding to all points of
+ * one ----
+ */
 
 /*
- * A leaf is a block of points: their bytes in the forecast do not count what was added to the block as a whole, which
- * is in tree_added. work->tree[1] is the root; a node's value counts what was added to it, not what was added above it.
+ * A leaf is a block of points: their bytes in the forecast do not count what was added to the block
+ * as a whole, which is in tree_added. work->tree[1] is the root; a node's value counts what was
+ * added to it, not what was added above it.
  */
 #define BLOCK_POINTS 8u
 
@@ -212,7 +227,8 @@ static void tree_build(struct plan_work *work)
 
 static void tree_update(struct plan_work *work, uint32_t node)
 {
-	work->tree[node] = larger(work->tree[2 * node], work->tree[2 * node + 1]) + work->tree_added[node];
+	work->tree[node] =
+		larger(work->tree[2 * node], work->tree[2 * node + 1]) + work->tree_added[node];
 }
 
 /* What is above either of two leaves; the larger number is never above the other. */
@@ -231,19 +247,22 @@ static void tree_update_above(struct plan_work *work, uint32_t one, uint32_t oth
 }
 
 /* Points [from, to) of one block. */
-static void add_in_block(struct plan_work *work, uint32_t leaves, uint32_t from, uint32_t to, double bytes)
+static void add_in_block(struct plan_work *work, uint32_t leaves, uint32_t from, uint32_t to,
+			 double bytes)
 {
 	uint32_t block = from / BLOCK_POINTS;
 
 	for (uint32_t k = from; k < to; k++)
 		work->forecast.point_bytes[k] += bytes;
-	work->tree[leaves + block] = highest_of_block(work, block) + work->tree_added[leaves + block];
+	work->tree[leaves + block] =
+		highest_of_block(work, block) + work->tree_added[leaves + block];
 }
 
 /* Points [from, to), of which there is at least one. */
 static void tree_add(struct plan_work *work, uint32_t from, uint32_t to, double bytes)
 {
-	uint32_t leaves = leaves_of(work), first = from / BLOCK_POINTS, last = (to - 1) / BLOCK_POINTS;
+	uint32_t leaves = leaves_of(work), first = from / BLOCK_POINTS,
+		 last = (to - 1) / BLOCK_POINTS;
 	const double added[2] = {0, bytes}; /* without a branch that no processor can predict */
 
 	if (first == last) {
@@ -273,19 +292,22 @@ static double tree_added_from(const struct plan_work *work, uint32_t node)
 }
 
 /*
- * The highest of the points [from, to), of which there is at least one. The nodes gathered from the left end all lie
- * below the one left of l, those from the right end below r: what was added there counts for all of them.
+ * The highest of the points [from, to), of which there is at least one. The nodes gathered from the
+ * left end all lie below the one left of l, those from the right end below r: what was added there
+ * counts for all of them.
  */
 static double tree_highest(const struct plan_work *work, uint32_t from, uint32_t to)
 {
 	static const double skipped[2] = {-PLAN_NEVER_NS, 0};
-	uint32_t leaves = leaves_of(work), first = from / BLOCK_POINTS, last = (to - 1) / BLOCK_POINTS;
+	uint32_t leaves = leaves_of(work), first = from / BLOCK_POINTS,
+		 last = (to - 1) / BLOCK_POINTS;
 	uint32_t l = leaves + first + 1, r = leaves + last;
 	double left, right;
 
 	if (first == last)
 		return highest_of(work, from, to) + tree_added_from(work, leaves + first);
-	left = highest_of(work, from, (first + 1) * BLOCK_POINTS) + work->tree_added[leaves + first];
+	left = highest_of(work, from, (first + 1) * BLOCK_POINTS) +
+	       work->tree_added[leaves + first];
 	right = highest_of(work, last * BLOCK_POINTS, to) + work->tree_added[leaves + last];
 	while (l < r) {
 		left = larger(left, work->tree[l] + skipped[l & 1]);
@@ -295,7 +317,8 @@ static double tree_highest(const struct plan_work *work, uint32_t from, uint32_t
 		left += work->tree_added[l - 1];
 		right += work->tree_added[r];
 	}
-	return larger(left + tree_added_from(work, (l - 1) / 2), right + tree_added_from(work, r / 2));
+	return larger(left + tree_added_from(work, (l - 1) / 2),
+		      right + tree_added_from(work, r / 2));
 }
 
 static uint32_t highest_point(const struct plan_forecast *forecast)
@@ -309,8 +332,9 @@ static uint32_t highest_point(const struct plan_forecast *forecast)
 }
 
 /*
- * Keep, in work->order, whoever the peak does not need spilled. Cautious: that the others' transfers gain from it is
- * not counted, so going through them again may find more. Return: whether somebody was.
+ * Keep, in work->order, whoever the peak does not need spilled. Cautious: that the others'
+ * transfers gain from it is not counted, so going through them again may find more. Return: whether
+ * somebody was.
  */
 static bool drop_needless(struct plan_work *work, uint8_t *spill, double limit)
 {
@@ -321,7 +345,8 @@ static bool drop_needless(struct plan_work *work, uint8_t *spill, double limit)
 
 	tree_build(work);
 	for (uint32_t k = 0; k < work->count; k++) {
-		uint32_t i = work->order[k], from = forecast->point_out[i], to = forecast->point_in[i];
+		uint32_t i = work->order[k], from = forecast->point_out[i],
+			 to = forecast->point_in[i];
 		bool at_peak;
 
 		if (!spill[i] || !forecast->out[i])
@@ -343,14 +368,24 @@ static bool drop_needless(struct plan_work *work, uint8_t *spill, double limit)
 
 /* ---- Greedy ---- */
 
-/* Where to begin, and how much of the sharing of the drives to expect: more expected is safer, less is less memory. */
+/*
+ * Where to begin, and how much of the sharing of the drives to expect: more expected is safer, less
+ * is less memory.
+ */
 struct start {
 	double shared; /* 0: transfers as if alone, 1: as if always both ways */
-	double kept;   /* share of the tensors kept from the beginning: those that could be out of memory shortest */
+	/*
+	 * share of the tensors kept from the beginning: those that could be out of memory shortest
+	 */
+	double kept;
 };
 
-/* The first is right if nothing is in anybody's way. If more work may be done, all of a grid follow. */
-static const struct start starts[] = {{0, 0}, {0.5, 0}, {0, 1. / 16}, {0.25, 0}, {0, 5. / 16}, {1, 0}};
+/*
+ * The first is right if nothing is in anybody's way. If more work may be done, all of a grid
+ * follow.
+ */
+static const struct start starts[] = {{0, 0},    {0.5, 0},     {0, 1. / 16},
+				      {0.25, 0}, {0, 5. / 16}, {1, 0}};
 
 #define START_SHARED_STEPS 9u /* 0, 1/8 .. 1 */
 #define START_KEPT_STEPS   8u /* 0, 1/16 .. 7/16 */
@@ -389,9 +424,11 @@ static void start_from(struct search *search, const struct start *start)
 		search->trial[work->by_gap[k]] = 0;
 }
 
-/* From the trial, keep whoever @limit does not need spilled, in work->order, until nobody is found. */
-static void drop_all_needless(struct search *search, const struct plan_rates *rates, enum plan_reads reads,
-			      double limit)
+/*
+ * From the trial, keep whoever @limit does not need spilled, in work->order, until nobody is found.
+ */
+static void drop_all_needless(struct search *search, const struct plan_rates *rates,
+			      enum plan_reads reads, double limit)
 {
 	unsigned rounds = search->work->count > MANY_TENSORS ? 1 : 8;
 
@@ -404,7 +441,8 @@ static bool greedy(struct search *search, uint32_t start_number, bool by_size)
 {
 	struct start start = start_of(start_number);
 	struct plan_rates rates = rates_of(search, start.shared);
-	enum plan_reads reads = search->goal == GOAL_BUDGET ? PLAN_READS_ON_DEMAND : PLAN_READS_IN_TIME;
+	enum plan_reads reads =
+		search->goal == GOAL_BUDGET ? PLAN_READS_ON_DEMAND : PLAN_READS_IN_TIME;
 	struct plan_work *work = search->work;
 	struct plan_bounds bounds = bounds_of(search);
 	double limit;
@@ -425,11 +463,15 @@ static bool greedy(struct search *search, uint32_t start_number, bool by_size)
 	/* Sharing the drives, and stalls, only let memory be given back later. */
 	if (search->goal == GOAL_FASTEST && work->forecast.peak > bounds.peak)
 		return false;
-	return consider(search, search->goal == GOAL_BUDGET ? search->memory : work->forecast.peak) &&
+	return consider(search,
+			search->goal == GOAL_BUDGET ? search->memory : work->forecast.peak) &&
 	       search->best->feasible && search->best->outcome.peak <= limit;
 }
 
-/* Whether uses are in the reverse order of packing: then nobody who is spilled in addition is in another's way. */
+/*
+ * Whether uses are in the reverse order of packing: then nobody who is spilled in addition is in
+ * another's way.
+ */
 static bool is_last_in_first_out(const struct plan_work *work)
 {
 	for (uint32_t k = 1; k < work->count; k++)
@@ -440,7 +482,8 @@ static bool is_last_in_first_out(const struct plan_work *work)
 
 static void try_starts(struct search *search)
 {
-	uint32_t count = search->work->count + 1, by_events = search->work->event_count / EVENTS_PER_TENSOR;
+	uint32_t count = search->work->count + 1,
+		 by_events = search->work->event_count / EVENTS_PER_TENSOR;
 	uint32_t tries = GREEDY_TENSORS_MAX / (count > by_events ? count : by_events);
 	bool sizes = search->goal == GOAL_BUDGET && count <= MANY_TENSORS;
 
@@ -480,7 +523,9 @@ static bool try_flips(struct search *search, const uint32_t *tensors, unsigned c
 	return consider_trial(search, &work->alone);
 }
 
-/* Every set of up to three tensors changed, from the best so far. Return: whether one was better. */
+/*
+ * Every set of up to three tensors changed, from the best so far. Return: whether one was better.
+ */
 static bool try_all_flips(struct search *search, unsigned flips)
 {
 	uint32_t count = search->work->count;
@@ -510,7 +555,10 @@ static void improve(struct search *search)
 		flips = try_all_flips(search, flips) ? 1 : flips + 1;
 }
 
-/* A budget must not be called impossible for want of looking: if they are few, all choices are tried. */
+/*
+ * A budget must not be called impossible for want of looking: if they are few, all choices are
+ * tried.
+ */
 static void try_all(struct search *search)
 {
 	const struct plan_work *work = search->work;
@@ -535,7 +583,8 @@ static void try_all(struct search *search)
 
 /* ---- The modes ---- */
 
-static void begin(struct search *search, struct plan_work *work, struct plan_found *found, uint8_t *scratch)
+static void begin(struct search *search, struct plan_work *work, struct plan_found *found,
+		  uint8_t *scratch)
 {
 	search->work = work;
 	search->best = found;
@@ -547,7 +596,10 @@ static void begin(struct search *search, struct plan_work *work, struct plan_fou
 	found->feasible = search->goal == GOAL_FASTEST || found->memory <= search->memory;
 }
 
-/* The search is greedy, and on a rare step a cut by position has a lower peak: then that is the plan. */
+/*
+ * The search is greedy, and on a rare step a cut by position has a lower peak: then that is the
+ * plan.
+ */
 static void try_positional(struct search *search, const struct spw_plan_step *step,
 			   const struct spw_plan_drives *drives, uint8_t *spill)
 {
@@ -555,7 +607,8 @@ static void try_positional(struct search *search, const struct spw_plan_step *st
 	struct plan_found rival = {.spill = spill};
 
 	spw_planner_choose_positional(search->work, step, drives, &bounds, &rival, search->trial);
-	if (rival.outcome.given_up || stalls(&rival.outcome) || !is_better(search, &rival.outcome, true))
+	if (rival.outcome.given_up || stalls(&rival.outcome) ||
+	    !is_better(search, &rival.outcome, true))
 		return;
 	search->best->feasible = true;
 	search->best->outcome = rival.outcome;
@@ -564,7 +617,8 @@ static void try_positional(struct search *search, const struct spw_plan_step *st
 }
 
 void spw_planner_choose_fastest(struct plan_work *work, const struct spw_plan_step *step,
-				const struct spw_plan_drives *drives, struct plan_found *found, uint8_t *scratch)
+				const struct spw_plan_drives *drives, struct plan_found *found,
+				uint8_t *scratch)
 {
 	struct search search = {.goal = GOAL_FASTEST};
 
@@ -575,13 +629,14 @@ void spw_planner_choose_fastest(struct plan_work *work, const struct spw_plan_st
 }
 
 /*
- * The budget cannot be met: it becomes what the lowest peak found needs. That peak was found with reads as late as
- * their use; with the memory that it takes anyway they may be earlier.
+ * The budget cannot be met: it becomes what the lowest peak found needs. That peak was found with
+ * reads as late as their use; with the memory that it takes anyway they may be earlier.
  */
 static void nearest_budget(const struct search *search, uint8_t *spill)
 {
 	struct plan_found *found = search->best;
-	struct plan_found nearest = {.spill = spill, .feasible = true, .memory = found->outcome.peak};
+	struct plan_found nearest = {
+		.spill = spill, .feasible = true, .memory = found->outcome.peak};
 	struct search again = *search;
 
 	memcpy(spill, found->spill, search->work->count);
@@ -597,7 +652,8 @@ static void nearest_budget(const struct search *search, uint8_t *spill)
 	found->memory = nearest.memory;
 }
 
-void spw_planner_choose_budget(struct plan_work *work, double memory, struct plan_found *found, uint8_t *scratch)
+void spw_planner_choose_budget(struct plan_work *work, double memory, struct plan_found *found,
+			       uint8_t *scratch)
 {
 	struct search search = {.goal = GOAL_BUDGET, .memory = memory};
 
@@ -621,8 +677,12 @@ struct scope {
 	uint64_t begin_ns;
 };
 
-/* Candidates for the first scope kept, in order: the first that the drives could not keep up with is it. */
-static uint32_t positional_cut(const struct plan_work *work, const struct spw_plan_step *step, double bandwidth)
+/*
+ * Candidates for the first scope kept, in order: the first that the drives could not keep up with
+ * is it.
+ */
+static uint32_t positional_cut(const struct plan_work *work, const struct spw_plan_step *step,
+			       double bandwidth)
 {
 	double before = 0; /* bytes of the scopes before */
 
@@ -638,7 +698,10 @@ static uint32_t positional_cut(const struct plan_work *work, const struct spw_pl
 			if (tensor->pack_ns < scope.begin_ns)
 				scope.begin_ns = tensor->pack_ns;
 		}
-		/* V = sum(bytes before) + 2 x bytes of the scope; T = 3 x forward - 2 x forward before the scope */
+		/*
+		 * V = sum(bytes before) + 2 x bytes of the scope; T = 3 x forward - 2 x forward
+		 * before the scope
+		 */
 		seconds = (3 * (double)step->forward_ns - 2 * (double)scope.begin_ns) / 1e9;
 		if (before + 2 * (double)scope.bytes > bandwidth * seconds)
 			return number;
@@ -648,8 +711,9 @@ static uint32_t positional_cut(const struct plan_work *work, const struct spw_pl
 }
 
 void spw_planner_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-				   const struct spw_plan_drives *drives, const struct plan_bounds *bounds,
-				   struct plan_found *found, uint8_t *scratch)
+				   const struct spw_plan_drives *drives,
+				   const struct plan_bounds *bounds, struct plan_found *found,
+				   uint8_t *scratch)
 {
 	struct plan_outcome unlimited;
 	uint32_t cut;
@@ -662,12 +726,16 @@ void spw_planner_choose_positional(struct plan_work *work, const struct spw_plan
 	cut = positional_cut(work, step, (double)drives->write_bytes_per_second);
 	for (uint32_t i = 0; i < work->count; i++)
 		found->spill[i] = work->eligible[i] && step->tensors[i].scope < cut;
-	/* The rule says nothing of memory: it gets the least that lets its reads be in time, else all it wants. */
+	/*
+	 * The rule says nothing of memory: it gets the least that lets its reads be in time, else
+	 * all it wants.
+	 */
 	memcpy(scratch, found->spill, work->count);
 	spw_planner_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, scratch);
 	found->memory = work->forecast.peak;
 	found->feasible = true;
-	found->outcome.given_up = bounds && work->count > MANY_TENSORS && found->memory > bounds->peak;
+	found->outcome.given_up =
+		bounds && work->count > MANY_TENSORS && found->memory > bounds->peak;
 	if (found->outcome.given_up)
 		return;
 	spw_planner_simulate(work, found->spill, found->memory, bounds, NULL, &found->outcome);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/forecast.c - when each tensor is out of memory, in closed form: what the planner searches with
+ * plan/forecast.c - when each tensor is out of memory, in closed form: what the planner searches
+ * with
  *
- * Writes and reads each run at a rate of their own, whatever the other does; the simulation says what sharing changes.
- * One pass per question, so a forecast costs a fraction of a simulation.
+ * Writes and reads each run at a rate of their own, whatever the other does; the simulation says
+ * what sharing changes. One pass per question, so a forecast costs a fraction of a simulation.
  */
 #include "plan/internal.h"
 
@@ -11,7 +12,10 @@
 
 /* ---- Writes ---- */
 
-/* Those before it, in the order of packing, that wait for their write or are written when the next one is packed. */
+/*
+ * Those before it, in the order of packing, that wait for their write or are written when the next
+ * one is packed.
+ */
 struct staged {
 	const struct plan_work *work;
 	const uint8_t *counted; /* who is written */
@@ -44,10 +48,17 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 	return event;
 }
 
-/* Writes in the order of packing. @wasted: those that end too late to give memory back take their time all the same. */
-static void time_writes(struct plan_work *work, const struct plan_rates *rates, const uint8_t *spill, bool wasted)
+/*
+ * Writes in the order of packing. @wasted: those that end too late to give memory back take their
+ * time all the same.
+ */
+static void time_writes(struct plan_work *work, const struct plan_rates *rates,
+			const uint8_t *spill, bool wasted)
 {
-	/* Stores of bytes may change anything, as far as the compiler knows: what is in a variable it need not load again. */
+	/*
+	 * Stores of bytes may change anything, as far as the compiler knows: what is in a variable
+	 * it need not load again.
+	 */
 	uint8_t *out = work->forecast.out, *written = work->forecast.written;
 	double *written_ns = work->forecast.written_ns;
 	const double *pack_ns = work->pack_ns, *wanted_ns = work->wanted_ns, *bytes = work->bytes;
@@ -85,7 +96,10 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates, 
 
 /* ---- Reads ---- */
 
-/* Reads as late as possible, from the last use to the first; what would have to be read before it is out stays. */
+/*
+ * Reads as late as possible, from the last use to the first; what would have to be read before it
+ * is out stays.
+ */
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -94,7 +108,8 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 
 	for (uint32_t k = work->count; k-- > 0;) {
 		uint32_t i = work->by_use[k];
-		double end_ns = work->use_ns[i] - rates->read_delay_ns - PLAN_TOLERANCE_NS, begin_ns;
+		double end_ns = work->use_ns[i] - rates->read_delay_ns - PLAN_TOLERANCE_NS,
+		       begin_ns;
 
 		if (!forecast->out[i] || !work->used[i])
 			continue;
@@ -169,7 +184,10 @@ static double highest(const struct points *points)
 	return peak;
 }
 
-/* At one time: reads that begin (before what is packed only if they begin earlier), the event, what it gives back. */
+/*
+ * At one time: reads that begin (before what is packed only if they begin earlier), the event, what
+ * it gives back.
+ */
 static void merge_points(struct plan_work *work, bool with_reads)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -213,15 +231,16 @@ static void merge_points(struct plan_work *work, bool with_reads)
 
 /* ---- Forecasts ---- */
 
-void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates, enum plan_reads reads,
-				 uint8_t *spill)
+void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates,
+				 enum plan_reads reads, uint8_t *spill)
 {
 	time_writes(work, rates, spill, false);
 	memcpy(spill, work->forecast.out, work->count);
 	if (reads == PLAN_READS_ON_DEMAND)
 		time_reads_on_demand(work);
 	else if (time_reads_back(work, rates, spill))
-		time_writes(work, rates, spill, false); /* earlier now: all that is left still leaves memory */
+		/* earlier now: all that is left still leaves memory */
+		time_writes(work, rates, spill, false);
 	merge_points(work, true);
 }
 

@@ -1,57 +1,71 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/plan.c - the planner: from a measured step and measured drives to keep or spill for each tensor
+ * plan/plan.c - the planner: from a measured step and measured drives to keep or spill for each
+ * tensor
  *
  * The model (plan_simulate.c)
- *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory: that is the stall.
- *              It never waits for a write.
- *   Memory     of a tensor is in use from its packing to its release, but for the time from the first event after the
- *              end of its write to the beginning of its read. An event is whatever compute does with a tensor, or a
- *              call that only gives back memory; what it changes by itself comes first.
- *   Writes     start after packing, in that order, one tensor after the other at the drives' write bandwidth w. What is
- *              packed while more waits to be written than may (staging_bytes) is kept.
+ *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory:
+ *              that is the stall. It never waits for a write.
+ *   Memory     of a tensor is in use from its packing to its release, but for the time from the
+ *              first event after the end of its write to the beginning of its read. An event is
+ *              whatever compute does with a tensor, or a call that only gives back memory; what it
+ *              changes by itself comes first.
+ *   Writes     start after packing, in that order, one tensor after the other at the drives' write
+ *              bandwidth w. What is packed while more waits to be written than may (staging_bytes)
+ *              is kept.
  *   Reads      are in the order of use, at the read bandwidth r, each as soon as the memory allows.
- *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r: min(w, m / 2), min(r, m / 2).
- *   Requests   of one tensor overlap, and so do those of tensors that follow each other. So latency costs no bandwidth,
- *              but a tensor's transfer has ended only
+ *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r: min(w, m /
+ *              2), min(r, m / 2).
+ *   Requests   of one tensor overlap, and so do those of tensors that follow each other. So latency
+ *              costs no bandwidth, but a tensor's transfer has ended only
  *                  latency + chunk / bandwidth
- *              after the drives have served its last byte: its last requests share the drives with the next tensor's.
- *   Forwarding What is used, or whose turn it is to be read, while it is still in memory stays there. A write that has
+ *              after the drives have served its last byte: its last requests share the drives with
+ *              the next tensor's.
+ *   Forwarding What is used, or whose turn it is to be read, while it is still in memory stays
+ *   there. A write that has
  *              not been begun is cancelled; one that has been counts as written.
  *
  * How deep reads run ahead (plan_simulate.c, plan_forecast.c)
- *   N(t)  is the memory in use at compute time t if every read began only at its use: what the step needs in any case.
- *   Tensor i may be read at time t if the memory M holds it until its use u(i), with all that is read before it:
- *              N(s) + sum of bytes of j, j used no later than i but after s  <=  M      for all s in [t, u(i))
- *   With C(i), the bytes of all tensors used no later than i, and V(s) = N(s) - C(those used until s), this is
+ *   N(t)  is the memory in use at compute time t if every read began only at its use: what the step
+ *         needs in any case.
+ *   Tensor i may be read at time t if the memory M holds it until its use u(i), with all that is
+ *   read before it:
+ *              N(s) + sum of bytes of j, j used no later than i but after s <= M for all s in [t,
+ *              u(i))
+ *   With C(i), the bytes of all tensors used no later than i, and V(s) = N(s) - C(those used until
+ *   s), this is
  *              max of V over [t, u(i))  +  C(i)  <=  M
- *   and as t and u(i) only grow, all maxima together cost one pass. Memory in use now says nothing about the peak that
- *   the forward pass of the next micro-batch still brings; V does.
- *   If reads begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither stalls nor
- *   goes above P, unless reads and writes share the drives. So P takes one pass backwards over the uses.
+ *   and as t and u(i) only grow, all maxima together cost one pass. Memory in use now says nothing
+ *   about the peak that the forward pass of the next micro-batch still brings; V does. If reads
+ *   begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither
+ *   stalls nor goes above P, unless reads and writes share the drives. So P takes one pass
+ *   backwards over the uses.
  *
  * How it chooses (plan_choose.c)
- *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose read would have to
- *              begin before its write has ended is kept. In a step of one micro-batch, whose uses are in the reverse
- *              order of packing, that has the lowest P: who is spilled in addition writes after, and reads before, the
- *              others. Where the simulation says otherwise, or tensors can be in each other's way, more is tried: to
- *              keep from the beginning those that could be out of memory shortest, and to expect some of the drives'
- *              bandwidth to be lost by sharing.
- *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows. If that is not low
- *              enough, the budget is P.
- *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the order of benefit per
- *              byte: how long they would be out of memory while more than the limit is in use. Cost is what is written,
- *              and both grow with the size, which therefore does not matter but for what fits: a budget of few tensors
- *              is also tried with the largest first.
- *   The simulation decides between all that is tried; keeping all is always among it. Last, as long as a fixed amount
- *   of work is left (it is for up to some hundred tensors), up to three tensors are moved at a time, and what is better
- *   stays. A budget for at most a dozen tensors, among few others, is called infeasible only after all choices
- *   have been tried.
+ *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose
+ *              read would have to begin before its write has ended is kept. In a step of one
+ *              micro-batch, whose uses are in the reverse order of packing, that has the lowest P:
+ *              who is spilled in addition writes after, and reads before, the others. Where the
+ *              simulation says otherwise, or tensors can be in each other's way, more is tried: to
+ *              keep from the beginning those that could be out of memory shortest, and to expect
+ *              some of the drives' bandwidth to be lost by sharing.
+ *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows.
+ *              If that is not low enough, the budget is P.
+ *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the
+ *              order of benefit per byte: how long they would be out of memory while more than the
+ *              limit is in use. Cost is what is written, and both grow with the size, which
+ *              therefore does not matter but for what fits: a budget of few tensors is also tried
+ *              with the largest first.
+ *   The simulation decides between all that is tried; keeping all is always among it. Last, as long
+ *   as a fixed amount of work is left (it is for up to some hundred tensors), up to three tensors
+ *   are moved at a time, and what is better stays. A budget for at most a dozen tensors, among few
+ *   others, is called infeasible only after all choices have been tried.
  *
  * What it assumes
- *   The next step is like the measured one. Memory is counted in bytes, as if it could be given back and used again in
- *   any pieces. Compute is not slowed by transfers. One stream of compute. A peak within one tensor of the lowest is
- *   good enough: which sizes fit may change with the bandwidth, and then the peak can rise by less than one tensor.
+ *   The next step is like the measured one. Memory is counted in bytes, as if it could be given
+ *   back and used again in any pieces. Compute is not slowed by transfers. One stream of compute. A
+ *   peak within one tensor of the lowest is good enough: which sizes fit may change with the
+ *   bandwidth, and then the peak can rise by less than one tensor.
  */
 #include <spillway/plan.h>
 
@@ -79,8 +93,9 @@ static void set_result(struct spw_plan_result *result, const struct spw_plan_res
 	result->size = size;
 }
 
-static void fill_result(struct spw_plan_result *result, const struct plan_work *work, const struct spw_plan_step *step,
-			const struct plan_outcome *outcome, const uint8_t *spill)
+static void fill_result(struct spw_plan_result *result, const struct plan_work *work,
+			const struct spw_plan_step *step, const struct plan_outcome *outcome,
+			const uint8_t *spill)
 {
 	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
 	double compute_ns = (double)(step->forward_ns + step->backward_ns);
@@ -91,16 +106,18 @@ static void fill_result(struct spw_plan_result *result, const struct plan_work *
 	result->bytes_written = (uint64_t)outcome->written;
 	result->bytes_read = (uint64_t)outcome->read;
 	result->bytes_forwarded = (uint64_t)outcome->forwarded;
-	result->stall_ns = forever || outcome->stall_ns < PLAN_TOLERANCE_NS ? 0 : (uint64_t)outcome->stall_ns;
-	result->wall_ns = (uint64_t)(compute_ns > last_ns ? compute_ns : last_ns) + result->stall_ns;
+	result->stall_ns =
+		forever || outcome->stall_ns < PLAN_TOLERANCE_NS ? 0 : (uint64_t)outcome->stall_ns;
+	result->wall_ns =
+		(uint64_t)(compute_ns > last_ns ? compute_ns : last_ns) + result->stall_ns;
 	if (forever)
 		result->stall_ns = result->wall_ns = SPW_PLAN_STALL_FOREVER;
 	for (uint32_t i = 0; i < work->count; i++)
 		result->tensors_spilled += spill[i];
 }
 
-static int check_arguments(const struct spw_plan_step *step, const struct spw_plan_drives *drives, const void *choices,
-			   const struct spw_plan_result *result)
+static int check_arguments(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			   const void *choices, const struct spw_plan_result *result)
 {
 	if (!step || !drives || !result || (step->count > 0 && !choices))
 		return spw_error(-EINVAL, "plan: step, drives, choices and result must be given");
@@ -122,8 +139,9 @@ static int check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *
 	return 0;
 }
 
-int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives, const struct spw_plan_opts *caller,
-	     enum spw_plan_choice choices[], struct spw_plan_result *result)
+int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+	     const struct spw_plan_opts *caller, enum spw_plan_choice choices[],
+	     struct spw_plan_result *result)
 {
 	struct spw_plan_result filled = {0};
 	struct plan_found found = {0};
@@ -147,13 +165,16 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	if (opts.mode == SPW_PLAN_FASTEST)
 		spw_planner_choose_fastest(&work, step, drives, &found, bytes + work.count + 1);
 	else if (opts.mode == SPW_PLAN_BUDGET)
-		spw_planner_choose_budget(&work, (double)opts.memory_bytes, &found, bytes + work.count + 1);
+		spw_planner_choose_budget(&work, (double)opts.memory_bytes, &found,
+					  bytes + work.count + 1);
 	else
-		spw_planner_choose_positional(&work, step, drives, NULL, &found, bytes + work.count + 1);
+		spw_planner_choose_positional(&work, step, drives, NULL, &found,
+					      bytes + work.count + 1);
 	fill_result(&filled, &work, step, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
-	filled.memory_bytes =
-		opts.mode == SPW_PLAN_BUDGET && found.feasible ? opts.memory_bytes : (uint64_t)found.memory;
+	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
+				      ? opts.memory_bytes
+				      : (uint64_t)found.memory;
 	set_result(result, &filled);
 	for (uint32_t i = 0; i < work.count; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
@@ -163,8 +184,9 @@ out:
 	return rc;
 }
 
-int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives, uint64_t memory_bytes,
-		      const enum spw_plan_choice choices[], struct spw_plan_point points[], size_t points_max,
+int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+		      uint64_t memory_bytes, const enum spw_plan_choice choices[],
+		      struct spw_plan_point points[], size_t points_max,
 		      struct spw_plan_result *result)
 {
 	struct plan_profile profile = {.points = points, .points_max = points_max};
@@ -185,7 +207,8 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	}
 	for (uint32_t i = 0; i < work.count; i++)
 		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_planner_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL, &outcome);
+	spw_planner_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL,
+			     &outcome);
 	fill_result(&filled, &work, step, &outcome, spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;

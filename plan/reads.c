@@ -2,10 +2,12 @@
 /*
  * plan/reads.c - from when on each spilled tensor may be read, for whoever carries a plan out
  *
- * The planner's rule for reading ahead (plan/plan.c), turned around: tensor i may be read at compute time t if
+ * The planner's rule for reading ahead (plan/plan.c), turned around: tensor i may be read at
+ * compute time t if
  *              max of V over [t, u(i))  +  C(i)  <=  M
- * so it may be from the end of the last point before its use at which V + C(i) is above M. Points and tensors both are
- * gone through in order of time, and only points that are higher than all after them can be the last: a stack.
+ * so it may be from the end of the last point before its use at which V + C(i) is above M. Points
+ * and tensors both are gone through in order of time, and only points that are higher than all
+ * after them can be the last: a stack.
  */
 #include "plan/internal.h"
 
@@ -24,10 +26,12 @@ static void push_until(struct lookback *back, double use_ns)
 {
 	const struct plan_forecast *forecast = back->forecast;
 
-	for (; back->next < forecast->points && forecast->point_ns[back->next] < use_ns; back->next++) {
+	for (; back->next < forecast->points && forecast->point_ns[back->next] < use_ns;
+	     back->next++) {
 		double bytes = forecast->point_bytes[back->next];
 
-		while (back->depth > 0 && forecast->point_bytes[back->stack[back->depth - 1]] <= bytes)
+		while (back->depth > 0 &&
+		       forecast->point_bytes[back->stack[back->depth - 1]] <= bytes)
 			back->depth--;
 		back->stack[back->depth++] = back->next;
 	}
@@ -37,7 +41,8 @@ static void push_until(struct lookback *back, double use_ns)
 static double free_from_ns(const struct lookback *back, double limit, double use_ns)
 {
 	const struct plan_forecast *forecast = back->forecast;
-	uint32_t low = 0, high = back->depth; /* points below low are above the limit, from high on they are not */
+	/* points below low are above the limit, from high on they are not */
+	uint32_t low = 0, high = back->depth;
 
 	while (low < high) {
 		uint32_t middle = low + (high - low) / 2;
@@ -72,12 +77,14 @@ static void find_times(struct plan_work *work, const uint8_t *spill, double memo
 			continue;
 		ahead += work->bytes[i];
 		push_until(&back, work->use_ns[i]);
-		schedule->from_ns[i] = (uint64_t)free_from_ns(&back, memory - ahead, work->use_ns[i]);
+		schedule->from_ns[i] =
+			(uint64_t)free_from_ns(&back, memory - ahead, work->use_ns[i]);
 	}
 }
 
 int spw_planner_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			   uint64_t memory_bytes, const enum spw_plan_choice choices[], struct plan_schedule *schedule)
+			   uint64_t memory_bytes, const enum spw_plan_choice choices[],
+			   struct plan_schedule *schedule)
 {
 	struct plan_work work = {0};
 	uint32_t *stack = NULL;
@@ -87,7 +94,8 @@ int spw_planner_read_times(const struct spw_plan_step *step, const struct spw_pl
 	if (rc)
 		goto out;
 	spill = calloc((size_t)work.count + 1, sizeof(*spill));
-	stack = calloc(4 * ((size_t)work.count + 1), sizeof(*stack)); /* as many as a forecast has points */
+	/* as many as a forecast has points */
+	stack = calloc(4 * ((size_t)work.count + 1), sizeof(*stack));
 	if (!spill || !stack) {
 		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", work.count);
 		goto out;

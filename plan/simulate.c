@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/simulate.c - the step event by event: compute, a writer, a reader, and drives that both share
+ * plan/simulate.c - the step event by event: compute, a writer, a reader, and drives that both
+ * share
  *
  * The states of a tensor, and what moves it on
  *
- *   ABSENT -> KEPT -> GONE                                                   packed, released: marked to be kept
- *   ABSENT -> QUEUED -> WRITING -> STORED -> READING -> RESIDENT -> GONE     marked to be spilled
- *             QUEUED or WRITING -> RESIDENT                                  wanted while in memory: forwarded
- *             QUEUED, WRITING or STORED -> GONE                              released without a use
+ *   ABSENT -> KEPT -> GONE packed, released: marked to be kept ABSENT -> QUEUED -> WRITING ->
+ *   STORED -> READING -> RESIDENT -> GONE marked to be spilled
+ *             QUEUED or WRITING -> RESIDENT wanted while in memory: forwarded QUEUED, WRITING or
+ *             STORED -> GONE released without a use
  *
- * The memory of a tensor whose write has ended is given back by the next thing that compute does: until then it is in
- * memory as if the write were still under way. So is that of one which is gone before its write has ended.
+ * The memory of a tensor whose write has ended is given back by the next thing that compute does:
+ * until then it is in memory as if the write were still under way. So is that of one which is gone
+ * before its write has ended.
  *
- * What is packed while more waits to be written than may (staging_bytes) is kept, whatever it is marked for.
+ * What is packed while more waits to be written than may (staging_bytes) is kept, whatever it is
+ * marked for.
  */
 #include "plan/internal.h"
 
@@ -44,7 +47,11 @@ struct channel {
 	uint32_t begun;       /* served or one more */
 	double alone, shared; /* rates, of this direction alone and while both run */
 	double delay_ns;
-	double served_ns; /* when the one being served will have been, at this rate; PLAN_NEVER_NS if there is none, too */
+	/*
+	 * when the one being served will have been, at this rate; PLAN_NEVER_NS if there is none,
+	 * too
+	 */
+	double served_ns;
 	double rate;
 	double remaining; /* bytes of it at since_ns */
 	double since_ns;
@@ -70,9 +77,12 @@ struct simulation {
 	double bytes;
 	/* reading ahead */
 	double memory;
-	uint32_t head;   /* in the order of use: who is read next */
-	double ahead;    /* bytes of all that leaves memory, of those before the head */
-	uint32_t *peaks; /* points of the forecast from now to the head's use: falling, so the first is the highest */
+	uint32_t head; /* in the order of use: who is read next */
+	double ahead;  /* bytes of all that leaves memory, of those before the head */
+	/*
+	 * points of the forecast from now to the head's use: falling, so the first is the highest
+	 */
+	uint32_t *peaks;
 	uint32_t peaks_head, peaks_tail;
 	uint32_t point_now, point_next;
 };
@@ -81,7 +91,9 @@ size_t spw_planner_simulation_bytes(uint32_t count)
 {
 	size_t n = (size_t)count + 1;
 
-	return n * (2 * sizeof(uint8_t) + 3 * sizeof(uint32_t) + 2 * sizeof(double) + 4 * sizeof(uint32_t)) + 64;
+	return n * (2 * sizeof(uint8_t) + 3 * sizeof(uint32_t) + 2 * sizeof(double) +
+		    4 * sizeof(uint32_t)) +
+	       64;
 }
 
 static void set_up_channel(struct channel *channel, double alone, double mixed, double delay_ns)
@@ -172,8 +184,8 @@ static void change_memory(struct simulation *sim, double bytes)
 	if (!profile || profile->count >= profile->points_max)
 		return;
 	/* Sums beyond 2^53 are rounded, and may end below 0. */
-	profile->points[profile->count++] =
-		(struct spw_plan_point){.ns = ns, .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
+	profile->points[profile->count++] = (struct spw_plan_point){
+		.ns = ns, .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
 }
 
 static void forward(struct simulation *sim, uint32_t i)
@@ -187,23 +199,27 @@ static void forward(struct simulation *sim, uint32_t i)
 /* ---- Reading ahead ---- */
 
 /*
- * The highest point of the forecast from now to the use of tensor i. Both ends only move on, so every point enters and
- * leaves once.
+ * The highest point of the forecast from now to the use of tensor i. Both ends only move on, so
+ * every point enters and leaves once.
  */
 static double highest_until_use(struct simulation *sim, uint32_t i)
 {
 	const struct plan_forecast *forecast = &sim->work->forecast;
-	double compute_ns = sim->awaited != NOBODY ? sim->work->events[sim->event].ns : sim->now_ns - sim->behind_ns;
+	double compute_ns = sim->awaited != NOBODY ? sim->work->events[sim->event].ns
+						   : sim->now_ns - sim->behind_ns;
 	uint32_t *peaks = sim->peaks;
 
 	compute_ns += PLAN_TOLERANCE_NS;
-	while (sim->point_now + 1 < forecast->points && forecast->point_ns[sim->point_now + 1] <= compute_ns)
+	while (sim->point_now + 1 < forecast->points &&
+	       forecast->point_ns[sim->point_now + 1] <= compute_ns)
 		sim->point_now++;
 	for (; sim->point_next < forecast->points &&
-	       (sim->point_next <= sim->point_now || forecast->point_ns[sim->point_next] < sim->work->use_ns[i]);
+	       (sim->point_next <= sim->point_now ||
+		forecast->point_ns[sim->point_next] < sim->work->use_ns[i]);
 	     sim->point_next++) {
 		while (sim->peaks_tail > sim->peaks_head &&
-		       forecast->point_bytes[peaks[sim->peaks_tail - 1]] <= forecast->point_bytes[sim->point_next])
+		       forecast->point_bytes[peaks[sim->peaks_tail - 1]] <=
+			       forecast->point_bytes[sim->point_next])
 			sim->peaks_tail--;
 		peaks[sim->peaks_tail++] = sim->point_next;
 	}
@@ -212,7 +228,10 @@ static double highest_until_use(struct simulation *sim, uint32_t i)
 	return forecast->point_bytes[peaks[sim->peaks_head]];
 }
 
-/* What is not in memory yet must fit now, too: writes may be late, and a release that is due now to come. */
+/*
+ * What is not in memory yet must fit now, too: writes may be late, and a release that is due now to
+ * come.
+ */
 static bool fits(struct simulation *sim, uint32_t i)
 {
 	if (sim->state[i] == STORED && sim->bytes + sim->work->bytes[i] > sim->memory)
@@ -238,7 +257,9 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	change_memory(sim, sim->work->bytes[i]);
 }
 
-/* Strictly in the order of use. What is still in memory when its turn comes, and fits, stays there. */
+/*
+ * Strictly in the order of use. What is still in memory when its turn comes, and fits, stays there.
+ */
 static void read_ahead(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
@@ -247,7 +268,8 @@ static void read_ahead(struct simulation *sim)
 		uint32_t i = work->by_use[sim->head];
 		enum state state = sim->state[i];
 
-		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT || state == GONE) {
+		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
+		    state == GONE) {
 			next_head(sim);
 		} else if (state == STORED) {
 			if (sim->awaited != i && !fits(sim, i))
@@ -284,7 +306,8 @@ static void end_writes(struct simulation *sim)
 {
 	struct channel *write = &sim->write;
 
-	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns + TIE_NS; write->ended++)
+	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns + TIE_NS;
+	     write->ended++)
 		sim->staged -= sim->work->bytes[write->order[write->ended]];
 }
 
@@ -344,7 +367,8 @@ static void end_reads(struct simulation *sim)
 {
 	struct channel *read = &sim->read;
 
-	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns + TIE_NS; read->ended++)
+	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns + TIE_NS;
+	     read->ended++)
 		sim->state[read->order[read->ended]] = RESIDENT;
 }
 
@@ -400,9 +424,11 @@ static void move_to(struct simulation *sim, double ns)
 /* The next thing that happens. Return: whether there was one. */
 static bool advance(struct simulation *sim)
 {
-	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns, next_ns = compute_ns(sim);
+	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns,
+	       next_ns = compute_ns(sim);
 
-	if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS && write_ns < PLAN_NEVER_NS) {
+	if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS &&
+	    write_ns < PLAN_NEVER_NS) {
 		move_to(sim, write_ns);
 		service_ended(sim, &sim->write);
 	} else if (read_ns <= next_ns + TIE_NS && read_ns < PLAN_NEVER_NS) {
@@ -422,20 +448,28 @@ static bool advance(struct simulation *sim)
 
 static bool gives_up(const struct simulation *sim, const struct plan_bounds *bounds)
 {
-	return bounds && (sim->outcome->peak > bounds->peak || sim->outcome->written > bounds->written ||
-			  sim->behind_ns >= bounds->stall_ns);
+	return bounds &&
+	       (sim->outcome->peak > bounds->peak || sim->outcome->written > bounds->written ||
+		sim->behind_ns >= bounds->stall_ns);
 }
 
-void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory, const struct plan_bounds *bounds,
-			  struct plan_profile *profile, struct plan_outcome *outcome)
+void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
+			  const struct plan_bounds *bounds, struct plan_profile *profile,
+			  struct plan_outcome *outcome)
 {
-	struct simulation sim = {
-		.work = work, .spill = spill, .outcome = outcome, .profile = profile, .memory = memory};
+	struct simulation sim = {.work = work,
+				 .spill = spill,
+				 .outcome = outcome,
+				 .profile = profile,
+				 .memory = memory};
 
 	memset(outcome, 0, sizeof(*outcome));
 	set_up(&sim);
 	spw_planner_forecast_needs(work, spill);
-	/* When compute has ended, so has the step; a write still in flight is of a tensor that nobody wants. */
+	/*
+	 * When compute has ended, so has the step; a write still in flight is of a tensor that
+	 * nobody wants.
+	 */
 	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {
 		begin_write(&sim);
 		read_ahead(&sim);

@@ -8,7 +8,10 @@
 
 #include "util/util.h"
 
-/* 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes stay within an int64_t. */
+/*
+ * 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes stay
+ * within an int64_t.
+ */
 #define NS_MAX                (UINT64_C(1) << 50)
 #define BYTES_MAX             (UINT64_C(1) << 62)
 #define BYTES_PER_SECOND_MAX  (UINT64_C(1) << 60)
@@ -23,11 +26,16 @@
 static int check_tensor(const struct spw_plan_tensor *tensor, uint32_t which)
 {
 	if (tensor->release_ns > NS_MAX || tensor->bytes > BYTES_MAX)
-		return spw_error(-EINVAL, "plan: tensor %u: its size or its times are too large", which);
+		return spw_error(-EINVAL, "plan: tensor %u: its size or its times are too large",
+				 which);
 	if (tensor->pack_ns > tensor->release_ns)
-		return spw_error(-EINVAL, "plan: tensor %u: pack_ns must not be after release_ns", which);
-	if (tensor->users > 0 && (tensor->use_ns < tensor->pack_ns || tensor->use_ns > tensor->release_ns))
-		return spw_error(-EINVAL, "plan: tensor %u: use_ns must lie between pack_ns and release_ns", which);
+		return spw_error(-EINVAL, "plan: tensor %u: pack_ns must not be after release_ns",
+				 which);
+	if (tensor->users > 0 &&
+	    (tensor->use_ns < tensor->pack_ns || tensor->use_ns > tensor->release_ns))
+		return spw_error(-EINVAL,
+				 "plan: tensor %u: use_ns must lie between pack_ns and release_ns",
+				 which);
 	return 0;
 }
 
@@ -36,18 +44,22 @@ static int check_step(const struct spw_plan_step *step)
 	uint64_t total = 0;
 
 	if (step->count > SPW_PLAN_TENSORS_MAX)
-		return spw_error(-EINVAL, "plan: %u tensors are more than %u", step->count, SPW_PLAN_TENSORS_MAX);
+		return spw_error(-EINVAL, "plan: %u tensors are more than %u", step->count,
+				 SPW_PLAN_TENSORS_MAX);
 	if (step->count > 0 && !step->tensors)
 		return spw_error(-EINVAL, "plan: %u tensors, but no array of them", step->count);
 	if (step->forward_ns > NS_MAX || step->backward_ns > NS_MAX)
 		return spw_error(-EINVAL, "plan: forward_ns or backward_ns is too large");
 	if (step->calls > SPW_PLAN_CALLS_MAX || (step->calls > 0 && !step->calls_ns))
-		return spw_error(-EINVAL, "plan: %u calls, but no array of them, or more than %u", step->calls,
-				 SPW_PLAN_CALLS_MAX);
+		return spw_error(-EINVAL, "plan: %u calls, but no array of them, or more than %u",
+				 step->calls, SPW_PLAN_CALLS_MAX);
 	for (uint32_t i = 0; i < step->calls; i++)
-		if (step->calls_ns[i] > NS_MAX || (i > 0 && step->calls_ns[i] < step->calls_ns[i - 1]))
-			return spw_error(-EINVAL, "plan: call %u: its time is too large, or before that of the last",
-					 i);
+		if (step->calls_ns[i] > NS_MAX ||
+		    (i > 0 && step->calls_ns[i] < step->calls_ns[i - 1]))
+			return spw_error(
+				-EINVAL,
+				"plan: call %u: its time is too large, or before that of the last",
+				i);
 	for (uint32_t i = 0; i < step->count; i++) {
 		int rc = check_tensor(&step->tensors[i], i);
 
@@ -55,7 +67,8 @@ static int check_step(const struct spw_plan_step *step)
 			return rc;
 		total += step->tensors[i].bytes;
 		if (total > BYTES_MAX)
-			return spw_error(-EINVAL, "plan: tensor %u: all sizes together are too large", i);
+			return spw_error(-EINVAL,
+					 "plan: tensor %u: all sizes together are too large", i);
 	}
 	return 0;
 }
@@ -66,8 +79,8 @@ static int check_drives(const struct spw_plan_drives *drives)
 	    drives->read_bytes_per_second > BYTES_PER_SECOND_MAX ||
 	    drives->mixed_bytes_per_second > BYTES_PER_SECOND_MAX || drives->latency_ns > NS_MAX ||
 	    drives->chunk_bytes > BYTES_MAX)
-		return spw_error(-EINVAL,
-				 "plan: a bandwidth, the latency or the chunk size of the drives is too large");
+		return spw_error(-EINVAL, "plan: a bandwidth, the latency or the chunk size of the "
+					  "drives is too large");
 	return 0;
 }
 
@@ -106,8 +119,8 @@ static void sort_by_insertion(uint64_t *keys, uint32_t *order, uint32_t count)
 }
 
 /* By the digit of (key - @low) at @shift, to the other arrays. */
-static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t *keys_to, uint32_t *order_to,
-			  uint32_t count, uint64_t low, unsigned shift)
+static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t *keys_to,
+			  uint32_t *order_to, uint32_t count, uint64_t low, unsigned shift)
 {
 	uint32_t starts[DIGIT_VALUES] = {0}, next = 0;
 
@@ -127,7 +140,8 @@ static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t 
 	}
 }
 
-void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other, uint32_t count)
+void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other,
+		      uint32_t count)
 {
 	struct range range;
 	bool other = false;
@@ -141,9 +155,11 @@ void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uin
 		sort_by_insertion(keys, order, count);
 		return;
 	}
-	for (unsigned shift = 0; shift < 64 && (range.high - range.low) >> shift > 0; shift += DIGIT_BITS) {
-		sort_by_digit(other ? keys_other : keys, other ? order_other : order, other ? keys : keys_other,
-			      other ? order : order_other, count, range.low, shift);
+	for (unsigned shift = 0; shift < 64 && (range.high - range.low) >> shift > 0;
+	     shift += DIGIT_BITS) {
+		sort_by_digit(other ? keys_other : keys, other ? order_other : order,
+			      other ? keys : keys_other, other ? order : order_other, count,
+			      range.low, shift);
 		other = !other;
 	}
 	if (other) {
@@ -152,11 +168,16 @@ void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uin
 	}
 }
 
-/* @order: the tensors by the time at @offset of struct spw_plan_tensor; those of one time in their own order. */
-static void sort_tensors(struct plan_work *work, const struct spw_plan_step *step, size_t offset, uint32_t *order)
+/*
+ * @order: the tensors by the time at @offset of struct spw_plan_tensor; those of one time in their
+ * own order.
+ */
+static void sort_tensors(struct plan_work *work, const struct spw_plan_step *step, size_t offset,
+			 uint32_t *order)
 {
 	for (uint32_t i = 0; i < work->count; i++) {
-		memcpy(&work->keys[i], (const char *)&step->tensors[i] + offset, sizeof(work->keys[i]));
+		memcpy(&work->keys[i], (const char *)&step->tensors[i] + offset,
+		       sizeof(work->keys[i]));
 		order[i] = i;
 	}
 	spw_planner_sort(work->keys, order, work->keys_other, work->order_other, work->count);
@@ -168,12 +189,14 @@ static void sort_by_gap(struct plan_work *work)
 		work->by_gap[i] = i;
 		work->keys[i] = (uint64_t)(work->wanted_ns[i] - work->pack_ns[i]);
 	}
-	spw_planner_sort(work->keys, work->by_gap, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work->keys, work->by_gap, work->keys_other, work->order_other,
+			 work->count);
 }
 
 /* ---- Events ---- */
 
-static void merge_events(struct plan_work *work, const struct spw_plan_step *step, const uint32_t *by_release)
+static void merge_events(struct plan_work *work, const struct spw_plan_step *step,
+			 const uint32_t *by_release)
 {
 	uint32_t pack = 0, use = 0, release = 0, call = 0, count = work->count;
 	const uint32_t *by_pack = work->by_pack, *by_use = work->by_use;
@@ -195,7 +218,8 @@ static void merge_events(struct plan_work *work, const struct spw_plan_step *ste
 		} else if (use_ns <= release_ns) {
 			*event++ = (struct plan_event){use_ns, by_use[use++], PLAN_USE};
 		} else {
-			*event++ = (struct plan_event){release_ns, by_release[release++], PLAN_RELEASE};
+			*event++ = (struct plan_event){release_ns, by_release[release++],
+						       PLAN_RELEASE};
 		}
 	}
 	work->event_count = (uint32_t)(event - work->events);
@@ -302,7 +326,8 @@ static void set_tensors(struct plan_work *work, const struct spw_plan_step *step
 		work->release_ns[i] = (double)tensor->release_ns;
 		work->used[i] = tensor->users > 0;
 		work->wanted_ns[i] = work->used[i] ? work->use_ns[i] : work->release_ns[i];
-		work->eligible[i] = !tensor->must_keep && tensor->bytes > 0 && work->alone.write > 0 &&
+		work->eligible[i] = !tensor->must_keep && tensor->bytes > 0 &&
+				    work->alone.write > 0 &&
 				    (tensor->users == 0 || work->alone.read > 0);
 	}
 }

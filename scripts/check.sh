@@ -40,13 +40,24 @@ check_format() { # C is laid out by clang-format
     clang-format --dry-run -Werror "${c_files[@]}"
 }
 
+check_columns() { # no line above 100 columns, comments too
+    local file found=0
+    for file in "${c_files[@]}"; do
+        expand "$file" | awk -v file="$file" 'length > 100 { print file ":" FNR ": " length " columns"; found = 1 } END { exit found }' || found=1
+    done
+    return $found
+}
+
+check_mutants() { # each seeded bug has its place in the sources
+    python3 tests/mutants/run.py --stale
+}
+
 check_includes() { # layers include only what lies under them
     python3 tests/check/includes.py
 }
 
-# Folders whose files do not form a graph without circles yet are missing here.
 check_circles() { # no two files of a folder need each other, by the symbols of what was built
-    python3 tests/check/circles.py "${SPW_BUILD:-build}" util alloc layout engine engine/nvme engine/vfio drives drives/vfio store plan trace \
+    python3 tests/check/circles.py "${SPW_BUILD:-build}" util alloc layout engine engine/nvme engine/vfio drives drives/vfio store plan trace tensor tensor/control \
         tools tools/ui tools/bench tools/replay tools/plan
 }
 

@@ -17,10 +17,16 @@
 
 #include "store/internal.h"
 
-/* Small enough to stay in the first-level cache between the copy and the checksum: memory is read once. */
+/*
+ * Small enough to stay in the first-level cache between the copy and the checksum: memory is read
+ * once.
+ */
 #define STRIDE_BYTES 16384u
 
-/* The library chooses by what the CPU has: with AVX2 a fifth faster than with the SSE2 that every x86-64 has. */
+/*
+ * The library chooses by what the CPU has: with AVX2 a fifth faster than with the SSE2 that every
+ * x86-64 has.
+ */
 uint64_t spw_checksum(const void *bytes, size_t len)
 {
 #ifdef DISPATCHES

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* store/flush.c - spw_store_flush(), trim and revive: from the caller to the worker; upkeep.c goes on */
+/*
+ * store/flush.c - spw_store_flush(), trim and revive: from the caller to the worker; upkeep.c goes
+ * on
+ */
 #include <errno.h>
 
 #include "store/internal.h"
@@ -26,12 +29,14 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 	return 0;
 }
 
-int spw_store_flush(struct spw_store *store, const struct spw_notify *notify, struct spw_request **out)
+int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
+		    struct spw_request **out)
 {
 	return submit_upkeep(store, REQUEST_FLUSH, 0, notify, out);
 }
 
-int spw_store_trim(struct spw_store *store, const struct spw_notify *notify, struct spw_request **out)
+int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
+		   struct spw_request **out)
 {
 	return submit_upkeep(store, REQUEST_TRIM, 0, notify, out);
 }
@@ -42,7 +47,8 @@ int spw_store_revive(struct spw_store *store, unsigned drive)
 	int rc;
 
 	if (drive >= store->drive_count)
-		return spw_error(-EINVAL, "the store has %u drives, numbered from 0", store->drive_count);
+		return spw_error(-EINVAL, "the store has %u drives, numbered from 0",
+				 store->drive_count);
 	rc = submit_upkeep(store, REQUEST_REVIVE, drive, NULL, &request);
 	return rc ? rc : spw_request_wait(request);
 }

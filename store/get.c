@@ -4,8 +4,8 @@
 
 #include "store/internal.h"
 
-int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len, enum spw_class cls,
-		  const struct spw_notify *notify, struct spw_request **out)
+int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
 {
 	struct spw_request *request;
 	struct object *object;
@@ -13,7 +13,9 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 	if (out)
 		*out = NULL;
 	if (len == 0 || !bytes || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
-		return spw_error(-EINVAL, "get needs memory, a class, and a notify or a request to wait for");
+		return spw_error(
+			-EINVAL,
+			"get needs memory, a class, and a notify or a request to wait for");
 	if (spw_store_owned(store))
 		return -EPERM;
 	object = spw_object_acquire(store, id);
@@ -23,8 +25,9 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 		uint64_t object_len = object->len_bytes;
 
 		spw_object_drop(store, object, false);
-		return spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu", (unsigned long long)offset,
-				 (unsigned long long)offset + len, (unsigned long long)object_len);
+		return spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu",
+				 (unsigned long long)offset, (unsigned long long)offset + len,
+				 (unsigned long long)object_len);
 	}
 	request = spw_request_take(store, REQUEST_GET, object, notify);
 	if (!request) {

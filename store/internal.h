@@ -3,25 +3,28 @@
  * store/internal.h - the store's own structures
  *
  * Who touches what
- *   caller     any thread: takes a request and an object slot, reserves space, pushes a message into the inbox.
- *   worker     one thread (inline mode: the polling one): everything else: placing, issuing, completing, freeing
- *   extents. What only the
- *              worker touches needs no lock and has none.
+ *   caller     any thread: takes a request and an object slot, reserves space, pushes a message
+ *              into the inbox.
+ *   worker     one thread (inline mode: the polling one): everything else: placing, issuing,
+ *              completing, freeing extents. What only the worker touches has no lock.
  *
  * How an object's life runs
- *   put        reserve blocks -> SUBMIT message -> cut chunk by chunk as drives have room; each chunk becomes a piece
- *   -> ended get        SUBMIT message -> the pieces of the range wait in the list of their drive -> ended
- *   free       alive cleared; when the last reference is gone: FREE message, then the reservation returns
+ *   put        reserve blocks -> SUBMIT message -> cut chunk by chunk as drives have room; each
+ *              chunk becomes a piece -> ended
+ *   get        SUBMIT message -> the pieces of the range wait in the list of their drive -> ended
+ *   free       alive cleared; when the last reference is gone: FREE message, then the reservation
+ *              returns
  *
  * Rules, cited by asserts
  *   STORE-1    A request ends exactly once, and only when no transfer of it is in flight.
- *   STORE-2    A piece's blocks are freed only when its object has no reference: no I/O on them is in flight or to
- *              come.
- *   STORE-3    A message that frees space is in the inbox before the reservation is given back, so that the worker
- *              frees the extents before it places what was reserved in their stead.
- *   STORE-4    Copy memory is held only by transfers in flight, and by those of one drive never more than its share,
- *              so waiting for it ends even if a drive never answers.
- *   STORE-5    A write is cut only from a request that could not be cancelled any more (state ACTIVE).
+ *   STORE-2    A piece's blocks are freed only when its object has no reference: no I/O on them is
+ *              in flight or to come.
+ *   STORE-3    A message that frees space is in the inbox before the reservation is given back, so
+ *              that the worker frees the extents before it places what was reserved in their stead.
+ *   STORE-4    Copy memory is held only by transfers in flight, and by those of one drive never
+ *              more than its share, so waiting for it ends even if a drive never answers.
+ *   STORE-5    A write is cut only from a request that could not be cancelled any more (state
+ *              ACTIVE).
  */
 #ifndef SPW_STORE_INTERNAL_H
 #define SPW_STORE_INTERNAL_H
@@ -57,7 +60,8 @@ enum level {
 enum asleep {
 	AWAKE,
 	ASLEEP,
-	ASLEEP_WRITES_WAIT, /* until a transfer ends: a put, behind those that wait, could not begin before */
+	/* until a transfer ends: a put, behind those that wait, could not begin before */
+	ASLEEP_WRITES_WAIT,
 };
 
 /* What a caller tells the worker. Intrusive: pushing never fails and allocates nothing. */
@@ -70,11 +74,15 @@ struct message {
 };
 
 /*
- * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. An object has a list of
- * them, and a store may hold millions: 28 bytes, beside the 32 of the allocator, which knows the extent itself.
+ * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. An
+ * object has a list of them, and a store may hold millions: 28 bytes, beside the 32 of the
+ * allocator, which knows the extent itself.
  */
 struct piece {
-	/* XXH3-64 of the len_bytes; kept here, apart from the data: a stale, torn or misdirected block shows. */
+	/*
+	 * XXH3-64 of the len_bytes; kept here, apart from the data: a stale, torn or misdirected
+	 * block shows.
+	 */
 	uint64_t checksum;
 	uint64_t object_offset : 56; /* bytes */
 	uint64_t drive : 8;          /* DRIVE_NONE: not placed, or to be placed again */
@@ -97,13 +105,14 @@ _Static_assert(SPW_DRIVES_MAX < DRIVE_NONE, "drives fit");
 struct object {
 	struct message message;
 	/*
-	 * generation << 32 | alive << 31 | references. The object's existence is a reference, every request on it
-	 * another.
+	 * generation << 32 | alive << 31 | references. The object's existence is a reference,
+	 * every request on it another.
 	 */
 	_Atomic uint64_t state;
 	uint64_t len_bytes;
 	uint64_t reserved_blocks;
-	_Atomic(struct spw_request *) put; /* in progress, its bytes are still in memory; else NULL */
+	/* in progress, its bytes are still in memory; else NULL */
+	_Atomic(struct spw_request *) put;
 	/* worker; of others once @put is NULL, while they have a reference */
 	uint32_t piece_first, piece_last;
 	int error; /* how its put failed */
@@ -179,7 +188,8 @@ struct transfer {
 	bool in_flight;
 	bool unsummed; /* see store/overlap.c */
 	bool timed_out;
-	bool abandoned;           /* a write that timed out: its chunk was given to another transfer */
+	/* a write that timed out: its chunk was given to another transfer */
+	bool abandoned;
 	struct spw_extent orphan; /* the blocks that an abandoned write may still change */
 	uint64_t issued_ns;
 	uint64_t watched_from_ns; /* of the store's watched_ns */
@@ -213,7 +223,8 @@ struct store_drive {
 	uint64_t bytes_placed;
 	uint32_t bypassed[LEVELS];
 	struct read_list waiting[SPW_CLASSES];
-	struct transfer *retries; /* reads to be done once more, when there is a slot for them; linked by next */
+	/* reads to be done once more, when there is a slot for them; linked by next */
+	struct transfer *retries;
 	struct rate read_rate, write_rate;
 	struct spw_histogram read_latency, write_latency; /* since they were last published */
 	_Atomic bool retired;
@@ -223,14 +234,16 @@ struct store_drive {
 	/* counters */
 	_Atomic uint64_t bytes_written, bytes_read, writes, reads;
 	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts, writes_no_space;
-	_Atomic uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50, write_latency_ns_p99;
+	_Atomic uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50,
+		write_latency_ns_p99;
 	_Atomic uint64_t blocks_used;
 	_Atomic uint32_t in_flight_now, in_flight_max;
 };
 
 struct store_counters {
 	_Atomic uint64_t puts, gets, frees, bytes_put, bytes_got, bytes_from_memory, bytes_copied;
-	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk, waits_for_copy_memory;
+	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk,
+		waits_for_copy_memory;
 	_Atomic uint64_t chunks_split, chunks_moved, cancelled, bypasses, bytes_trimmed;
 };
 
@@ -249,32 +262,39 @@ struct spw_store {
 	struct spw_slots request_slots, object_slots;
 	struct spw_request *requests;
 	struct object *objects;
-	_Atomic uint32_t objects_alive; /* not freed; a freed one's slot is taken until its last request has ended */
+	/* not freed; a freed one's slot is taken until its last request has ended */
+	_Atomic uint32_t objects_alive;
 	struct drive_read *drive_reads;
-	_Atomic int64_t blocks_available; /* not reserved; below zero after a drive was retired under reserved space */
+	/* not reserved; below zero after a drive was retired under reserved space */
+	_Atomic int64_t blocks_available;
 	_Atomic uint64_t blocks_used_max;
 	uint64_t blocks_total;
 
 	/* caller -> worker */
 	_Atomic(struct message *) inbox; /* newest first */
-	_Atomic bool changed;            /* a request was cancelled or raised: look through the lists */
-	_Atomic int asleep;              /* enum asleep: the worker */
+	/* a request was cancelled or raised: look through the lists */
+	_Atomic bool changed;
+	_Atomic int asleep; /* enum asleep: the worker */
 	_Atomic bool stopping;
-	_Atomic uint32_t ended_sequence; /* futex: counts requests that ended for whoever waits for any of several */
+	/* futex: counts requests that ended for whoever waits for any of several */
+	_Atomic uint32_t ended_sequence;
 	_Atomic uint32_t any_waiters;
 	_Atomic int eventfd; /* -1 until somebody asks for it */
 	pthread_t worker;
 	bool worker_started;
-	int numa_node;         /* that all drives lie on and that the worker and the arena are on, too; -1: none */
+	/* that all drives lie on and that the worker and the arena are on, too; -1: none */
+	int numa_node;
 	cpu_set_t worker_cpus; /* of that node, as far as whoever opened the store may run there */
 	char description[512];
-	uint32_t *own;    /* reads 0 in a child of fork(2); NULL: the kernel does not see to that */
-	sem_t stop_woken; /* who closes the store has woken the worker and touches the queue no more */
+	uint32_t *own; /* reads 0 in a child of fork(2); NULL: the kernel does not see to that */
+	/* who closes the store has woken the worker and touches the queue no more */
+	sem_t stop_woken;
 
 	/* worker */
 	struct piece *pieces;
 	size_t pieces_bytes;
-	uint32_t pieces_max, pieces_fresh, piece_free; /* fresh: never used yet, beyond the free list */
+	/* fresh: never used yet, beyond the free list */
+	uint32_t pieces_max, pieces_fresh, piece_free;
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
 	struct overlap_list unsummed;
@@ -326,11 +346,12 @@ void spw_piece_append(struct spw_store *store, struct object *object, uint32_t p
 
 /* store/request.c */
 /* NULL: all are in use, in words. */
-struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind, struct object *object,
-				     const struct spw_notify *notify);
+struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind,
+				     struct object *object, const struct spw_notify *notify);
 void spw_request_give(struct spw_request *request);
 bool spw_request_begin(struct spw_request *request);
-void spw_request_fail(struct spw_request *request, int error, const char *format, ...) SPW_PRINTF(3, 4);
+void spw_request_fail(struct spw_request *request, int error, const char *format, ...)
+	SPW_PRINTF(3, 4);
 void spw_request_end(struct spw_request *request);
 
 /* store/inbox.c: from any thread to the worker */
@@ -341,7 +362,10 @@ void spw_store_push(struct spw_store *store, struct message *message);
 void spw_store_push_put(struct spw_store *store, struct message *message);
 void spw_store_wake(struct spw_store *store);
 
-/* store/partition.c: become the owner of the partition, until spw_publish_close() and spw_assembly_close() */
+/*
+ * store/partition.c: become the owner of the partition, until spw_publish_close() and
+ * spw_assembly_close()
+ */
 int spw_partition_take(struct spw_store *store);
 
 /* store/worker.c */
@@ -361,14 +385,16 @@ void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
 /*
- * Before a large piece is summed, the drives get what was issued. Kernel threads that carry it out (a loop drive's, io_uring's) may have
- * been woken on this CPU: they go first. Four file-backed drives, objects of 8 MiB and 1 MiB: without this puts reach 0.88 and 0.83 of
- * what they do with it, without the yield 0.97 and 0.95. Return: as spw_queue_submit().
+ * Before a large piece is summed, the drives get what was issued. Kernel threads that carry it out
+ * (a loop drive's, io_uring's) may have been woken on this CPU: they go first. Four file-backed
+ * drives, objects of 8 MiB and 1 MiB: without this puts reach 0.88 and 0.83 of what they do with
+ * it, without the yield 0.97 and 0.95. Return: as spw_queue_submit().
  */
 int spw_transfer_hand_over(struct spw_store *store);
 /*
- * Nothing was in flight, and something will be from now on. Deadlines count the time in which the worker could see a
- * transfer end: a process that was stopped, or a caller in inline mode that stays away, does not blame its drives.
+ * Nothing was in flight, and something will be from now on. Deadlines count the time in which the
+ * worker could see a transfer end: a process that was stopped, or a caller in inline mode that
+ * stays away, does not blame its drives.
  */
 void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 void spw_latency_refresh(struct store_drive *drive);
@@ -377,7 +403,10 @@ bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
 
 /* store/publish.c: the shared page */
-/* Before the partition is locked: whoever finds it locked sees whether its owner lives. Return: as spw_page_take(). */
+/*
+ * Before the partition is locked: whoever finds it locked sees whether its owner lives. Return: as
+ * spw_page_take().
+ */
 int spw_publish_take(struct spw_store *store);
 int spw_publish_open(struct spw_store *store);
 void spw_publish_close(struct spw_store *store);
@@ -391,9 +420,13 @@ void spw_drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that was full below is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);
 int64_t spw_try_again_timeout_ns(const struct spw_store *store);
-/* What helps where drives take nothing: if some are out of service which, why and what to do, in @buf, else @advice. Any thread. */
+/*
+ * What helps where drives take nothing: if some are out of service which, why and what to do, in
+ * @buf, else @advice. Any thread.
+ */
 #define SPW_ADVICE_BYTES 448
-const char *spw_service_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES]);
+const char *spw_service_advice(const struct spw_store *store, const char *advice,
+			       char buf[SPW_ADVICE_BYTES]);
 
 /* store/upkeep.c: flush, trim, deadlines */
 void spw_upkeep_submit(struct spw_request *request);

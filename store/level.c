@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* store/level.c - which kind of request a drive serves next: the most urgent, and in the end each */
+/*
+ * store/level.c - which kind of request a drive serves next: the most urgent, and in the end each
+ */
 #include "store/internal.h"
 
 static bool level_waits(const struct spw_store *store, const struct store_drive *drive, int level)
 {
 	if (level == LEVEL_WRITE)
-		return store->writes_first && !atomic_load_explicit(&drive->retired, memory_order_relaxed);
+		return store->writes_first &&
+		       !atomic_load_explicit(&drive->retired, memory_order_relaxed);
 	return drive->waiting[level].first != NULL;
 }
 
 /*
- * The most urgent level that waits for this drive, unless one below has been overtaken BYPASSES_MAX times.
- * Return: the level, or LEVELS when nothing waits.
+ * The most urgent level that waits for this drive, unless one below has been overtaken BYPASSES_MAX
+ * times. Return: the level, or LEVELS when nothing waits.
  */
 int spw_level_choose(const struct spw_store *store, const struct store_drive *drive)
 {

@@ -26,13 +26,14 @@ struct object *spw_object_acquire(struct spw_store *store, spw_object id)
 	do
 		if (state >> 32 != id.value >> 32 || !(state & STATE_ALIVE))
 			return NULL;
-	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, state + 1, memory_order_acquire,
-						      memory_order_relaxed));
+	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, state + 1,
+						      memory_order_acquire, memory_order_relaxed));
 	return object;
 }
 
 /* A new object with two references: its existence, and the put that makes it. */
-static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len, uint64_t blocks)
+static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len,
+			       uint64_t blocks)
 {
 	struct object *object = &store->objects[slot];
 	uint64_t generation = atomic_load_explicit(&object->state, memory_order_relaxed) >> 32;
@@ -42,7 +43,8 @@ static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t 
 	atomic_store_explicit(&object->put, NULL, memory_order_relaxed);
 	object->piece_first = object->piece_last = PIECE_NONE;
 	object->error = 0;
-	atomic_store_explicit(&object->state, generation << 32 | STATE_ALIVE | 2, memory_order_release);
+	atomic_store_explicit(&object->state, generation << 32 | STATE_ALIVE | 2,
+			      memory_order_release);
 	return (spw_object){generation << 32 | slot};
 }
 
@@ -54,12 +56,14 @@ static bool space_reserve(struct spw_store *store, uint64_t blocks)
 	do
 		if (available < 0 || (uint64_t)available < blocks)
 			return false;
-	while (!atomic_compare_exchange_weak_explicit(&store->blocks_available, &available, available - (int64_t)blocks,
+	while (!atomic_compare_exchange_weak_explicit(&store->blocks_available, &available,
+						      available - (int64_t)blocks,
 						      memory_order_acq_rel, memory_order_relaxed));
 	used = store->blocks_total - (uint64_t)available + blocks;
 	used_max = atomic_load_explicit(&store->blocks_used_max, memory_order_relaxed);
-	while (used > used_max && !atomic_compare_exchange_weak_explicit(&store->blocks_used_max, &used_max, used,
-									 memory_order_relaxed, memory_order_relaxed))
+	while (used > used_max &&
+	       !atomic_compare_exchange_weak_explicit(&store->blocks_used_max, &used_max, used,
+						      memory_order_relaxed, memory_order_relaxed))
 		;
 	return true;
 }
@@ -68,7 +72,8 @@ static SPW_COLD int no_space_error(const struct spw_store *store, uint64_t len)
 {
 	char advice[SPW_ADVICE_BYTES];
 
-	return spw_error(-ENOSPC, "the store's partition has no %llu bytes left: %s", (unsigned long long)len,
+	return spw_error(-ENOSPC, "the store's partition has no %llu bytes left: %s",
+			 (unsigned long long)len,
 			 spw_service_advice(store, "free objects, or use more drives", advice));
 }
 
@@ -84,7 +89,8 @@ int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)
 	if (slot == SPW_SLOT_NONE) {
 		atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 		return spw_error(-ENOBUFS,
-				 "all %u objects exist: free some, or open the store with a larger objects_max",
+				 "all %u objects exist: free some, or open the store with a larger "
+				 "objects_max",
 				 store->opts.objects_max);
 	}
 	*id = object_begin(store, slot, len, blocks);
@@ -101,7 +107,10 @@ static void object_unreferenced(struct spw_store *store, struct object *object, 
 		atomic_fetch_add(&store->blocks_available, blocks);
 		return;
 	}
-	/* STORE-3: first the message, then the reservation. The object's fields are the worker's from the push on. */
+	/*
+	 * STORE-3: first the message, then the reservation. The object's fields are the worker's
+	 * from the push on.
+	 */
 	object->message.kind = MESSAGE_FREE;
 	spw_store_push(store, &object->message);
 	atomic_fetch_add(&store->blocks_available, blocks);
@@ -131,8 +140,10 @@ int spw_store_free(struct spw_store *store, spw_object id)
 	state = atomic_load_explicit(&object->state, memory_order_relaxed);
 	do
 		if (state >> 32 != id.value >> 32 || !(state & STATE_ALIVE))
-			return spw_error(-ENOENT, "no such object: it was freed before, or never was");
-	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, (state & ~STATE_ALIVE) - 1,
+			return spw_error(-ENOENT,
+					 "no such object: it was freed before, or never was");
+	while (!atomic_compare_exchange_weak_explicit(&object->state, &state,
+						      (state & ~STATE_ALIVE) - 1,
 						      memory_order_acq_rel, memory_order_relaxed));
 	atomic_fetch_add_explicit(&store->count.frees, 1, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&store->objects_alive, 1, memory_order_relaxed);
@@ -142,10 +153,11 @@ int spw_store_free(struct spw_store *store, spw_object id)
 }
 
 /* The part of an object whose put has ended. Return: 1 it holds these bytes; 0 others. */
-static int object_holds(const struct spw_store *store, const struct object *object, const uint8_t *bytes,
-			uint64_t offset, uint64_t len)
+static int object_holds(const struct spw_store *store, const struct object *object,
+			const uint8_t *bytes, uint64_t offset, uint64_t len)
 {
-	for (uint32_t index = object->piece_first; index != PIECE_NONE; index = store->pieces[index].next) {
+	for (uint32_t index = object->piece_first; index != PIECE_NONE;
+	     index = store->pieces[index].next) {
 		const struct piece *piece = &store->pieces[index];
 
 		if (piece->object_offset >= offset + len)
@@ -157,7 +169,8 @@ static int object_holds(const struct spw_store *store, const struct object *obje
 	return 1;
 }
 
-int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, uint64_t offset, size_t len)
+int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, uint64_t offset,
+		    size_t len)
 {
 	struct object *object;
 	int rc;
@@ -165,15 +178,18 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 	if (spw_store_owned(store))
 		return -EPERM;
 	if (store->opts.no_checksums)
-		return spw_error(-EOPNOTSUPP, "the store was opened without checksums, by which bytes are compared");
+		return spw_error(
+			-EOPNOTSUPP,
+			"the store was opened without checksums, by which bytes are compared");
 	if (!bytes || len == 0)
 		return spw_error(-EINVAL, "holds needs bytes to compare with");
 	object = spw_object_acquire(store, id);
 	if (!object)
 		return spw_error(-ENOENT, "no such object: it was freed, or never was");
 	if (offset >= object->len_bytes || len > object->len_bytes - offset)
-		rc = spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu", (unsigned long long)offset,
-			       (unsigned long long)offset + len, (unsigned long long)object->len_bytes);
+		rc = spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu",
+			       (unsigned long long)offset, (unsigned long long)offset + len,
+			       (unsigned long long)object->len_bytes);
 	else if (atomic_load_explicit(&object->put, memory_order_acquire))
 		rc = -EINPROGRESS;
 	else if (object->error)
@@ -187,7 +203,8 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 /* STORE-2: give an unreferenced object's pieces back, and its slot with a new generation. */
 void spw_object_reclaim(struct spw_store *store, struct object *object)
 {
-	uint64_t generation = (atomic_load_explicit(&object->state, memory_order_relaxed) >> 32) + 1;
+	uint64_t generation =
+		(atomic_load_explicit(&object->state, memory_order_relaxed) >> 32) + 1;
 	uint32_t index = object->piece_first;
 
 	SPW_ASSERT((atomic_load(&object->state) & (STATE_REFERENCES | STATE_ALIVE)) == 0);
@@ -203,7 +220,8 @@ void spw_object_reclaim(struct spw_store *store, struct object *object)
 	/* Generation 0 is left out, so that no id is ever 0. */
 	if ((uint32_t)generation == 0)
 		generation = 1;
-	atomic_store_explicit(&object->state, (uint64_t)(uint32_t)generation << 32, memory_order_relaxed);
+	atomic_store_explicit(&object->state, (uint64_t)(uint32_t)generation << 32,
+			      memory_order_relaxed);
 	spw_slots_give(&store->object_slots, object_slot(store, object));
 }
 
@@ -219,7 +237,8 @@ uint32_t spw_piece_take(struct spw_store *store)
 		index = store->pieces_fresh++;
 	else
 		return PIECE_NONE;
-	store->pieces[index] = (struct piece){.next = PIECE_NONE, .drive = DRIVE_NONE, .next_unplaced = PIECE_NONE};
+	store->pieces[index] = (struct piece){
+		.next = PIECE_NONE, .drive = DRIVE_NONE, .next_unplaced = PIECE_NONE};
 	return index;
 }
 
@@ -232,7 +251,10 @@ void spw_piece_append(struct spw_store *store, struct object *object, uint32_t i
 	object->piece_last = index;
 }
 
-/* Blocks of a drive out of service were given up when it was retired: they do not come back until it is revived. */
+/*
+ * Blocks of a drive out of service were given up when it was retired: they do not come back until
+ * it is revived.
+ */
 void spw_extent_give(struct spw_store *store, uint32_t index, const struct spw_extent *extent)
 {
 	struct store_drive *drive = &store->drives[index];

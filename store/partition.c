@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* store/partition.c - become the owner of a partition: its page, its locks, the claim on its drives */
+/*
+ * store/partition.c - become the owner of a partition: its page, its locks, the claim on its drives
+ */
 #include <errno.h>
 #include <stdio.h>
 
 #include "store/internal.h"
 #include "drives/opener.h"
 
-/* Several that open a store at the same time have its drives open before their pages; no longer than this. */
+/*
+ * Several that open a store at the same time have its drives open before their pages; no longer
+ * than this.
+ */
 #define OPENING_NS UINT64_C(1000000000)
 
 /*
- * Whose is a partition that is locked, and whose page can be had, so that no living process has it open? Of one that has a claim of
- * its own on a drive, as a bench has; then no process has the store open. Else of one that was killed: the kernel still takes down its rings.
+ * Whose is a partition that is locked, and whose page can be had, so that no living process has it
+ * open? Of one that has a claim of its own on a drive, as a bench has; then no process has the
+ * store open. Else of one that was killed: the kernel still takes down its rings.
  */
 static bool is_dying(const struct spw_store *store)
 {
@@ -19,10 +25,14 @@ static bool is_dying(const struct spw_store *store)
 	char uuid[SPW_UUID_TEXT_BYTES];
 
 	(void)spw_layout_uuid_text(sb->store_uuid, uuid);
-	return spw_page_others(uuid, sb->partition_count, store->partition) || !spw_assembly_opened(&store->assembly);
+	return spw_page_others(uuid, sb->partition_count, store->partition) ||
+	       !spw_assembly_opened(&store->assembly);
 }
 
-/* The page first, then the locks. @locked: set when nobody's page says who has locked it. Return: 0; -EBUSY; another negative errno. */
+/*
+ * The page first, then the locks. @locked: set when nobody's page says who has locked it. Return:
+ * 0; -EBUSY; another negative errno.
+ */
 static int lock_partition(struct spw_store *store, uint32_t partition, bool *locked)
 {
 	char words[256];
@@ -33,11 +43,13 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 	page_rc = spw_publish_take(store);
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (page_rc == -EBUSY)
-		return spw_error(page_rc, "%s: %s", spw_device_path(store->assembly.devices[0]), words);
+		return spw_error(page_rc, "%s: %s", spw_device_path(store->assembly.devices[0]),
+				 words);
 	rc = spw_assembly_lock(&store->assembly, partition);
 	*locked = rc == -EBUSY;
 	if (rc == 0 && page_rc)
-		spw_log(&store->opts.log, SPW_LOG_WARNING, "cannot publish the store's state: %s", words);
+		spw_log(&store->opts.log, SPW_LOG_WARNING, "cannot publish the store's state: %s",
+			words);
 	if (rc)
 		spw_publish_close(store);
 	return rc;
@@ -50,23 +62,27 @@ static int await_partition(struct spw_store *store, uint32_t partition, uint64_t
 	int rc = -EBUSY;
 
 	spw_log(&store->opts.log, SPW_LOG_WARNING,
-		"partition %u: is locked, and no process shows that it has it open; waiting up to %u s for the last "
+		"partition %u: is locked, and no process shows that it has it open; waiting up to "
+		"%u s for the last "
 		"write of one "
 		"that was killed",
 		partition, SPW_TEARDOWN_S_MAX);
 	while (rc == -EBUSY && locked) {
 		if (spw_clock_ns() > opened_ns && !is_dying(store))
 			return spw_error(rc,
-					 "%s: a process that has not the store open has locked partition %u; end that "
+					 "%s: a process that has not the store open has locked "
+					 "partition %u; end that "
 					 "first (see fuser %s)",
 					 spw_device_path(store->assembly.devices[0]), partition,
 					 spw_device_path(store->assembly.devices[0]));
 		if (!spw_opener_pause(deadline_ns))
-			return spw_error(
-				rc,
-				"%s: partition %u was not released within %u s, by a process that was killed and "
-				"waits for a drive, or by one of another container; see dmesg, and try again",
-				spw_device_path(store->assembly.devices[0]), partition, SPW_TEARDOWN_S_MAX);
+			return spw_error(rc,
+					 "%s: partition %u was not released within %u s, by a "
+					 "process that was killed and "
+					 "waits for a drive, or by one of another container; see "
+					 "dmesg, and try again",
+					 spw_device_path(store->assembly.devices[0]), partition,
+					 SPW_TEARDOWN_S_MAX);
 		rc = lock_partition(store, partition, &locked);
 	}
 	return rc;
@@ -88,7 +104,8 @@ static int lock_any(struct spw_store *store, uint32_t count, uint64_t deadline_n
 		rc = await_partition(store, first_locked, deadline_ns);
 	if (rc == -EBUSY)
 		return spw_error(rc,
-				 "all %u partitions of the store are open in other processes: close one, or format "
+				 "all %u partitions of the store are open in other processes: "
+				 "close one, or format "
 				 "with more --partitions",
 				 count);
 	return rc;
@@ -96,7 +113,8 @@ static int lock_any(struct spw_store *store, uint32_t count, uint64_t deadline_n
 
 static int lock_wanted(struct spw_store *store)
 {
-	uint32_t wanted = store->opts.partition, count = store->assembly.superblocks[0].partition_count;
+	uint32_t wanted = store->opts.partition,
+		 count = store->assembly.superblocks[0].partition_count;
 	uint64_t deadline_ns = spw_opener_deadline_ns();
 	bool locked;
 	int rc;
@@ -105,7 +123,8 @@ static int lock_wanted(struct spw_store *store)
 		return lock_any(store, count, deadline_ns);
 	if (wanted >= count)
 		return spw_error(-EINVAL,
-				 "partition %u does not exist: the store has %u, numbered from 0; format it with more",
+				 "partition %u does not exist: the store has %u, numbered from 0; "
+				 "format it with more",
 				 wanted, count);
 	rc = lock_partition(store, wanted, &locked);
 	return rc == -EBUSY && locked ? await_partition(store, wanted, deadline_ns) : rc;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* store/publish.c - this process's page: who has the partition open, and its counters, for everyone who may look */
+/*
+ * store/publish.c - this process's page: who has the partition open, and its counters, for everyone
+ * who may look
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +30,8 @@ int spw_publish_take(struct spw_store *store)
 
 static int map_page(struct spw_store *store)
 {
-	void *memory = mmap(NULL, sizeof(*store->page), PROT_READ | PROT_WRITE, MAP_SHARED, store->page_fd, 0);
+	void *memory = mmap(NULL, sizeof(*store->page), PROT_READ | PROT_WRITE, MAP_SHARED,
+			    store->page_fd, 0);
 
 	if (memory == MAP_FAILED)
 		return -errno;
@@ -42,7 +46,10 @@ static int map_page(struct spw_store *store)
 	return 0;
 }
 
-/* A store works without its page: what goes wrong here is only logged, as is what went wrong when it was made. */
+/*
+ * A store works without its page: what goes wrong here is only logged, as is what went wrong when
+ * it was made.
+ */
 int spw_publish_open(struct spw_store *store)
 {
 	struct spw_status *status;
@@ -52,8 +59,8 @@ int spw_publish_open(struct spw_store *store)
 	spw_status_sweep();
 	rc = store->page_fd < 0 ? 0 : map_page(store);
 	if (rc)
-		spw_log(&store->opts.log, SPW_LOG_WARNING, "the store's state cannot be published: %s",
-			spw_strerror(rc));
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"the store's state cannot be published: %s", spw_strerror(rc));
 	if (!store->page)
 		return 0;
 	status = &store->page->status;
@@ -67,7 +74,8 @@ int spw_publish_open(struct spw_store *store)
 		status->command[strcspn(status->command, "\n")] = '\0';
 	if (comm)
 		(void)fclose(comm);
-	(void)snprintf(status->description, sizeof(status->description), "%s", spw_store_description(store));
+	(void)snprintf(status->description, sizeof(status->description), "%s",
+		       spw_store_description(store));
 	store->page->version = SPW_PAGE_VERSION;
 	store->page->size = sizeof(*store->page);
 	spw_publish(store, true);
@@ -123,13 +131,14 @@ void spw_publish(struct spw_store *store, bool now)
 		spw_latency_refresh(&store->drives[i]);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_relaxed);
 	/*
-	 * The sequence is odd before anything changes, and even only after everything has. A full barrier: TSan knows
-	 * no fences.
+	 * The sequence is odd before anything changes, and even only after everything has. A full
+	 * barrier: TSan knows no fences.
 	 */
 	__sync_synchronize();
 	page->refreshed_ns = now_ns;
 	spw_store_stats(store, &page->status.store, sizeof(page->status.store));
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		(void)spw_store_drive_stats(store, i, &page->status.drive[i], sizeof(page->status.drive[i]));
+		(void)spw_store_drive_stats(store, i, &page->status.drive[i],
+					    sizeof(page->status.drive[i]));
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
 }

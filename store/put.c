@@ -21,7 +21,8 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 		rc = spw_object_create(store, len, id);
 	if (rc)
 		return rc;
-	request = spw_request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify);
+	request =
+		spw_request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify);
 	if (!request) {
 		spw_object_drop(store, &store->objects[(uint32_t)id->value], false);
 		(void)spw_store_free(store, *id);
@@ -41,8 +42,8 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 	return 0;
 }
 
-int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-		  spw_object *id, struct spw_request **out)
+int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
+		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
 	return put(store, bytes, NULL, len, notify, id, out);
 }
@@ -54,9 +55,11 @@ int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigne
 
 	for (unsigned i = 0; vector && i < count; i++) {
 		if (vector[i].iov_len > 0 && !vector[i].iov_base)
-			return spw_error(-EINVAL, "element %u of the vector has a length but no memory", i);
+			return spw_error(-EINVAL,
+					 "element %u of the vector has a length but no memory", i);
 		if (__builtin_add_overflow(len, vector[i].iov_len, &len))
-			return spw_error(-EINVAL, "the vector's lengths add up to more than 64 bits hold");
+			return spw_error(-EINVAL,
+					 "the vector's lengths add up to more than 64 bits hold");
 	}
 	return put(store, NULL, vector, len, notify, id, out);
 }

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/read.c - gets: the pieces of a range, each waiting in its drive's list, verified when they arrive
+ * store/read.c - gets: the pieces of a range, each waiting in its drive's list, verified when they
+ * arrive
  *
- * A large piece is verified after its drive got the next request, one piece between two looks at the queue: no drive waits for a
- * checksum. Writes are summed before they are issued. Memory that somebody changes meanwhile then shows, when the object is read and
- * when it is compared with memory; and with several chunks in flight no drive waits for that either.
+ * A large piece is verified after its drive got the next request, one piece between two looks at
+ * the queue: no drive waits for a checksum. Writes are summed before they are issued. Memory that
+ * somebody changes meanwhile then shows, when the object is read and when it is compared with
+ * memory; and with several chunks in flight no drive waits for that either.
  *
- *   OVERLAP-1  A transfer is at most once in the list of those to be verified, and its request cannot end while it is.
+ *   OVERLAP-1  A transfer is at most once in the list of those to be verified, and its request
+ *              cannot end while it is.
  */
 #include <errno.h>
 #include <string.h>
@@ -36,7 +39,8 @@ static void link_by_class(struct spw_request *request, enum spw_class cls)
 	request->linked_class = cls;
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		if (request->drive_reads[drive].left > 0) {
-			list_append(&store->drives[drive].waiting[cls], &request->drive_reads[drive]);
+			list_append(&store->drives[drive].waiting[cls],
+				    &request->drive_reads[drive]);
 			store->reads_waiting++;
 		}
 	atomic_store(&request->linked, true);
@@ -50,15 +54,16 @@ static void unlink_all(struct spw_request *request)
 		return;
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		if (request->drive_reads[drive].left > 0) {
-			list_remove(&store->drives[drive].waiting[request->linked_class], &request->drive_reads[drive]);
+			list_remove(&store->drives[drive].waiting[request->linked_class],
+				    &request->drive_reads[drive]);
 			store->reads_waiting--;
 		}
 	request->linked = false;
 }
 
 /*
- * spw_request_raise() sets the class before it looks whether anything waits in a list: either it sees that, or this
- * sees the class. It only becomes more urgent.
+ * spw_request_raise() sets the class before it looks whether anything waits in a list: either it
+ * sees that, or this sees the class. It only becomes more urgent.
  */
 static void link_all(struct spw_request *request)
 {
@@ -123,7 +128,8 @@ void spw_read_submit(struct spw_request *request)
 		if (!spw_request_begin(request))
 			spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
 		else if (object->error)
-			spw_request_fail(request, object->error, "the object was never stored: its put failed (%s)",
+			spw_request_fail(request, object->error,
+					 "the object was never stored: its put failed (%s)",
 					 spw_strerror(object->error));
 		if (request->first_error)
 			spw_request_end(request);
@@ -133,7 +139,8 @@ void spw_read_submit(struct spw_request *request)
 	}
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		request->drive_reads[drive].left = 0;
-	for (uint32_t index = object->piece_first; index != PIECE_NONE; index = store->pieces[index].next) {
+	for (uint32_t index = object->piece_first; index != PIECE_NONE;
+	     index = store->pieces[index].next) {
 		struct piece *piece = &store->pieces[index];
 		struct drive_read *read = &request->drive_reads[piece->drive];
 
@@ -166,8 +173,8 @@ static void advance(struct spw_request *request, uint32_t drive)
 }
 
 /*
- * Does the caller want the whole piece, and can the drive write it where it belongs? Else it goes through copy
- * memory.
+ * Does the caller want the whole piece, and can the drive write it where it belongs? Else it goes
+ * through copy memory.
  */
 static bool fits_directly(const struct spw_request *request, const struct piece *piece)
 {
@@ -178,7 +185,8 @@ static bool fits_directly(const struct spw_request *request, const struct piece 
 		count_add(&store->count.copies_partial_chunk, 1);
 		return false;
 	}
-	if ((uintptr_t)(request->bytes + (piece->object_offset - request->offset_bytes)) % store->memory_align_bytes !=
+	if ((uintptr_t)(request->bytes + (piece->object_offset - request->offset_bytes)) %
+		    store->memory_align_bytes !=
 	    0) {
 		count_add(&store->count.copies_unaligned_address, 1);
 		return false;
@@ -222,13 +230,14 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 static void deliver_part(struct transfer *transfer, const struct piece *piece)
 {
 	struct spw_request *request = transfer->request;
-	uint64_t from = piece->object_offset > request->offset_bytes ? piece->object_offset : request->offset_bytes;
+	uint64_t from = piece->object_offset > request->offset_bytes ? piece->object_offset
+								     : request->offset_bytes;
 	uint64_t piece_end = piece->object_offset + piece->len_bytes;
 	uint64_t request_end = request->offset_bytes + request->len_bytes;
 	uint64_t end = piece_end < request_end ? piece_end : request_end;
 
-	memcpy(request->bytes + (from - request->offset_bytes), transfer->bounce + (from - piece->object_offset),
-	       end - from);
+	memcpy(request->bytes + (from - request->offset_bytes),
+	       transfer->bounce + (from - piece->object_offset), end - from);
 	count_add(&transfer->store->count.bytes_copied, end - from);
 }
 
@@ -240,12 +249,14 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 	bool checked = !store->opts.no_checksums;
 	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
 	bool all = piece->object_offset >= request->offset_bytes &&
-		   piece->object_offset + piece->len_bytes <= request->offset_bytes + request->len_bytes;
+		   piece->object_offset + piece->len_bytes <=
+			   request->offset_bytes + request->len_bytes;
 	uint64_t checksum;
 
 	if (!transfer->bounce) {
 		if (tail_bytes) {
-			memcpy(transfer->direct + (piece->len_bytes - tail_bytes), transfer->tail, tail_bytes);
+			memcpy(transfer->direct + (piece->len_bytes - tail_bytes), transfer->tail,
+			       tail_bytes);
 			count_add(&store->count.bytes_copied, tail_bytes);
 			count_add(&store->count.copies_unaligned_length, 1);
 		}
@@ -253,7 +264,8 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 	}
 	if (all && checked) {
 		count_add(&store->count.bytes_copied, piece->len_bytes);
-		return spw_copy_and_checksum(request->bytes + (piece->object_offset - request->offset_bytes),
+		return spw_copy_and_checksum(request->bytes +
+						     (piece->object_offset - request->offset_bytes),
 					     transfer->bounce, piece->len_bytes);
 	}
 	checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
@@ -340,7 +352,10 @@ void spw_read_cancel_retries(struct spw_store *store)
 		}
 }
 
-/* The bytes are there: are they those that were written? Gives the transfer back, or issues it once more. */
+/*
+ * The bytes are there: are they those that were written? Gives the transfer back, or issues it once
+ * more.
+ */
 static void check_and_end(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -352,13 +367,14 @@ static void check_and_end(struct transfer *transfer)
 		count_add(&drive->checksum_errors, 1);
 		if (retry(transfer))
 			return;
-		spw_request_fail(transfer->request, -EBADMSG,
-				 "%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
-				 "checksum %016llx, expected %016llx",
-				 spw_device_path(drive->device),
-				 (unsigned long long)spw_piece_extent(store, piece).start_block,
-				 (unsigned long long)transfer->io.offset_bytes, piece->len_bytes,
-				 (unsigned long long)checksum, (unsigned long long)piece->checksum);
+		spw_request_fail(
+			transfer->request, -EBADMSG,
+			"%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
+			"checksum %016llx, expected %016llx",
+			spw_device_path(drive->device),
+			(unsigned long long)spw_piece_extent(store, piece).start_block,
+			(unsigned long long)transfer->io.offset_bytes, piece->len_bytes,
+			(unsigned long long)checksum, (unsigned long long)piece->checksum);
 	}
 	end_transfer(transfer);
 }
@@ -386,7 +402,8 @@ static void read_failed(struct transfer *transfer)
 		return;
 	if (transfer->timed_out && io->res == -ECANCELED)
 		io->res = -ETIMEDOUT;
-	spw_request_fail(transfer->request, io->res, "%s: cannot read %u bytes at block %llu (byte %llu): %s",
+	spw_request_fail(transfer->request, io->res,
+			 "%s: cannot read %u bytes at block %llu (byte %llu): %s",
 			 spw_device_path(drive->device), io->len_bytes,
 			 (unsigned long long)spw_piece_extent(store, piece).start_block,
 			 (unsigned long long)io->offset_bytes, spw_strerror(io->res));

@@ -9,17 +9,18 @@
 
 #include "store/internal.h"
 
-struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind, struct object *object,
-				     const struct spw_notify *notify)
+struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind,
+				     struct object *object, const struct spw_notify *notify)
 {
 	uint32_t slot = spw_slots_take(&store->request_slots);
 	struct spw_request *request;
 
 	if (slot == SPW_SLOT_NONE) {
-		(void)spw_error(-ENOBUFS,
-				"all %u requests are in use: wait for one, or open the store with a larger "
-				"requests_max",
-				store->opts.requests_max);
+		(void)spw_error(
+			-ENOBUFS,
+			"all %u requests are in use: wait for one, or open the store with a larger "
+			"requests_max",
+			store->opts.requests_max);
 		return NULL;
 	}
 	request = &store->requests[slot];
@@ -42,7 +43,8 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 
 void spw_request_give(struct spw_request *request)
 {
-	spw_slots_give(&request->store->request_slots, (uint32_t)(request - request->store->requests));
+	spw_slots_give(&request->store->request_slots,
+		       (uint32_t)(request - request->store->requests));
 }
 
 /* The first part is about to be issued. False: the request was cancelled before. */
@@ -52,8 +54,8 @@ bool spw_request_begin(struct spw_request *request)
 
 	if (atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_ACTIVE)
 		return true;
-	return atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_ACTIVE, memory_order_acq_rel,
-						       memory_order_acquire);
+	return atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_ACTIVE,
+						       memory_order_acq_rel, memory_order_acquire);
 }
 
 /* Remember the first failure; the request ends when nothing of it is in flight any more. */
@@ -102,7 +104,8 @@ static void notify_waiters_of_any(struct spw_store *store)
 		futex_wake_all(&store->ended_sequence);
 	/* Fails only when the counter is full, and then it is readable anyway. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-		spw_log(&store->opts.log, SPW_LOG_ERROR, "cannot signal the store's eventfd: errno %d", errno);
+		spw_log(&store->opts.log, SPW_LOG_ERROR,
+			"cannot signal the store's eventfd: errno %d", errno);
 }
 
 /* STORE-1 */
@@ -130,8 +133,11 @@ void spw_request_end(struct spw_request *request)
 		spw_request_give(request);
 		return;
 	}
-	/* Release: the waiter sees the bytes and the result. The request may be gone right after. */
-	if (atomic_exchange_explicit(&request->ended, ENDED, memory_order_acq_rel) == ENDED_WAITED_FOR)
+	/*
+	 * Release: the waiter sees the bytes and the result. The request may be gone right after.
+	 */
+	if (atomic_exchange_explicit(&request->ended, ENDED, memory_order_acq_rel) ==
+	    ENDED_WAITED_FOR)
 		futex_wake_all(&request->ended);
 	notify_waiters_of_any(store);
 }

@@ -5,23 +5,25 @@
 
 #include "store/internal.h"
 
-#define TRY_AGAIN_NS \
-	1000000000u /* a failed write per second and drive is no load; a step waits no longer for space that was made */
+/* a failed write per second and drive is no load; a step waits no longer for space that was made */
+#define TRY_AGAIN_NS     1000000000u
 #define ADVICE_END_BYTES 128 /* what is to be done always fits */
 
 static const char *why_retired(const struct store_drive *drive, int error)
 {
 	switch (error) {
 	case -ENOSPC:
-		return drive->geometry.kind == SPW_DEVICE_FILE ? "the file system under it is full"
-							       : "there is no space below it, as of a thin volume";
+		return drive->geometry.kind == SPW_DEVICE_FILE
+			       ? "the file system under it is full"
+			       : "there is no space below it, as of a thin volume";
 	case -ETIMEDOUT: return "a write did not end in time";
 	case -ENODEV: return "it is gone";
 	default: return spw_strerror(error);
 	}
 }
 
-const char *spw_service_advice(const struct spw_store *store, const char *advice, char buf[SPW_ADVICE_BYTES])
+const char *spw_service_advice(const struct spw_store *store, const char *advice,
+			       char buf[SPW_ADVICE_BYTES])
 {
 	size_t len = 0;
 	unsigned unnamed = 0;
@@ -71,7 +73,8 @@ void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 	}
 	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
 	if (!again)
-		spw_log(&store->opts.log, SPW_LOG_WARNING, "%s: retired for new chunks: %s; %s%u of %u drives left",
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"%s: retired for new chunks: %s; %s%u of %u drives left",
 			spw_device_path(drive->device), why_retired(drive, error),
 			error == -ENOSPC ? "it is tried again every second; " : "",
 			store->drive_count - store->drives_retired, store->drive_count);
@@ -97,12 +100,13 @@ static void come_back(struct spw_store *store, uint32_t index)
 void spw_drive_revive(struct spw_store *store, uint32_t index)
 {
 	come_back(store, index);
-	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again", spw_device_path(store->drives[index].device));
+	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again",
+		spw_device_path(store->drives[index].device));
 }
 
 /*
- * Not at the next put: while all drives are full a put is refused before the worker sees it. Not by a write of our own: the next
- * chunk is one, and is still in memory if there is no room for it.
+ * Not at the next put: while all drives are full a put is refused before the worker sees it. Not by
+ * a write of our own: the next chunk is one, and is still in memory if there is no room for it.
  */
 void spw_drives_try_again(struct spw_store *store)
 {
@@ -126,7 +130,8 @@ int64_t spw_try_again_timeout_ns(const struct spw_store *store)
 	if (store->drives_full == 0)
 		return -1;
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (store->drives[i].retired_error == -ENOSPC && store->drives[i].try_again_ns < first_ns)
+		if (store->drives[i].retired_error == -ENOSPC &&
+		    store->drives[i].try_again_ns < first_ns)
 			first_ns = store->drives[i].try_again_ns;
 	now_ns = spw_clock_ns();
 	return first_ns > now_ns ? (int64_t)(first_ns - now_ns) : 0;

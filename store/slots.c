@@ -40,8 +40,9 @@ uint32_t spw_slots_take(struct spw_slots *slots)
 			return SPW_SLOT_NONE;
 		/* May be stale by now; then the tag has moved on and the exchange fails. */
 		next = atomic_load_explicit(&slots->next[slot], memory_order_relaxed);
-		if (atomic_compare_exchange_weak_explicit(&slots->head, &head, next_head(head, next),
-							  memory_order_acquire, memory_order_acquire)) {
+		if (atomic_compare_exchange_weak_explicit(
+			    &slots->head, &head, next_head(head, next), memory_order_acquire,
+			    memory_order_acquire)) {
 			atomic_fetch_add_explicit(&slots->taken, 1, memory_order_relaxed);
 			return slot;
 		}
@@ -55,7 +56,7 @@ void spw_slots_give(struct spw_slots *slots, uint32_t slot)
 	do
 		atomic_store_explicit(&slots->next[slot], (uint32_t)head, memory_order_relaxed);
 	/* Release: whoever takes the slot sees what its last owner wrote to it. */
-	while (!atomic_compare_exchange_weak_explicit(&slots->head, &head, next_head(head, slot), memory_order_release,
-						      memory_order_relaxed));
+	while (!atomic_compare_exchange_weak_explicit(&slots->head, &head, next_head(head, slot),
+						      memory_order_release, memory_order_relaxed));
 	atomic_fetch_sub_explicit(&slots->taken, 1, memory_order_relaxed);
 }

@@ -41,7 +41,8 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.requests = atomic_load_explicit(&store->request_slots.taken, memory_order_relaxed),
 		.objects = atomic_load_explicit(&store->objects_alive, memory_order_relaxed),
 		.capacity_bytes = store->blocks_total * store->block_bytes,
-		.used_bytes = (uint64_t)((int64_t)store->blocks_total - available) * store->block_bytes,
+		.used_bytes =
+			(uint64_t)((int64_t)store->blocks_total - available) * store->block_bytes,
 		.used_bytes_max = now(&store->blocks_used_max) * store->block_bytes,
 		.puts = now(&count->puts),
 		.gets = now(&count->gets),
@@ -65,13 +66,15 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 	memcpy(stats, &all, all.size);
 }
 
-int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats, size_t size)
+int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats,
+			  size_t size)
 {
 	const struct store_drive *drive;
 	struct spw_drive_stats all = {.size = size < sizeof(all) ? size : sizeof(all)};
 
 	if (index >= store->drive_count)
-		return spw_error(-EINVAL, "the store has %u drives, numbered from 0", store->drive_count);
+		return spw_error(-EINVAL, "the store has %u drives, numbered from 0",
+				 store->drive_count);
 	drive = &store->drives[index];
 	(void)strncat(all.path, spw_device_path(drive->device), sizeof(all.path) - 1);
 	all.retired = drive->retired;

@@ -10,9 +10,14 @@
 
 #include "store/internal.h"
 
-/* One on its way, and one that has arrived and waits for its checksum while the next is on its way. */
+/*
+ * One on its way, and one that has arrived and waits for its checksum while the next is on its way.
+ */
 #define TRANSFERS_PER_SLOT 2
-/* Smaller pieces cost less to sum at once, with their bytes still in the cache, than to come back to. */
+/*
+ * Smaller pieces cost less to sum at once, with their bytes still in the cache, than to come back
+ * to.
+ */
 #define OVERLAP_BYTES_MIN 65536u
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
 
@@ -34,11 +39,12 @@ void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 static int check_opts(const struct spw_store_opts *opts)
 {
 	if (opts->queue_depth < 1 || opts->queue_depth > SPW_QUEUE_DEPTH_MAX)
-		return spw_error(-EINVAL, "queue_depth is %u: it must be 1 to %u", opts->queue_depth,
-				 SPW_QUEUE_DEPTH_MAX);
+		return spw_error(-EINVAL, "queue_depth is %u: it must be 1 to %u",
+				 opts->queue_depth, SPW_QUEUE_DEPTH_MAX);
 	if (opts->requests_max < 1 || opts->objects_max < 1 || opts->requests_max > 1u << 24 ||
 	    opts->objects_max > 1u << 28)
-		return spw_error(-EINVAL, "requests_max must be 1 to 2^24 and objects_max 1 to 2^28");
+		return spw_error(-EINVAL,
+				 "requests_max must be 1 to 2^24 and objects_max 1 to 2^28");
 	if (opts->stripe != SPW_STRIPE_PULL && opts->stripe != SPW_STRIPE_STATIC)
 		return spw_error(-EINVAL, "unknown stripe mode %d", (int)opts->stripe);
 	return 0;
@@ -47,8 +53,8 @@ static int check_opts(const struct spw_store_opts *opts)
 /* ---- Opening, part by part ---- */
 
 /*
- * A child of fork(2) has no I/O thread, and the queue, the locks and the DMA memory stay its parent's. It shall
- * notice.
+ * A child of fork(2) has no I/O thread, and the queue, the locks and the DMA memory stay its
+ * parent's. It shall notice.
  */
 static int open_mark(struct spw_store *store)
 {
@@ -59,7 +65,8 @@ static int open_mark(struct spw_store *store)
 		return -ENOMEM;
 	if (madvise(page, len, MADV_WIPEONFORK)) {
 		spw_log(&store->opts.log, SPW_LOG_INFO,
-			"a child of fork() that uses this store by mistake will not be told: %s", spw_strerror(-errno));
+			"a child of fork() that uses this store by mistake will not be told: %s",
+			spw_strerror(-errno));
 		(void)munmap(page, len);
 		return 0;
 	}
@@ -100,8 +107,9 @@ static int open_drives(struct spw_store *store)
 }
 
 /*
- * Descriptors for pieces: one for each object's last, partly filled chunk, and four times as many as the capacity has
- * chunks, for what fragmentation splits. Reserved here, committed by the kernel as they are used.
+ * Descriptors for pieces: one for each object's last, partly filled chunk, and four times as many
+ * as the capacity has chunks, for what fragmentation splits. Reserved here, committed by the kernel
+ * as they are used.
  */
 static int open_pieces(struct spw_store *store)
 {
@@ -112,7 +120,8 @@ static int open_pieces(struct spw_store *store)
 		count = SPW_ALLOC_EXTENTS_MAX;
 	if (count < chunks)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
-			"of this store's space only %llu chunks of %llu bytes can be used: format it with a larger "
+			"of this store's space only %llu chunks of %llu bytes can be used: format "
+			"it with a larger "
 			"chunk",
 			(unsigned long long)count, (unsigned long long)store->chunk_bytes);
 	store->pieces_max = (uint32_t)count;
@@ -125,7 +134,8 @@ static int open_pieces(struct spw_store *store)
 	}
 	store->piece_free = PIECE_NONE;
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		int rc = spw_alloc_open(store->drives[i].blocks_total, count, &store->drives[i].alloc);
+		int rc = spw_alloc_open(store->drives[i].blocks_total, count,
+					&store->drives[i].alloc);
 
 		if (rc)
 			return rc;
@@ -139,7 +149,8 @@ static int open_slots(struct spw_store *store)
 
 	store->requests = calloc(opts->requests_max, sizeof(*store->requests));
 	store->objects = calloc(opts->objects_max, sizeof(*store->objects));
-	store->drive_reads = calloc((size_t)opts->requests_max * store->drive_count, sizeof(*store->drive_reads));
+	store->drive_reads = calloc((size_t)opts->requests_max * store->drive_count,
+				    sizeof(*store->drive_reads));
 	if (!store->requests || !store->objects || !store->drive_reads ||
 	    spw_slots_open(&store->request_slots, opts->requests_max) ||
 	    spw_slots_open(&store->object_slots, opts->objects_max))
@@ -176,7 +187,8 @@ static int open_memory(struct spw_store *store)
 	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
 	arena_opts.bytes = store->opts.arena_bytes;
 	if (arena_opts.bytes < wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES)
-		arena_opts.bytes = wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
+		arena_opts.bytes =
+			wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
 	arena_opts.numa_node = store->numa_node;
 	arena_opts.no_hugetlb = store->opts.no_hugetlb;
 	arena_opts.log = store->opts.log;
@@ -197,7 +209,8 @@ static int open_memory(struct spw_store *store)
 	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
 	/* The lowest on top: memory that is never needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)
-		store->bounces[store->bounces_free++] = (uint8_t *)memory + (i - 1) * store->chunk_bytes;
+		store->bounces[store->bounces_free++] =
+			(uint8_t *)memory + (i - 1) * store->chunk_bytes;
 	return 0;
 }
 
@@ -237,17 +250,20 @@ static int open_queue(struct spw_store *store)
 		return rc;
 	/* The node first: the words that follow may be cut off where they are published. */
 	if (store->numa_node >= 0 && !store->opts.inline_mode)
-		used = snprintf(store->description, sizeof(store->description), "NUMA node %d; ", store->numa_node);
+		used = snprintf(store->description, sizeof(store->description), "NUMA node %d; ",
+				store->numa_node);
 	(void)snprintf(store->description + used, sizeof(store->description) - (size_t)used, "%s",
 		       spw_queue_description(store->queue));
 	return 0;
 }
 
-int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts, struct spw_store **out)
+int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts,
+		   struct spw_store **out)
 {
 	int (*const parts[])(struct spw_store *) = {
-		spw_partition_take, open_mark,      open_drives, open_pieces,      open_slots,      spw_store_settle,
-		open_memory,        open_transfers, open_queue,  spw_publish_open, spw_store_start,
+		spw_partition_take, open_mark,        open_drives,     open_pieces,
+		open_slots,         spw_store_settle, open_memory,     open_transfers,
+		open_queue,         spw_publish_open, spw_store_start,
 	};
 	struct spw_store *store;
 	int rc;
@@ -313,6 +329,17 @@ int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
 
 	*memory = NULL;
 	return rc ? rc : spw_arena_alloc(store->arena, len, memory);
+}
+
+int spw_store_arena(struct spw_store *store, void **memory, size_t *len)
+{
+	int rc = spw_store_owned(store);
+
+	*memory = NULL;
+	*len = 0;
+	if (rc == 0)
+		*memory = spw_arena_memory(store->arena, len);
+	return rc;
 }
 
 void spw_store_release(struct spw_store *store, void *memory)

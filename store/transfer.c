@@ -4,7 +4,8 @@
 
 #include "store/internal.h"
 
-#define RATE_WINDOW_NS 50000000u /* long enough for dozens of chunks on a slow drive, short enough to follow a step */
+/* long enough for dozens of chunks on a slow drive, short enough to follow a step */
+#define RATE_WINDOW_NS 50000000u
 
 struct transfer *spw_transfer_take(struct spw_store *store)
 {
@@ -44,7 +45,10 @@ bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
 	return store->drives[drive].bounces < store->bounces_per_drive;
 }
 
-/* Copy memory for one chunk. False: all of it is in flight, and comes back when something ends (STORE-4). */
+/*
+ * Copy memory for one chunk. False: all of it is in flight, and comes back when something ends
+ * (STORE-4).
+ */
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
@@ -74,15 +78,16 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 		return;
 	measured = (uint64_t)((double)rate->bytes * 1e9 / (double)rate->busy_ns);
 	average = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
-	atomic_store_explicit(&rate->bytes_per_second, average ? (3 * average + measured) / 4 : measured,
+	atomic_store_explicit(&rate->bytes_per_second,
+			      average ? (3 * average + measured) / 4 : measured,
 			      memory_order_relaxed);
 	rate->busy_ns = 0;
 	rate->bytes = 0;
 }
 
 /*
- * Fill in the io's memory: the piece's whole blocks where they lie, the tail block or the bounce instead where they
- * must not.
+ * Fill in the io's memory: the piece's whole blocks where they lie, the tail block or the bounce
+ * instead where they must not.
  */
 static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t block_bytes)
 {
@@ -118,7 +123,8 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
 	io->op = op;
 	io->device = piece->drive;
-	io->offset_bytes = drive->base_bytes + spw_piece_extent(store, piece).start_block * store->block_bytes;
+	io->offset_bytes =
+		drive->base_bytes + spw_piece_extent(store, piece).start_block * store->block_bytes;
 	io->done = done;
 	io->context = transfer;
 	transfer->issued_ns = spw_clock_ns();
@@ -131,7 +137,8 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	drive->bounces += transfer->bounce != NULL;
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
 	if (drive->in_flight > atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed))
-		atomic_store_explicit(&drive->in_flight_max, drive->in_flight, memory_order_relaxed);
+		atomic_store_explicit(&drive->in_flight_max, drive->in_flight,
+				      memory_order_relaxed);
 	transfer->in_flight = true;
 	rate_begin(op == SPW_READ ? &drive->read_rate : &drive->write_rate, transfer->issued_ns);
 	rc = spw_queue_prepare(store->queue, io);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/upkeep.c - what is not a put or a get: flush, trim, transfers that miss their deadline, drives that come back
+ * store/upkeep.c - what is not a put or a get: flush, trim, transfers that miss their deadline,
+ * drives that come back
  */
 #include <errno.h>
 
@@ -8,7 +9,10 @@
 
 #define CHECK_INTERVAL_NS_MAX 1000000000u
 
-/* Batches long enough that a drive makes something of them, and few enough that the worker is soon back. */
+/*
+ * Batches long enough that a drive makes something of them, and few enough that the worker is soon
+ * back.
+ */
 #define TRIM_BLOCKS_MIN  256u
 #define TRIM_EXTENTS_MAX 256u
 
@@ -23,7 +27,8 @@ static void flush_done(struct spw_io *io)
 
 	if (io->res < 0)
 		spw_request_fail(request, io->res, "%s: cannot flush: %s",
-				 spw_device_path(store->drives[io->device].device), spw_strerror(io->res));
+				 spw_device_path(store->drives[io->device].device),
+				 spw_strerror(io->res));
 	store->transfers_in_flight--;
 	if (--request->in_flight > 0)
 		return;
@@ -42,7 +47,8 @@ static void flush_begin(struct spw_store *store, struct spw_request *request)
 		struct spw_io *io = &store->flush_ios[i];
 		int rc;
 
-		*io = (struct spw_io){.op = SPW_FLUSH, .device = i, .done = flush_done, .context = store};
+		*io = (struct spw_io){
+			.op = SPW_FLUSH, .device = i, .done = flush_done, .context = store};
 		store->transfers_in_flight++;
 		rc = spw_queue_prepare(store->queue, io);
 		SPW_ASSERT(rc == 0);
@@ -91,7 +97,8 @@ void spw_upkeep_cancel(struct spw_store *store)
 
 /* ---- Trim ---- */
 
-static int trim_extent(struct spw_store *store, struct store_drive *drive, const struct spw_extent *extent)
+static int trim_extent(struct spw_store *store, struct store_drive *drive,
+		       const struct spw_extent *extent)
 {
 	uint64_t offset_bytes = drive->base_bytes + extent->start_block * store->block_bytes;
 	uint64_t len_bytes = extent->len_blocks * store->block_bytes;
@@ -102,7 +109,10 @@ static int trim_extent(struct spw_store *store, struct store_drive *drive, const
 	return rc;
 }
 
-/* Free space is taken from the allocator while it is discarded: nothing can be placed on it meanwhile. */
+/*
+ * Free space is taken from the allocator while it is discarded: nothing can be placed on it
+ * meanwhile.
+ */
 static int trim_drive(struct spw_store *store, struct store_drive *drive)
 {
 	struct spw_extent extents[TRIM_EXTENTS_MAX];
@@ -150,7 +160,8 @@ static void revive_submit(struct spw_request *request)
 	if (store->drives[drive].retired)
 		spw_drive_revive(store, drive);
 	else
-		spw_request_fail(request, -EALREADY, "%s: is in service", spw_device_path(store->drives[drive].device));
+		spw_request_fail(request, -EALREADY, "%s: is in service",
+				 spw_device_path(store->drives[drive].device));
 	spw_request_end(request);
 }
 
@@ -169,18 +180,21 @@ void spw_upkeep_submit(struct spw_request *request)
 
 static uint64_t deadline_ns(const struct spw_store *store, enum spw_op op)
 {
-	return 1000000ull * (op == SPW_READ ? store->opts.read_deadline_ms : store->opts.write_deadline_ms);
+	return 1000000ull *
+	       (op == SPW_READ ? store->opts.read_deadline_ms : store->opts.write_deadline_ms);
 }
 
 /* How long the worker may sleep: for ever when nothing is in flight that has a deadline. */
 int64_t spw_deadline_timeout_ns(const struct spw_store *store)
 {
 	uint64_t read_ns = deadline_ns(store, SPW_READ), write_ns = deadline_ns(store, SPW_WRITE);
-	uint64_t least_ns = read_ns == 0 || (write_ns != 0 && write_ns < read_ns) ? write_ns : read_ns;
+	uint64_t least_ns =
+		read_ns == 0 || (write_ns != 0 && write_ns < read_ns) ? write_ns : read_ns;
 
 	if (store->transfers_in_flight == 0 || least_ns == 0)
 		return -1;
-	return (int64_t)(least_ns / 4 < CHECK_INTERVAL_NS_MAX ? least_ns / 4 : CHECK_INTERVAL_NS_MAX);
+	return (int64_t)(least_ns / 4 < CHECK_INTERVAL_NS_MAX ? least_ns / 4
+							      : CHECK_INTERVAL_NS_MAX);
 }
 
 /* However late this look is, no more counts than the time that the worker may sleep. */
@@ -200,9 +214,11 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 
 	transfer->timed_out = true;
 	count_add(&drive->timeouts, 1);
-	spw_log(&store->opts.log, SPW_LOG_ERROR, "%s: a %s of %u bytes at byte %llu has not ended after %llu ms",
-		spw_device_path(drive->device), io->op == SPW_READ ? "read" : "write", io->len_bytes,
-		(unsigned long long)io->offset_bytes, (unsigned long long)(now_ns - transfer->issued_ns) / 1000000);
+	spw_log(&store->opts.log, SPW_LOG_ERROR,
+		"%s: a %s of %u bytes at byte %llu has not ended after %llu ms",
+		spw_device_path(drive->device), io->op == SPW_READ ? "read" : "write",
+		io->len_bytes, (unsigned long long)io->offset_bytes,
+		(unsigned long long)(now_ns - transfer->issued_ns) / 1000000);
 	/* It ends by itself, cancelled or not; a read's memory is the drive's until then. */
 	(void)spw_queue_cancel(store->queue, &transfer->io);
 	if (io->op == SPW_WRITE)

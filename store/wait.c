@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* store/wait.c - waiting for requests, cancelling and raising them; turns of a store in inline mode */
+/*
+ * store/wait.c - waiting for requests, cancelling and raising them; turns of a store in inline mode
+ */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -12,7 +14,10 @@
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct timespec *timeout)
 {
-	/* EAGAIN: the word has changed; EINTR: a signal; ETIMEDOUT. In each case the caller looks again. */
+	/*
+	 * EAGAIN: the word has changed; EINTR: a signal; ETIMEDOUT. In each case the caller looks
+	 * again.
+	 */
 	(void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout, NULL, 0);
 }
 
@@ -23,10 +28,13 @@ int spw_store_poll(struct spw_store *store, bool wait)
 	if (ended)
 		return ended;
 	if (!store->opts.inline_mode)
-		return spw_error(-EINVAL, "the store has an I/O thread: only a store in inline mode is polled");
+		return spw_error(
+			-EINVAL,
+			"the store has an I/O thread: only a store in inline mode is polled");
 	do
 		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
-	while (ended == 0 && wait && (store->transfers_in_flight > 0 || spw_read_unverified(store)));
+	while (ended == 0 && wait &&
+	       (store->transfers_in_flight > 0 || spw_read_unverified(store)));
 	return ended;
 }
 
@@ -46,15 +54,17 @@ static bool has_ended(const struct spw_request *request)
 }
 
 /*
- * Inline mode: after one turn for whoever waits. A queue that fails for a moment ends no request: its buffer may still be a drive's, and
- * only its own end gives it back. So the caller goes on waiting, as the I/O thread would.
+ * Inline mode: after one turn for whoever waits. A queue that fails for a moment ends no request:
+ * its buffer may still be a drive's, and only its own end gives it back. So the caller goes on
+ * waiting, as the I/O thread would.
  *
  * Return: 0; -EEXIST the store belongs to another thread, whose turns end the request.
  */
 static int log_turn(struct spw_store *store, int rc)
 {
 	if (rc < 0 && rc != -EEXIST)
-		spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
+		spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s",
+			spw_last_error());
 	return rc == -EEXIST ? rc : 0;
 }
 
@@ -104,13 +114,15 @@ static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_
 {
 	uint64_t now_ns = spw_clock_ns();
 	uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000), .tv_nsec = (long)(left_ns % 1000000000)};
+	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000),
+				.tv_nsec = (long)(left_ns % 1000000000)};
 	int64_t limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns;
 
 	if (left_ns == 0)
 		return -ETIMEDOUT;
 	if (store->opts.inline_mode)
-		return log_turn(store, spw_store_turn(store, store->transfers_in_flight > 0, limit_ns));
+		return log_turn(store,
+				spw_store_turn(store, store->transfers_in_flight > 0, limit_ns));
 	atomic_fetch_add(&store->any_waiters, 1);
 	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
 	atomic_fetch_sub(&store->any_waiters, 1);
@@ -128,7 +140,10 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	if (spw_store_owned(store))
 		return -EPERM;
 	for (;;) {
-		/* Read before the requests: an end after this changes it, and the wait returns at once. */
+		/*
+		 * Read before the requests: an end after this changes it, and the wait returns at
+		 * once.
+		 */
 		uint32_t sequence = atomic_load(&store->ended_sequence);
 		int rc;
 
@@ -137,7 +152,9 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 				return (int)i;
 		rc = wait_for_next_end(store, sequence, deadline_ns);
 		if (rc)
-			return rc == -ETIMEDOUT ? spw_error(rc, "none of %u requests ended in time", count) : rc;
+			return rc == -ETIMEDOUT
+				       ? spw_error(rc, "none of %u requests ended in time", count)
+				       : rc;
 	}
 }
 
@@ -165,8 +182,8 @@ int spw_request_cancel(struct spw_request *request)
 
 	if (spw_store_owned(store))
 		return -EPERM;
-	if (!atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_CANCELLED, memory_order_acq_rel,
-						     memory_order_acquire))
+	if (!atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_CANCELLED,
+						     memory_order_acq_rel, memory_order_acquire))
 		return spw_error(-EALREADY, "the request is under way or has ended");
 	/* The request may end from here on; only the store is touched. */
 	atomic_store(&store->changed, true);
@@ -185,7 +202,10 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 		if (now <= (int)cls)
 			return;
 	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
-	/* What is under way cannot go faster; what the worker has not seen yet comes with its class: link_all(). */
+	/*
+	 * What is under way cannot go faster; what the worker has not seen yet comes with its
+	 * class: link_all().
+	 */
 	if (!atomic_load(&request->linked))
 		return;
 	atomic_store(&store->changed, true);

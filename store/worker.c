@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/worker.c - the I/O worker: takes messages, decides which drive does what next, sleeps when there is nothing
- * to do
+ * store/worker.c - the I/O worker: takes messages, decides which drive does what next, sleeps when
+ * there is nothing to do
  */
 #include <errno.h>
 #include <numa.h>
@@ -36,7 +36,8 @@ _Static_assert(offsetof(struct spw_request, message) == 0, "a message is the req
 
 static void drain_inbox(struct spw_store *store)
 {
-	struct message *newest = atomic_exchange_explicit(&store->inbox, NULL, memory_order_acquire);
+	struct message *newest =
+		atomic_exchange_explicit(&store->inbox, NULL, memory_order_acquire);
 	struct message *oldest = NULL;
 
 	while (newest) {
@@ -76,7 +77,8 @@ static void process_changed_reads(struct read_list *list, enum spw_class cls)
 
 		next = read->next;
 		/* Both take away all of the request's reads, of which this list holds one. */
-		if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_CANCELLED)
+		if (atomic_load_explicit(&request->state, memory_order_acquire) ==
+		    REQUEST_CANCELLED)
 			end_cancelled(request);
 		else if (wanted < (int)cls)
 			spw_read_relink(request);
@@ -89,19 +91,21 @@ static void process_changed(struct spw_store *store)
 
 	for (struct spw_request *request = store->writes_first; request; request = next) {
 		next = request->next;
-		if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_CANCELLED)
+		if (atomic_load_explicit(&request->state, memory_order_acquire) ==
+		    REQUEST_CANCELLED)
 			end_cancelled(request);
 	}
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		for (int cls = SPW_URGENT_READ; cls < SPW_CLASSES; cls++)
-			process_changed_reads(&store->drives[drive].waiting[cls], (enum spw_class)cls);
+			process_changed_reads(&store->drives[drive].waiting[cls],
+					      (enum spw_class)cls);
 }
 
 /* ---- Who goes next ---- */
 
 /*
- * One round over the drives: a read for each that wants one, and one write for the best of those that want a write.
- * Drives in @stuck lack copy memory until something ends.
+ * One round over the drives: a read for each that wants one, and one write for the best of those
+ * that want a write. Drives in @stuck lack copy memory until something ends.
  *
  * Return: whether anything was issued.
  */
@@ -122,7 +126,10 @@ static bool schedule_round(struct spw_store *store, bool stuck[])
 			issued = true;
 			continue;
 		}
-		/* All are taken only while pieces wait for their checksum, of which each turn computes one. */
+		/*
+		 * All are taken only while pieces wait for their checksum, of which each turn
+		 * computes one.
+		 */
 		if (!store->transfer_free)
 			break;
 		level = spw_level_choose(store, drive);
@@ -158,10 +165,14 @@ static void schedule(struct spw_store *store)
 
 static bool nothing_new(struct spw_store *store)
 {
-	return !atomic_load(&store->inbox) && !atomic_load(&store->changed) && !atomic_load(&store->stopping);
+	return !atomic_load(&store->inbox) && !atomic_load(&store->changed) &&
+	       !atomic_load(&store->stopping);
 }
 
-/* Until the next deadline, until what has changed should be published, or a full drive is tried again; negative: for ever. */
+/*
+ * Until the next deadline, until what has changed should be published, or a full drive is tried
+ * again; negative: for ever.
+ */
 static int64_t sleep_limit_ns(const struct spw_store *store)
 {
 	const int64_t limits_ns[] = {spw_deadline_timeout_ns(store), spw_publish_timeout_ns(store),
@@ -175,7 +186,8 @@ static int64_t sleep_limit_ns(const struct spw_store *store)
 }
 
 /*
- * Do what can be done; with @wait sleep until there is something to do, or for @limit_ns (negative: however long that takes). Return:
+ * Do what can be done; with @wait sleep until there is something to do, or for @limit_ns (negative:
+ * however long that takes). Return:
  * how many requests ended, or a negative errno.
  */
 int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
@@ -200,8 +212,9 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	}
 	if (wait && !overlap && store->ended == ended_before) {
 		/* See spw_store_wake(). */
-		atomic_store(&store->asleep,
-			     store->writes_first && store->transfers_in_flight > 0 ? ASLEEP_WRITES_WAIT : ASLEEP);
+		atomic_store(&store->asleep, store->writes_first && store->transfers_in_flight > 0
+						     ? ASLEEP_WRITES_WAIT
+						     : ASLEEP);
 		if (nothing_new(store))
 			min = 1;
 	}
@@ -217,7 +230,9 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	return (int)(store->ended - ended_before);
 }
 
-/* Cancel whatever still waits in a list: nothing new is issued, what is in flight ends by itself. */
+/*
+ * Cancel whatever still waits in a list: nothing new is issued, what is in flight ends by itself.
+ */
 static void cancel_waiting(struct spw_store *store)
 {
 	struct spw_request *next;
@@ -255,9 +270,12 @@ static void wind_down(struct spw_store *store)
 			spw_read_verify_next(store);
 		if (store->transfers_in_flight > 0)
 			(void)spw_queue_reap(store->queue, 1, -1);
-		/* A write that failed has put its request back on the list, to be ended in another round. */
-	} while (store->transfers_in_flight > 0 || spw_read_unverified(store) || store->writes_first ||
-		 store->reads_waiting || atomic_load(&store->inbox));
+		/*
+		 * A write that failed has put its request back on the list, to be ended in another
+		 * round.
+		 */
+	} while (store->transfers_in_flight > 0 || spw_read_unverified(store) ||
+		 store->writes_first || store->reads_waiting || atomic_load(&store->inbox));
 	/* By the thread that used it: only then do the devices come free at once. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;
@@ -272,7 +290,8 @@ static void *worker_main(void *argument)
 		int rc = spw_store_turn(store, true, -1);
 
 		if (rc < 0)
-			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s", spw_last_error());
+			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s",
+				spw_last_error());
 	}
 	/* It closes the queue: not while spw_store_stop() still wakes through it. */
 	while (sem_wait(&store->stop_woken) && errno == EINTR)
@@ -297,7 +316,8 @@ static int cpus_of_node(int node, cpu_set_t *cpus)
 	cpu_set_t allowed;
 
 	CPU_ZERO(cpus);
-	if (numa_available() < 0 || node > numa_max_node() || sched_getaffinity(0, sizeof(allowed), &allowed))
+	if (numa_available() < 0 || node > numa_max_node() ||
+	    sched_getaffinity(0, sizeof(allowed), &allowed))
 		return 0;
 	of_node = numa_allocate_cpumask();
 	if (of_node && numa_node_to_cpus(node, of_node) == 0)
@@ -309,13 +329,17 @@ static int cpus_of_node(int node, cpu_set_t *cpus)
 	return CPU_COUNT(cpus);
 }
 
-/* Where the worker and the memory will be: with the drives, if they are together and this process may run there. */
+/*
+ * Where the worker and the memory will be: with the drives, if they are together and this process
+ * may run there.
+ */
 int spw_store_settle(struct spw_store *store)
 {
 	store->numa_node = node_of_drives(store);
 	if (store->numa_node >= 0 && cpus_of_node(store->numa_node, &store->worker_cpus) == 0) {
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
-			"the drives are on NUMA node %d, where this process may not run (see taskset, cpuset)",
+			"the drives are on NUMA node %d, where this process may not run (see "
+			"taskset, cpuset)",
 			store->numa_node);
 		store->numa_node = -1;
 	}
@@ -330,7 +354,8 @@ static int create_worker(struct spw_store *store)
 	if (rc)
 		return rc;
 	if (store->numa_node >= 0)
-		rc = pthread_attr_setaffinity_np(&attributes, sizeof(store->worker_cpus), &store->worker_cpus);
+		rc = pthread_attr_setaffinity_np(&attributes, sizeof(store->worker_cpus),
+						 &store->worker_cpus);
 	if (!rc)
 		rc = pthread_create(&store->worker, &attributes, worker_main, store);
 	(void)pthread_attr_destroy(&attributes);

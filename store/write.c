@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/write.c - puts: cut into chunks, each placed on a drive only when that drive has room for it
+ * store/write.c - puts: cut into chunks, each placed on a drive only when that drive has room for
+ * it
  *
- * The list of writes holds every put with something to place, oldest first. A chunk whose write fails goes back to
- * its put, which goes back to the head of the list; the drive is retired.
+ * The list of writes holds every put with something to place, oldest first. A chunk whose write
+ * fails goes back to its put, which goes back to the head of the list; the drive is retired.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -69,39 +70,47 @@ static void end_if_done(struct spw_request *request)
 
 /* ---- Where to ---- */
 
-/* Of the drives that set the pace: what the one that was given the least was given. Drives half as fast do not. */
+/*
+ * Of the drives that set the pace: what the one that was given the least was given. Drives half as
+ * fast do not.
+ */
 static uint64_t pace(const struct spw_store *store)
 {
 	uint64_t fastest = 0, least = UINT64_MAX;
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		uint64_t rate =
-			atomic_load_explicit(&store->drives[i].write_rate.bytes_per_second, memory_order_relaxed);
+		uint64_t rate = atomic_load_explicit(&store->drives[i].write_rate.bytes_per_second,
+						     memory_order_relaxed);
 
 		if (!store->drives[i].retired && rate > fastest)
 			fastest = rate;
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		uint64_t rate = atomic_load_explicit(&drive->write_rate.bytes_per_second, memory_order_relaxed);
+		uint64_t rate = atomic_load_explicit(&drive->write_rate.bytes_per_second,
+						     memory_order_relaxed);
 		bool slow = rate != 0 && rate < fastest / 2;
 
-		if (!drive->retired && !slow && spw_alloc_blocks_free(drive->alloc) > 0 && drive->bytes_placed < least)
+		if (!drive->retired && !slow && spw_alloc_blocks_free(drive->alloc) > 0 &&
+		    drive->bytes_placed < least)
 			least = drive->bytes_placed;
 	}
 	return least;
 }
 
-static uint64_t lead_half_chunks(const struct spw_store *store, const struct store_drive *drive, uint64_t least)
+static uint64_t lead_half_chunks(const struct spw_store *store, const struct store_drive *drive,
+				 uint64_t least)
 {
-	return drive->bytes_placed > least ? 2 * (drive->bytes_placed - least) / store->chunk_bytes : 0;
+	return drive->bytes_placed > least ? 2 * (drive->bytes_placed - least) / store->chunk_bytes
+					   : 0;
 }
 
 /*
- * The willing drive that will probably be done first: the one with the fewest transfers in flight. A slow drive's
- * stay in flight longer, so it takes less. But among equal drives, chance must not decide: one that is ahead of the
- * others counts as busier by its lead, up to a limit, and when all are saturated it is refilled only to a quarter of
- * its depth. That is enough to keep it busy, and lets the others catch up.
+ * The willing drive that will probably be done first: the one with the fewest transfers in flight.
+ * A slow drive's stay in flight longer, so it takes less. But among equal drives, chance must not
+ * decide: one that is ahead of the others counts as busier by its lead, up to a limit, and when all
+ * are saturated it is refilled only to a quarter of its depth. That is enough to keep it busy, and
+ * lets the others catch up.
  */
 static uint32_t pull(const struct spw_store *store, const bool willing[])
 {
@@ -111,14 +120,16 @@ static uint32_t pull(const struct spw_store *store, const bool willing[])
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
 		uint64_t lead = lead_half_chunks(store, drive, least);
-		uint64_t score = drive->in_flight + (lead < LEAD_COUNTED_MAX ? lead : LEAD_COUNTED_MAX);
+		uint64_t score =
+			drive->in_flight + (lead < LEAD_COUNTED_MAX ? lead : LEAD_COUNTED_MAX);
 
 		if (!willing[i] || spw_alloc_blocks_free(drive->alloc) == 0)
 			continue;
 		if (lead >= 2 && drive->in_flight >= (store->opts.queue_depth + 3) / 4)
 			continue;
 		if (score < best_score ||
-		    (score == best_score && drive->bytes_placed < store->drives[best].bytes_placed)) {
+		    (score == best_score &&
+		     drive->bytes_placed < store->drives[best].bytes_placed)) {
 			best = i;
 			best_score = score;
 		}
@@ -126,7 +137,9 @@ static uint32_t pull(const struct spw_store *store, const bool willing[])
 	return best;
 }
 
-/* RAID 0 order: each chunk has its drive, and waits for it; only a retired or full one is left out. */
+/*
+ * RAID 0 order: each chunk has its drive, and waits for it; only a retired or full one is left out.
+ */
 static uint32_t take_turn(struct spw_store *store, const bool willing[])
 {
 	for (uint32_t i = 0; i < store->drive_count; i++) {
@@ -153,17 +166,19 @@ static bool space_left(const struct spw_store *store)
 }
 
 /*
- * Find blocks for a piece: contiguous on the drive chosen, else contiguous on another willing one, else as many as
- * the chosen one has in a row. Return: how many blocks it got, perhaps fewer than asked for; 0: none.
+ * Find blocks for a piece: contiguous on the drive chosen, else contiguous on another willing one,
+ * else as many as the chosen one has in a row. Return: how many blocks it got, perhaps fewer than
+ * asked for; 0: none.
  */
-static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blocks, uint32_t chosen,
-		      const bool willing[])
+static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blocks,
+		      uint32_t chosen, const bool willing[])
 {
 	uint32_t drive = chosen;
 	struct spw_extent extent;
 	int rc = spw_alloc_get(store->drives[chosen].alloc, blocks, &extent);
 
-	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count; i++)
+	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count;
+	     i++)
 		if (willing[i]) {
 			drive = i;
 			rc = spw_alloc_get(store->drives[i].alloc, blocks, &extent);
@@ -198,7 +213,8 @@ static uint32_t next_piece(struct spw_request *request)
 	if (index == PIECE_NONE)
 		return PIECE_NONE;
 	store->pieces[index].object_offset = request->cut_bytes & OBJECT_BYTES_MAX;
-	store->pieces[index].len_bytes = (uint32_t)(left < store->chunk_bytes ? left : store->chunk_bytes);
+	store->pieces[index].len_bytes =
+		(uint32_t)(left < store->chunk_bytes ? left : store->chunk_bytes);
 	spw_piece_append(store, request->object, index);
 	request->cut_bytes += store->pieces[index].len_bytes;
 	return index;
@@ -211,8 +227,8 @@ static void put_back_piece(struct spw_request *request, uint32_t index)
 }
 
 /*
- * Only the first part of the piece found room in one extent: the rest becomes a piece of its own, still without a
- * place.
+ * Only the first part of the piece found room in one extent: the rest becomes a piece of its own,
+ * still without a place.
  */
 static bool split(struct spw_request *request, uint32_t index, uint64_t placed_blocks)
 {
@@ -240,7 +256,8 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 }
 
 /* Where the piece lies in memory: in one run that a drive can take, or NULL. */
-static uint8_t *run_of(const struct spw_store *store, const struct spw_request *request, const struct piece *piece)
+static uint8_t *run_of(const struct spw_store *store, const struct spw_request *request,
+		       const struct piece *piece)
 {
 	const struct iovec *vector = request->vector;
 	uint64_t offset = piece->object_offset;
@@ -266,12 +283,13 @@ static void load_by_copy(struct transfer *transfer, struct piece *piece)
 	bool checked = !store->opts.no_checksums;
 
 	if (request->bytes && checked) {
-		piece->checksum = spw_copy_and_checksum(transfer->bounce, request->bytes + piece->object_offset,
-							piece->len_bytes);
+		piece->checksum = spw_copy_and_checksum(
+			transfer->bounce, request->bytes + piece->object_offset, piece->len_bytes);
 	} else if (request->bytes) {
 		memcpy(transfer->bounce, request->bytes + piece->object_offset, piece->len_bytes);
 	} else {
-		spw_gather(transfer->bounce, request->vector, piece->object_offset, piece->len_bytes);
+		spw_gather(transfer->bounce, request->vector, piece->object_offset,
+			   piece->len_bytes);
 		piece->checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
 	}
 	count_add(&store->count.bytes_copied, piece->len_bytes);
@@ -313,18 +331,21 @@ static void fail_no_space(struct spw_request *request)
 	char advice[SPW_ADVICE_BYTES];
 
 	if (space_left(store))
-		spw_request_fail(request, -ENOBUFS,
-				 "no chunk descriptor is left for %llu bytes: store fewer or larger objects",
-				 (unsigned long long)request->len_bytes);
+		spw_request_fail(
+			request, -ENOBUFS,
+			"no chunk descriptor is left for %llu bytes: store fewer or larger objects",
+			(unsigned long long)request->len_bytes);
 	else
-		spw_request_fail(request, -ENOSPC, "no drive in service has room for %llu bytes: %s",
+		spw_request_fail(request, -ENOSPC,
+				 "no drive in service has room for %llu bytes: %s",
 				 (unsigned long long)request->len_bytes,
 				 spw_service_advice(store, "free objects, or add drives", advice));
 	end_if_done(request);
 }
 
 /* Place and issue one piece on @drive. */
-static void issue(struct spw_request *request, struct transfer *transfer, uint32_t drive, const bool willing[])
+static void issue(struct spw_request *request, struct transfer *transfer, uint32_t drive,
+		  const bool willing[])
 {
 	struct spw_store *store = request->store;
 	uint32_t index = next_piece(request);
@@ -337,8 +358,10 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 		return;
 	}
 	piece = &store->pieces[index];
-	placed_blocks = place(store, piece, spw_round_up(piece->len_bytes, store->block_bytes) / store->block_bytes,
-			      drive, willing);
+	placed_blocks =
+		place(store, piece,
+		      spw_round_up(piece->len_bytes, store->block_bytes) / store->block_bytes,
+		      drive, willing);
 	if (placed_blocks == 0 || !split(request, index, placed_blocks)) {
 		spw_transfer_give(transfer);
 		fail_no_space(request);
@@ -348,7 +371,10 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	transfer->piece = index;
 	load(transfer, piece);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	/* Before the next piece is summed. A queue that fails is met again by the turn's own look at it. */
+	/*
+	 * Before the next piece is summed. A queue that fails is met again by the turn's own look
+	 * at it.
+	 */
 	if (piece->len_bytes >= store->overlap_bytes_min)
 		(void)spw_transfer_hand_over(store);
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
@@ -357,7 +383,8 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 }
 
 /*
- * Can the drives take all of the request's memory as it lies? Pieces begin at multiples of the block from its start.
+ * Can the drives take all of the request's memory as it lies? Pieces begin at multiples of the
+ * block from its start.
  */
 static bool is_aligned(const struct spw_store *store, const struct spw_request *request)
 {
@@ -430,8 +457,8 @@ static void place_again(struct spw_request *request, uint32_t index)
 }
 
 /*
- * The drive does not answer. The chunk is still in memory and goes elsewhere; the blocks it was on its way to stay
- * taken until the drive has answered after all, since it may still write to them.
+ * The drive does not answer. The chunk is still in memory and goes elsewhere; the blocks it was on
+ * its way to stay taken until the drive has answered after all, since it may still write to them.
  */
 void spw_write_abandon(struct transfer *transfer)
 {
@@ -477,7 +504,8 @@ static void write_done(struct spw_io *io)
 	spw_transfer_give(transfer);
 	if (io->res == -EFAULT || io->res == -ENOMEM) {
 		/* Not the drive's fault: the next one would fail the same way. */
-		spw_request_fail(request, io->res, "%s: cannot write %u bytes from the memory given: %s",
+		spw_request_fail(request, io->res,
+				 "%s: cannot write %u bytes from the memory given: %s",
 				 spw_device_path(store->drives[io->device].device), io->len_bytes,
 				 spw_strerror(io->res));
 		spw_piece_unplace(store, &store->pieces[index]);

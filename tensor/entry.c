@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/entry.c - the table of entries: finding them, the states they pass through, what they hold */
+/*
+ * tensor/entry.c - the table of entries: finding them, the states they pass through, what they hold
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,18 +9,29 @@
 
 /*
  * The table of DESIGN.md, and why it has more arrows than the ideal course of things:
- *   QUEUED, WRITING -> KEPT    a failed write must not fail the training step, and the bytes are still in memory;
- *   READING -> STORED          a failed read is an error of that take alone: the next one reads again;
- *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward pass raises an error.
+ *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step, and the
+ *                              bytes are still in the owner's memory;
+ *   LEAVING -> RESIDENT        they are forwarded; or a write from staging memory has failed;
+ *   COMING -> STORED           a failed read is an error of that take alone: the next one reads
+ *                              again;
+ *   RESIDENT -> STORED         of a device: what was handed out has been copied;
+ *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward
+ *                              pass raises an error.
  */
 static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
-	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true},
+	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true, [ENTRY_LEAVING] = true},
 	[ENTRY_KEPT] = {[ENTRY_DEAD] = true},
-	[ENTRY_QUEUED] = {[ENTRY_WRITING] = true, [ENTRY_RESIDENT] = true, [ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
-	[ENTRY_WRITING] = {[ENTRY_STORED] = true, [ENTRY_RESIDENT] = true, [ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
-	[ENTRY_STORED] = {[ENTRY_READING] = true, [ENTRY_DEAD] = true},
-	[ENTRY_READING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
-	[ENTRY_RESIDENT] = {[ENTRY_DEAD] = true},
+	[ENTRY_QUEUED] = {[ENTRY_LEAVING] = true,
+			  [ENTRY_RESIDENT] = true,
+			  [ENTRY_KEPT] = true,
+			  [ENTRY_DEAD] = true},
+	[ENTRY_LEAVING] = {[ENTRY_STORED] = true,
+			   [ENTRY_RESIDENT] = true,
+			   [ENTRY_KEPT] = true,
+			   [ENTRY_DEAD] = true},
+	[ENTRY_STORED] = {[ENTRY_COMING] = true, [ENTRY_DEAD] = true},
+	[ENTRY_COMING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
+	[ENTRY_RESIDENT] = {[ENTRY_STORED] = true, [ENTRY_DEAD] = true},
 	[ENTRY_DEAD] = {[ENTRY_FREE] = true},
 };
 
@@ -26,14 +39,17 @@ static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 static void entry_change(struct entry *entry, enum entry_state to)
 {
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
+	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
+		spw_control_stored(entry->cache->control, &entry->track, to == ENTRY_STORED);
 	entry->state = (uint8_t)to;
 }
 
 /* ---- The table ---- */
 
 /*
- * A look-up touches one bucket anywhere, each time another one: few of them stay in the caches, and in memory that was never
- * touched each costs a page fault. So as many are used as there are entries; the rest is only reserved.
+ * A look-up touches one bucket anywhere, each time another one: few of them stay in the caches, and
+ * in memory that was never touched each costs a page fault. So as many are used as there are
+ * entries; the rest is only reserved.
  */
 #define BUCKETS_FIRST UINT64_C(1024)
 
@@ -51,10 +67,14 @@ int spw_entries_open(struct spw_cache *cache)
 	cache->bucket_mask = BUCKETS_FIRST - 1;
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
+	link_begin(&cache->drain_device);
 	return 0;
 }
 
-/* One that was used before, else a fresh one: the memory of entries that are never needed is never touched. */
+/*
+ * One that was used before, else a fresh one: the memory of entries that are never needed is never
+ * touched.
+ */
 static struct entry *entry_take(struct spw_cache *cache)
 {
 	struct entry *entry = cache->free;
@@ -70,7 +90,10 @@ static struct entry *entry_take(struct spw_cache *cache)
 	return entry;
 }
 
-/* The cache is closing: no user and no lease counts any more. What is in flight settles when it ends. */
+/*
+ * The cache is closing: no user, lease or copy counts any more. What is in flight settles when it
+ * ends.
+ */
 void spw_entries_abandon(struct spw_cache *cache)
 {
 	for (uint32_t i = 0; i < cache->entries_touched; i++) {
@@ -80,6 +103,7 @@ void spw_entries_abandon(struct spw_cache *cache)
 			continue;
 		entry->leases = 0;
 		entry->users = 0;
+		entry->copies = 0;
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		else
@@ -95,7 +119,8 @@ void spw_entries_close(struct spw_cache *cache)
 
 spw_tensor spw_entry_id(const struct entry *entry)
 {
-	return (spw_tensor){(uint64_t)entry->generation << 32 | (uint32_t)(entry - entry->cache->entries)};
+	return (spw_tensor){(uint64_t)entry->generation << 32 |
+			    (uint32_t)(entry - entry->cache->entries)};
 }
 
 struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id)
@@ -121,7 +146,10 @@ static struct entry **entry_bucket(struct spw_cache *cache, uint64_t key, uint64
 	return &cache->buckets[(hash >> 32) & cache->bucket_mask];
 }
 
-/* Twice as many buckets: what lies in one goes there or into its new twin. Those are reserved already. */
+/*
+ * Twice as many buckets: what lies in one goes there or into its new twin. Those are reserved
+ * already.
+ */
 static void buckets_double(struct spw_cache *cache)
 {
 	uint64_t before = cache->bucket_mask + 1;
@@ -141,8 +169,8 @@ static void buckets_double(struct spw_cache *cache)
 	}
 }
 
-struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version, uint64_t offset_bytes,
-				 uint64_t len_bytes)
+struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
+				 uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = *entry_bucket(cache, key, version);
 
@@ -154,8 +182,8 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 	return NULL;
 }
 
-struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer, uint64_t offset_bytes,
-			      uint64_t len_bytes)
+struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
+			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = entry_take(cache), **bucket;
 
@@ -174,20 +202,19 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 		.bytes = (const uint8_t *)offer->storage_bytes + offset_bytes,
 		.owner = offer->owner,
 		.owner_held = true,
+		.device = device,
 		.generation = entry->generation,
 		.users = 1,
 		.step = cache->step,
 		.micro_batch = cache->micro_batch,
-		.recorded = NO_TENSOR,
-		.recorded_step = cache->step,
-		.matched = NO_TENSOR,
+		.track = spw_control_track(cache->control),
 		.state = ENTRY_FREE,
 	};
 	*bucket = entry;
 	link_append(&cache->order, &entry->order);
 	link_begin(&entry->drain);
 	cache->count.entries++;
-	memory_add(entry);
+	activation_add(entry);
 	return entry;
 }
 
@@ -221,48 +248,46 @@ void spw_entry_offered_again(struct entry *entry)
 
 /* ---- What becomes of an entry ---- */
 
-/* Not spilled; or the write failed, and the bytes stay where they are. */
+/* Not spilled; or the copy or the write failed, and the bytes stay where they are. */
 void spw_entry_keep(struct entry *entry)
 {
-	SPW_ASSERT(entry->owner_held && !entry->write_in_flight);
+	SPW_ASSERT(entry_at_owner(entry) && !entry->write_in_flight && entry->copies == 0);
 	entry_change(entry, ENTRY_KEPT);
 }
 
-/* The store has accepted the write, and nothing of it may have been issued yet; or it is held back. */
+/* To be written, but not given to the store yet. */
 void spw_entry_queue(struct entry *entry)
 {
-	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->cache->held == entry);
+	SPW_ASSERT(entry->cache->held == entry);
 	entry_change(entry, ENTRY_QUEUED);
 }
 
-/*
- * The store cannot take the write back any more. It does not say when that happens; it shows on cancelling, or at the
- * end.
- */
-void spw_entry_issued(struct entry *entry)
+/* The store has accepted the write; or the caller is to copy. */
+void spw_entry_begin_leaving(struct entry *entry)
 {
-	entry_change(entry, ENTRY_WRITING);
+	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->copies > 0);
+	entry_change(entry, ENTRY_LEAVING);
 }
 
 /* Written, and the memory given back. */
 void spw_entry_stored(struct entry *entry)
 {
-	SPW_ASSERT(!entry->owner_held && !entry->write_in_flight && entry->object_exists);
+	SPW_ASSERT(!entry->owner_held && !entry->memory && !entry->write_in_flight &&
+		   entry->object_exists);
 	entry_change(entry, ENTRY_STORED);
 }
 
-/* The bytes stay in the owner's memory until the last user is gone. */
-void spw_entry_forward(struct entry *entry)
+/* The bytes stay in the memory that they are in until the last user is gone. */
+void spw_entry_stay(struct entry *entry)
 {
-	SPW_ASSERT(entry->owner_held && !entry->drainable);
+	SPW_ASSERT(entry_at_owner(entry) || (entry->memory && entry->copies == 0));
 	entry_change(entry, ENTRY_RESIDENT);
-	entry->forwarded = true;
 }
 
 void spw_entry_begin_read(struct entry *entry)
 {
 	SPW_ASSERT(!entry->read_in_flight && !entry->owner_held && entry->memory); /* CACHE-4 */
-	entry_change(entry, ENTRY_READING);
+	entry_change(entry, ENTRY_COMING);
 	entry->read_in_flight = true;
 }
 
@@ -279,15 +304,51 @@ void spw_entry_read_failed(struct entry *entry)
 	spw_entry_put_memory(entry);
 }
 
+/* The last lease of a device's tensor is back: staging memory is for what comes next. */
+void spw_entry_returned(struct entry *entry)
+{
+	SPW_ASSERT(entry->device && entry->leases == 0 && entry->object_exists);
+	spw_entry_put_memory(entry);
+	spw_entry_stored(entry);
+}
+
+/* A write is not needed any more, or not needed yet: cancel it if that is still possible. */
+void spw_entry_cancel_write(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->state == ENTRY_QUEUED) {
+		SPW_ASSERT(cache->held == entry);
+		cache->held = NULL;
+		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	} else if (entry->state != ENTRY_LEAVING || !entry->write_in_flight ||
+		   cache->ports.cancel(entry->write_request)) {
+		return;
+	}
+	cache->count.writes_cancelled++;
+	cache->count.bytes_writes_cancelled += entry->len_bytes;
+}
+
+/* It is not ahead of its use any more. */
+void spw_entry_leave_window(struct entry *entry)
+{
+	if (!entry->in_window)
+		return;
+	entry->in_window = false;
+	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
+}
+
 /* The last user is gone. What is under way comes to its end first. */
 void spw_entry_die(struct entry *entry)
 {
 	SPW_ASSERT(entry->users == 0);
 	if (entry->write_in_flight || entry->cache->held == entry)
-		spw_spill_cancel(entry);
+		spw_entry_cancel_write(entry);
 	if (entry->read_request)
 		(void)entry->cache->ports.cancel(entry->read_request);
-	spw_window_leave(entry);
+	spw_entry_leave_window(entry);
+	if (entry->handed_out)
+		activation_sub(entry);
 	entry_hide(entry);
 	entry_change(entry, ENTRY_DEAD);
 	spw_entry_settle(entry);
@@ -298,11 +359,14 @@ void spw_entry_leave(struct entry *entry)
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
 		return;
-	spw_record_release(entry);
+	spw_control_released(entry->cache->control, &entry->track, entry->leases > 0);
 	spw_entry_die(entry);
 }
 
-/* CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the slot. */
+/*
+ * CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the
+ * slot.
+ */
 static void entry_recycle(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -320,7 +384,7 @@ static void entry_recycle(struct entry *entry)
 void spw_entry_settle(struct entry *entry)
 {
 	SPW_ASSERT(entry->state == ENTRY_DEAD);
-	if (entry->write_in_flight || entry->read_in_flight)
+	if (entry->write_in_flight || entry->read_in_flight || entry->copies > 0)
 		return;
 	if (entry->object_exists)
 		spw_entry_free_object(entry);
@@ -336,9 +400,11 @@ void spw_entry_settle(struct entry *entry)
 
 void spw_entry_make_drainable(struct entry *entry)
 {
-	SPW_ASSERT(entry->owner_held && !entry->drainable && !entry->write_in_flight); /* CACHE-2 */
+	SPW_ASSERT(entry_at_owner(entry) && entry->copies == 0); /* CACHE-2 */
+	SPW_ASSERT(!entry->write_in_flight || entry->device);    /* CACHE-2 */
 	entry->drainable = true;
-	link_append(&entry->cache->drain, &entry->drain);
+	link_append(entry->device ? &entry->cache->drain_device : &entry->cache->drain,
+		    &entry->drain);
 }
 
 void spw_entry_not_drainable(struct entry *entry)
@@ -354,10 +420,10 @@ void spw_entry_drained(struct entry *entry)
 	spw_entry_not_drainable(entry);
 	entry->owner_held = false;
 	entry->bytes = NULL;
-	memory_sub(entry);
+	activation_sub(entry);
 	if (entry->state == ENTRY_DEAD)
 		spw_entry_settle(entry);
-	else
+	else if (entry->state == ENTRY_LEAVING && !entry->write_in_flight)
 		spw_entry_stored(entry);
 }
 
@@ -365,36 +431,61 @@ void spw_entry_free_object(struct entry *entry)
 {
 	int rc;
 
-	SPW_ASSERT(entry->object_exists && !entry->write_in_flight && !entry->read_in_flight); /* CACHE-3 */
+	/* CACHE-3 */
+	SPW_ASSERT(entry->object_exists && !entry->write_in_flight && !entry->read_in_flight);
 	entry->object_exists = false;
 	rc = entry->cache->ports.free(entry->cache->store, entry->object);
 	SPW_ASSERT(rc == 0);
 }
 
-/* Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives cannot reach it. */
-int spw_entry_get_memory(struct entry *entry)
+static void set_memory(struct entry *entry, void *memory, bool in_arena)
+{
+	struct spw_cache_stats *count = &entry->cache->count;
+
+	SPW_ASSERT(!entry->memory);
+	entry->memory = memory;
+	entry->memory_in_arena = in_arena;
+	if (entry->device)
+		gauge_add(&count->device_staging_bytes, &count->device_staging_bytes_max,
+			  entry->len_bytes);
+	else
+		activation_add(entry);
+}
+
+int spw_entry_get_arena_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	void *memory = NULL;
 	int rc = cache->ports.alloc(cache->store, entry->len_bytes, &memory);
 
-	SPW_ASSERT(!entry->memory);
-	entry->memory_in_arena = rc == 0;
-	if (rc == -ENOBUFS) {
-		memory = aligned_alloc(ENTRY_MEMORY_ALIGN, (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
-		if (!memory)
-			return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
-					 (unsigned long long)entry->len_bytes);
-		cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
-		spw_cache_notice(
-			cache, NOTICE_MEMORY,
-			"the store's arena is full: more activations are read into ordinary memory, whose pages "
-			"are taken from the system each time (arena_bytes; see read_memory_outside_arena_bytes)");
-	} else if (rc) {
+	if (rc == 0)
+		set_memory(entry, memory, true);
+	return rc;
+}
+
+/*
+ * Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives
+ * cannot reach it.
+ */
+int spw_entry_get_memory(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	void *memory;
+	int rc = spw_entry_get_arena_memory(entry);
+
+	if (rc != -ENOBUFS)
 		return rc;
-	}
-	entry->memory = memory;
-	memory_add(entry);
+	memory = aligned_alloc(ENTRY_MEMORY_ALIGN,
+			       (size_t)spw_round_up(entry->len_bytes, ENTRY_MEMORY_ALIGN));
+	if (!memory)
+		return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
+				 (unsigned long long)entry->len_bytes);
+	cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
+	spw_notice(&cache->notices, NOTICE_MEMORY,
+		   "the store's arena is full: more activations are read into ordinary "
+		   "memory, whose pages are taken from the system each time (arena_bytes; "
+		   "see read_memory_outside_arena_bytes)");
+	set_memory(entry, memory, false);
 	return 0;
 }
 
@@ -402,17 +493,31 @@ void spw_entry_put_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	SPW_ASSERT(entry->memory && entry->leases == 0 && !entry->read_in_flight); /* CACHE-5 */
-	memory_sub(entry);
+	SPW_ASSERT(entry->memory && entry->leases == 0 && entry->copies == 0); /* CACHE-5 */
+	SPW_ASSERT(!entry->read_in_flight && !entry->write_in_flight);         /* CACHE-5 */
+	if (entry->device)
+		gauge_sub(&cache->count.device_staging_bytes, entry->len_bytes);
+	else
+		activation_sub(entry);
 	if (entry->memory_in_arena) {
 		cache->ports.release(cache->store, entry->memory);
 	} else {
 		/*
-		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of this kind has room
-		 * for a link.
+		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of
+		 * this kind has room for a link.
 		 */
 		*(void **)(void *)entry->memory = cache->doomed;
 		cache->doomed = entry->memory;
 	}
 	entry->memory = NULL;
+}
+
+void spw_entry_hand_out(struct entry *entry)
+{
+	SPW_ASSERT(entry->state == ENTRY_RESIDENT && entry->memory);
+	entry->leases++;
+	if (!entry->device || entry->handed_out)
+		return;
+	entry->handed_out = true;
+	activation_add(entry);
 }

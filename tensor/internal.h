@@ -1,38 +1,53 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/internal.h - the cache's own structures: the table of entries, the window of the backward pass, the scopes
+ * tensor/internal.h - the cache's own structures: the table of entries, the window of the backward
+ * pass, the scopes
  *
- * How an entry's life runs, and which function makes each step (entry.c holds the table of what is allowed)
+ * How an entry's life runs, and which function makes each step (entry.c holds the table of what is
+ * allowed). Every state may end in DEAD, by the last release: spw_entry_die.
  *
- *                       offer: spw_entry_keep                               last release: spw_entry_die
- *   FREE ---------------------------------------------> KEPT -----------------------------------------------> DEAD
- *     |                                                  ^  the write failed: spw_entry_keep                   ^
- *     |  offer: spw_entry_queue                          |                                                     |
- *     +-----------------> QUEUED ------------------------+                                                     |
- *                           |  \-------------------------|-----------------------------+  forwarded:           |
- *                           |  issued: spw_entry_issued  |                             |  spw_entry_forward    |
- *                           +-----------------------> WRITING -------------------------+                       |
- *                                                        |                             |                       |
- *                                                        |  drained: spw_entry_stored  +----> RESIDENT --------+
- *                                                        +---------------> STORED             ^                |
- *                                                                           |  ^  failed      |  spw_entry_    |
- *                                                        spw_entry_begin_   |  |  spw_entry_  |  read_ended    |
- *                                                        read               v  |  read_failed |                |
- *                                                                          READING -----------+                |
- *                                                                             (from every state) --------------+
+ *   FREE --- offer: spw_entry_keep -----------------> KEPT
+ *   FREE --- offer: spw_entry_queue ----------------> QUEUED
+ *   FREE --- offer: spw_entry_begin_leaving --------> LEAVING
+ *   QUEUED --- spw_entry_begin_leaving -------------> LEAVING
+ *   QUEUED --- refused: spw_entry_keep -------------> KEPT
+ *   QUEUED --- forwarded: spw_entry_stay -----------> RESIDENT
+ *   LEAVING --- failed: spw_entry_keep -------------> KEPT
+ *   LEAVING --- forwarded: spw_entry_stay ----------> RESIDENT
+ *   LEAVING --- not written: spw_entry_stay --------> RESIDENT (of a device, after its copy)
+ *   LEAVING --- written and drained: spw_entry_stored ---> STORED
+ *   STORED --- spw_entry_begin_read ----------------> COMING
+ *   COMING --- failed: spw_entry_read_failed -------> STORED
+ *   COMING --- ended: spw_entry_read_ended ---------> RESIDENT
+ *   RESIDENT --- returned: spw_entry_returned ------> STORED (of a device)
  *   DEAD --- nothing refers to the slot any more: spw_entry_recycle ---> FREE
  *
- * An entry whose write has ended stays WRITING until the caller has drained its token: until then the memory is in use,
- * and whoever asks for the bytes gets them from there. STORED therefore means that the memory is given back.
+ * QUEUED     Nothing has begun: the one write that is held back.
+ * LEAVING    A copy or a write is under way, or has ended and the caller has not drained the token.
+ *            The bytes are in the owner's memory; of a device, after the copy, in staging memory.
+ * STORED     The bytes are on the drives alone: the owner's memory is given back.
+ * COMING     A read is under way.
+ * RESIDENT   In memory until the last user is gone: the owner's, or what was read into; of a
+ *            device, staging memory, from which the caller copies.
+ *
+ * A tensor of a device (entry->device > 0) passes through staging memory both ways: the caller
+ * copies between that and the device, and says when a copy has ended. entry->memory is the staging
+ * memory then, and counted apart from the activations; owner's memory is the device's.
  *
  * Rules, cited by asserts
- *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no log function is
- *              called with it held.
- *   CACHE-2    A token is given back once, and never while a write from its memory is in flight.
+ *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no
+ *              log function is called with it held.
+ *   CACHE-2    A token is given back once, and never while a copy or a write from its memory is
+ *              in flight.
  *   CACHE-3    An object is freed only when no I/O on it is in flight.
- *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds the bytes.
- *   CACHE-5    Memory that was read into is freed only when no lease is out and no read into it is in flight.
- *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O, token, memory or object.
+ *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds
+ *              the bytes.
+ *   CACHE-5    Memory of the cache is freed only when no lease is out, and no copy or read into it
+ *              and no write from it is in flight.
+ *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O, copy,
+ *              token, memory or object.
+ *   CACHE-7    Nothing is read from memory of a device. A write begins from staging memory only
+ *              when every copy into it has ended well.
  */
 #ifndef SPW_TENSOR_INTERNAL_H
 #define SPW_TENSOR_INTERNAL_H
@@ -48,23 +63,21 @@
 #include <spillway/store.h>
 #include <spillway/trace.h>
 
-#include "tensor/adapt.h"
-#include "tensor/measure.h"
+#include "tensor/control/control.h"
 #include "tensor/ports.h"
 #include "util/util.h"
 
-#define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */
-#define STAGES_MAX            4096 /* stages of one step that are remembered for the next */
-#define ENTRY_MEMORY_ALIGN    4096 /* of memory outside the arena: meets every drive's DMA alignment */
-#define NOTICE_TEXT_BYTES_MAX 320
+#define SCOPE_DEPTH_MAX    64   /* scopes nested deeper count as parts of the last one */
+#define STAGES_MAX         4096 /* stages of one step that are remembered for the next */
+#define ENTRY_MEMORY_ALIGN 4096 /* outside the arena: meets every drive's DMA alignment */
 
 enum entry_state {
 	ENTRY_FREE, /* of the table: no tensor */
 	ENTRY_KEPT,
 	ENTRY_QUEUED,
-	ENTRY_WRITING,
+	ENTRY_LEAVING,
 	ENTRY_STORED,
-	ENTRY_READING,
+	ENTRY_COMING,
 	ENTRY_RESIDENT,
 	ENTRY_DEAD,
 	ENTRY_STATES,
@@ -83,22 +96,21 @@ enum keep_reason {
 	KEEP_PLANNED,
 	KEEP_HINT,
 	KEEP_CHANGED,
+	KEEP_NO_STAGING,
 	KEEP_REASONS,
 };
 
-/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in none. */
+/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
 enum notice {
-	NOTICE_BACKPRESSURE,
+	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
 	NOTICE_WRITE_FAILED,
 	NOTICE_PREFETCH_FAILED,
 	NOTICE_ENTRIES,
 	NOTICE_MEMORY,
 	NOTICE_LEASE,
-	NOTICE_SHAPE,
-	NOTICE_SHORT,
-	NOTICE_PLAN,
 	NOTICE_CHANGED,
+	NOTICE_STAGING,
 	NOTICES,
 };
 
@@ -110,24 +122,28 @@ struct link {
 struct entry {
 	struct spw_cache *cache;
 	struct entry *next; /* of the hash chain, or of the free slots */
-	struct link order;  /* of the offers; the last one is the first that the backward pass wants */
-	struct link drain;  /* tokens that go back */
+	/* of the offers; the last one is the first that the backward pass wants */
+	struct link order;
+	struct link drain; /* tokens that go back */
 	uint64_t key, version;
 	uint64_t offset_bytes, len_bytes; /* of what is stored, in the caller's storage */
-	const uint8_t *bytes;             /* of that, in the owner's memory */
+	/* of that, in the owner's memory; of a device an address that is only compared */
+	const uint8_t *bytes;
 	uint64_t owner;
-	uint8_t *memory; /* read from the drives into here, or NULL */
+	uint8_t *memory; /* the cache's, to copy or read into; or NULL */
 	spw_object object;
 	struct spw_request *write_request; /* valid while the write is in flight */
-	struct spw_request *read_request;  /* valid while a prefetch is in flight; NULL for an urgent read */
-	uint64_t io_began_ns;              /* of the last request */
+	/* valid while a prefetch is in flight; NULL for an urgent read */
+	struct spw_request *read_request;
+	uint64_t io_began_ns; /* of the last request */
 	uint32_t generation;
 	uint32_t users;
 	uint32_t leases;
 	uint32_t waiters; /* threads inside take */
+	uint32_t device;  /* 0: host memory */
+	uint32_t copies;  /* into memory, in flight */
 	uint32_t step, micro_batch;
-	uint32_t recorded, recorded_step; /* its record in that step, or NO_TENSOR */
-	uint32_t matched;                 /* its tensor of the basis in that step, or NO_TENSOR */
+	struct track track; /* the controller's */
 	uint8_t state;
 	bool owner_held; /* the caller holds the token */
 	bool drainable;  /* in the drain list */
@@ -136,11 +152,17 @@ struct entry {
 	bool read_in_flight;
 	bool memory_in_arena;
 	bool in_window; /* counted as ahead of its use in this step */
-	bool foreseen;  /* has been in the window, in this step or before, and was not taken since */
+	/* has been in the window, in this step or before, and was not taken since */
+	bool foreseen;
 	bool forwarded;
 	bool taken;
-	bool recheck; /* was offered again during its write: its memory may have changed after the drives had it */
-	bool stale;   /* its storage has other bytes now: is no duplicate of what is offered */
+	/*
+	 * was offered again during its write: its memory may have changed after the drives had it
+	 */
+	bool recheck;
+	bool stale; /* its storage has other bytes now: is no duplicate of what is offered */
+	bool copy_failed;
+	bool handed_out; /* of a device: a lease was given, so the device has the bytes again */
 };
 
 struct scope {
@@ -164,6 +186,8 @@ struct spw_cache {
 	pthread_cond_t io_ended;
 	struct spw_store *store;
 	struct spw_cache_ports ports;
+	struct control *control;
+	uint32_t plan_number; /* of the controller's, as it was when it was last asked */
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
 	uint32_t drives;
@@ -174,14 +198,21 @@ struct spw_cache {
 	uint32_t entries_touched; /* those behind were never used */
 	struct entry **buckets;
 	uint64_t bucket_mask;
-	struct link order, drain;
-	uint64_t io_in_flight; /* requests given to the store */
-	uint64_t waiters;      /* takes that wait for io_ended, and close */
-	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers; /* by so many threads now */
-	struct entry *held;    /* queued, but not given to the store yet; or NULL */
-	uint64_t hold_bytes;   /* most bytes of one that is held back though the drives are idle; 0: none ever is */
-	void *doomed;          /* memory to free outside the lock, linked through its first bytes */
+	struct link order;
+	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
+	uint64_t io_in_flight;           /* requests given to the store */
+	uint64_t waiters;                /* takes that wait for io_ended, and close */
+	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers;           /* by so many threads now */
+	/*
+	 * A transfer has ended: what goes on now. What moves bytes does not know what decides,
+	 * which stands above it.
+	 */
+	void (*go_on)(struct spw_cache *cache);
+	struct entry *held; /* queued, but not given to the store yet; or NULL */
+	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
+	uint64_t hold_bytes;
+	void *doomed; /* memory to free outside the lock, linked through its first bytes */
 
 	/* where the caller is */
 	uint32_t step, micro_batch;
@@ -198,34 +229,36 @@ struct spw_cache {
 	uint64_t tensor_spilled_bytes_max;
 
 	/* the window: what is in memory, or being read, ahead of its use */
-	struct link *cursor; /* the next to look at, towards the first offer; the head of order: none */
+	/* the next to look at, towards the first offer; the head of order: none */
+	struct link *cursor;
 	uint32_t window_micro_batch;
-	bool window_next;   /* it has come to next_micro_batch, whose backward stage has not begun */
+	/* it has come to next_micro_batch, whose backward stage has not begun */
+	bool window_next;
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
 
-	struct adapt adapt;
-	struct measure measure;
-
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
-	uint32_t notices_logged, notices_pending; /* bits of enum notice */
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
-	struct last_scope records[STAGES_MAX]; /* by stage ordinal: of the step before, overwritten in this one */
-	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
+	/* by stage ordinal: of the step before, overwritten in this one */
+	struct last_scope records[STAGES_MAX];
+	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
 
-/* ---- cache.c ---- */
+/* ---- lock.c ---- */
 
+void spw_cache_lock_open(struct spw_cache *cache);
+void spw_cache_lock_close(struct spw_cache *cache);
 void spw_cache_lock(struct spw_cache *cache);
-/* Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the caller of this. */
+/*
+ * Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the
+ * caller of this.
+ */
 void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
-/* Tell the log, once per step and kind, when the lock is given up. */
-SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...) SPW_PRINTF(3, 4);
 void spw_cache_wait_io(struct spw_cache *cache);
 /* A request has been given to the store; it has ended. */
 void spw_cache_io_began(struct spw_cache *cache);
@@ -240,20 +273,21 @@ void spw_entries_close(struct spw_cache *cache);
 spw_tensor spw_entry_id(const struct entry *entry);
 /* The slot of an id, alive or dead; NULL if it has been used again, or never was. */
 struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id);
-struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version, uint64_t offset_bytes,
-				 uint64_t len_bytes);
+struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
+				 uint64_t offset_bytes, uint64_t len_bytes);
 /* A free slot, filled in and findable, still in state FREE: to be kept or queued. NULL: none. */
-struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer, uint64_t offset_bytes,
-			      uint64_t len_bytes);
+struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
+			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes);
 
 void spw_entry_keep(struct entry *entry);
 void spw_entry_queue(struct entry *entry);
-void spw_entry_issued(struct entry *entry);
+void spw_entry_begin_leaving(struct entry *entry);
 void spw_entry_stored(struct entry *entry);
-void spw_entry_forward(struct entry *entry);
+void spw_entry_stay(struct entry *entry);
 void spw_entry_begin_read(struct entry *entry);
 void spw_entry_read_ended(struct entry *entry);
 void spw_entry_read_failed(struct entry *entry);
+void spw_entry_returned(struct entry *entry);
 void spw_entry_die(struct entry *entry);
 /* One user less; the last one. */
 void spw_entry_leave(struct entry *entry);
@@ -266,29 +300,64 @@ void spw_entry_make_drainable(struct entry *entry);
 void spw_entry_not_drainable(struct entry *entry);
 void spw_entry_drained(struct entry *entry);
 void spw_entry_free_object(struct entry *entry);
+/* Of the arena. Return: 0; -ENOBUFS it is used up. */
+int spw_entry_get_arena_memory(struct entry *entry);
+/* The same, or ordinary memory. */
 int spw_entry_get_memory(struct entry *entry);
 void spw_entry_put_memory(struct entry *entry);
+/* A lease of the entry goes out. */
+void spw_entry_hand_out(struct entry *entry);
 
-/* ---- spill.c ---- */
-
-/* The write that is held back goes to the store. */
-void spw_spill_held(struct spw_cache *cache);
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
-void spw_spill_cancel(struct entry *entry);
-/* The bytes are still in the owner's memory: leave them there. */
-void spw_spill_forward(struct entry *entry);
+void spw_entry_cancel_write(struct entry *entry);
+void spw_entry_leave_window(struct entry *entry);
 
-/* ---- fetch.c ---- */
+/* ---- write.c ---- */
+
+/* Write it, or hold the write back. Return: 0; or why not. */
+int spw_write_begin(struct entry *entry);
+/* Staging memory for the bytes of a device's tensor, which the caller is to copy. */
+int spw_write_begin_copy(struct entry *entry);
+/* The last copy of a device's tensor into staging memory has ended. */
+void spw_write_copied(struct entry *entry);
+/* Count and note why an entry is kept that was to be written. */
+void spw_write_failed(struct entry *entry, int error, const char *words);
+/* The write that is held back goes to the store. */
+void spw_write_held(struct spw_cache *cache);
+/* The bytes are still in memory: leave them there. */
+void spw_write_forward(struct entry *entry);
+
+/* ---- read.c ---- */
 
 /* Read it ahead of its use. Return: 0; or a negative errno: not now. */
-int spw_fetch_ahead(struct entry *entry);
+int spw_read_ahead(struct entry *entry);
+/*
+ * Read it, and wait without the lock. So the failure's words, which the store gives to the thread
+ * that waits, are those of its own read. Others that want the same bytes wait for io_ended.
+ */
+int spw_read_urgently(struct entry *entry);
+
+/* ---- offer.c ---- */
+
+/* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
+int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+/* As spw_cache_drain(), of one of the lists. */
+int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+		    unsigned count);
 
 /* ---- window.c ---- */
 
-void spw_window_leave(struct entry *entry);
-/* A step begins: what was read ahead for the last one and never taken is ahead of nothing that comes now. */
+/* After an event: the controller may have left its plan, or gone on by another one. */
+void spw_window_follow(struct spw_cache *cache);
+/*
+ * A step begins: what was read ahead for the last one and never taken is ahead of nothing that
+ * comes now.
+ */
 void spw_window_forget(struct spw_cache *cache);
-/* A stage begins, and maybe it is said which comes next: start at the last offer of a backward one. */
+/*
+ * A stage begins, and maybe it is said which comes next: start at the last offer of a backward one.
+ */
 void spw_window_begin(struct spw_cache *cache);
 /* As far as the budget allows: read, or hold back, what will be taken next. */
 void spw_window_fill(struct spw_cache *cache);
@@ -296,11 +365,7 @@ void spw_window_fill(struct spw_cache *cache);
 /* ---- rules.c ---- */
 
 enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
-/* Which part of a storage is stored for an offer. */
-void spw_rule_range(const struct spw_offer *offer, uint64_t *offset_bytes, uint64_t *len_bytes);
-uint64_t spw_rule_window_bytes(const struct spw_cache *cache);
 void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
-void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes);
 /* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
 void spw_rule_taken(struct spw_cache *cache);
 
@@ -340,31 +405,48 @@ static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
 		*max = *now;
 }
 
+static inline void kept_add(struct spw_cache *cache, enum keep_reason reason, uint64_t bytes)
+{
+	cache->kept_bytes[reason] += bytes;
+	cache->kept_tensors[reason]++;
+}
+
 static inline void gauge_sub(uint64_t *now, uint64_t amount)
 {
 	SPW_ASSERT(*now >= amount);
 	*now -= amount;
 }
 
-/* The entry's bytes are in memory once more, or once less. */
-static inline void memory_add(struct entry *entry)
+/* The owner's memory has the bytes, and will have them. */
+static inline bool entry_at_owner(const struct entry *entry)
 {
-	struct spw_cache *cache = entry->cache;
-
-	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, entry->len_bytes);
-	if (cache->count.activation_bytes > cache->adapt.peak_bytes)
-		cache->adapt.peak_bytes = cache->count.activation_bytes;
-	if (entry->recorded_step != cache->step)
-		cache->adapt.old_bytes += entry->len_bytes;
+	return entry->owner_held && !entry->drainable;
 }
 
-static inline void memory_sub(struct entry *entry)
+/*
+ * The entry's bytes are once more in the memory that the user wants to save, or once less: the
+ * host's, or the device's.
+ */
+static inline void activation_add(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
+	if (entry->device)
+		gauge_add(&cache->count.device_bytes, &cache->count.device_bytes_max,
+			  entry->len_bytes);
+	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
+		  entry->len_bytes);
+	spw_control_memory_add(cache->control, &entry->track, entry->len_bytes);
+}
+
+static inline void activation_sub(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->device)
+		gauge_sub(&cache->count.device_bytes, entry->len_bytes);
 	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
-	if (entry->recorded_step != cache->step)
-		gauge_sub(&cache->adapt.old_bytes, entry->len_bytes);
+	spw_control_memory_sub(cache->control, &entry->track, entry->len_bytes);
 }
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * tensor/ports.h - what the cache needs from outside: a store, and time
  *
- * A simulation opens a cache with ports of its own. The store is then a handle that only they know. Each function has the contract of
- * the one that is named beside it. All may be called by any thread that calls the cache, some with the cache's lock held: they must not
- * call it back, but for the done functions of requests, which the store calls from elsewhere.
+ * A simulation opens a cache with ports of its own. The store is then a handle that only they know.
+ * Each function has the contract of the one that is named beside it. All may be called by any
+ * thread that calls the cache, some with the cache's lock held: they must not call it back, but for
+ * the done functions of requests, which the store calls from elsewhere.
  */
 #ifndef SPW_TENSOR_PORTS_H
 #define SPW_TENSOR_PORTS_H
@@ -15,11 +16,13 @@
 
 struct spw_cache_ports {
 	uint64_t (*chunk_bytes)(const struct spw_store *store); /* spw_store_chunk_bytes() */
-	void (*stats)(struct spw_store *store, struct spw_store_stats *stats, size_t size); /* spw_store_stats() */
-	int (*put)(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-		   spw_object *object, struct spw_request **request); /* spw_store_put() */
-	int (*get)(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-		   enum spw_class cls, const struct spw_notify *notify,
+	/* spw_store_stats() */
+	void (*stats)(struct spw_store *store, struct spw_store_stats *stats, size_t size);
+	int (*put)(struct spw_store *store, const void *bytes, size_t len,
+		   const struct spw_notify *notify, spw_object *object,
+		   struct spw_request **request); /* spw_store_put() */
+	int (*get)(struct spw_store *store, spw_object object, uint64_t offset, void *bytes,
+		   size_t len, enum spw_class cls, const struct spw_notify *notify,
 		   struct spw_request **request); /* spw_store_get() */
 	int (*holds)(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset,
 		     size_t len);                                         /* spw_store_holds() */
@@ -37,7 +40,7 @@ struct spw_cache_ports {
 extern const struct spw_cache_ports spw_cache_ports_real;
 
 /* spw_cache_open() with ports, which are copied. */
-int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *opts, const struct spw_cache_ports *ports,
-			struct spw_cache **cache);
+int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *opts,
+			const struct spw_cache_ports *ports, struct spw_cache **cache);
 
 #endif

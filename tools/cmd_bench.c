@@ -58,7 +58,8 @@ static int begin_job(struct command_line *line, const char *name)
 	if (result != 0)
 		return result;
 	if (!name || name[0] == '\0' || strlen(name) >= BENCH_NAME_BYTES)
-		return spw_error(-EINVAL, "--name needs a name of at most %d bytes", BENCH_NAME_BYTES - 1);
+		return spw_error(-EINVAL, "--name needs a name of at most %d bytes",
+				 BENCH_NAME_BYTES - 1);
 	if (strcmp(name, "global") == 0)
 		return 0;
 	line->job = line->global;
@@ -77,7 +78,8 @@ static int set_format(struct command_line *line, const char *value)
 			line->format = (enum output_format)i;
 			return 0;
 		}
-	return spw_error(-EINVAL, "--output-format=%s: there is normal, json and terse", value ? value : "");
+	return spw_error(-EINVAL, "--output-format=%s: there is normal, json and terse",
+			 value ? value : "");
 }
 
 static int set_output(struct command_line *line, const char *value)
@@ -100,7 +102,8 @@ static int add_section(struct command_line *line, const char *value)
 
 static bool is_own_flag(const char *name)
 {
-	return same(name, "allow-destructive") || same(name, "verbose") || same(name, "json") || same(name, "quiet");
+	return same(name, "allow-destructive") || same(name, "verbose") || same(name, "json") ||
+	       same(name, "quiet");
 }
 
 /* Options of the whole run. Return: 1 when @name is none of them. */
@@ -146,7 +149,8 @@ static int parse_option(struct command_line *line, int argc, char **argv, int *i
 	name[len] = '\0';
 	if (value)
 		value++;
-	else if (!bench_option_is_flag(name) && !is_own_flag(name) && !same(name, "tuned") && *index + 1 < argc)
+	else if (!bench_option_is_flag(name) && !is_own_flag(name) && !same(name, "tuned") &&
+		 *index + 1 < argc)
 		value = argv[++*index];
 	result = set_own_option(line, name, value);
 	if (result != 1)
@@ -162,10 +166,13 @@ static int parse_arguments(struct command_line *line, int argc, char **argv)
 		if (argv[i][0] == '-' && argv[i][1] == '-')
 			result = parse_option(line, argc, argv, &i);
 		else if (argv[i][0] == '-')
-			result = spw_error(-EINVAL, "option '%s' is not supported; options begin with two dashes",
-					   argv[i]);
+			result = spw_error(
+				-EINVAL,
+				"option '%s' is not supported; options begin with two dashes",
+				argv[i]);
 		else if (line->jobfiles_count == SPW_ARRAY_LEN(line->jobfiles))
-			result = spw_error(-EINVAL, "more than %zu job files", SPW_ARRAY_LEN(line->jobfiles));
+			result = spw_error(-EINVAL, "more than %zu job files",
+					   SPW_ARRAY_LEN(line->jobfiles));
 		else
 			line->jobfiles[line->jobfiles_count++] = argv[i];
 	}
@@ -190,7 +197,8 @@ static int choose_sections(struct command_line *line)
 		if (is_wanted(line, plan->jobs[i].section))
 			plan->jobs[kept++] = plan->jobs[i];
 	if (kept == 0 && line->sections_count > 0)
-		return spw_error(-EINVAL, "--section=%s: there is no such section", line->sections[0]);
+		return spw_error(-EINVAL, "--section=%s: there is no such section",
+				 line->sections[0]);
 	plan->count = kept;
 	return 0;
 }
@@ -200,13 +208,16 @@ static void print_fault(const char *fault)
 	(void)fprintf(stderr, "spillway bench: %s\n", fault);
 }
 
-/* Jobs of the command line, then those of job files; with neither, the options alone are one job. */
+/*
+ * Jobs of the command line, then those of job files; with neither, the options alone are one job.
+ */
 static int make_plan(struct command_line *line)
 {
 	int result = 0;
 
 	for (unsigned i = 0; i < line->jobfiles_count && result == 0; i++)
-		result = bench_jobfile_read(line->jobfiles[i], &line->global, &line->run.plan, print_fault);
+		result = bench_jobfile_read(line->jobfiles[i], &line->global, &line->run.plan,
+					    print_fault);
 	if (result == 0)
 		result = choose_sections(line);
 	if (result != 0 || line->run.plan.count > 0)
@@ -228,7 +239,8 @@ static int report(const struct command_line *line)
 	case FORMAT_JSON: {
 		json_t *document = bench_report_json(&line->run);
 
-		if (!document || json_dumpf(document, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF)
+		if (!document || json_dumpf(document, out, JSON_INDENT(2)) != 0 ||
+		    fputc('\n', out) == EOF)
 			result = spw_error(-EIO, "the JSON report could not be written");
 		json_decref(document);
 		break;
@@ -321,8 +333,10 @@ static void print_options(FILE *out)
 	static const struct tool_option own[] = {
 		{"tuned", TOOL_TEXT, NULL, "[=FILE]",
 		 "take bs, iodepth, hipri and backend from 'spillway tune' for the rw before"},
-		{"section", TOOL_TEXT, NULL, "NAME", "only this section of the job files; may be repeated"},
-		{"allow-destructive", TOOL_FLAG, NULL, NULL, "write also where something is; never where it is in use"},
+		{"section", TOOL_TEXT, NULL, "NAME",
+		 "only this section of the job files; may be repeated"},
+		{"allow-destructive", TOOL_FLAG, NULL, NULL,
+		 "write also where something is; never where it is in use"},
 		{"output-format", TOOL_TEXT, NULL, "FORMAT", "normal json terse (default normal)"},
 		{"output", TOOL_TEXT, NULL, "FILE", "write the report there"},
 		{"json", TOOL_FLAG, NULL, NULL, "as --output-format=json"},
@@ -331,7 +345,9 @@ static void print_options(FILE *out)
 		{NULL, TOOL_FLAG, NULL, NULL, NULL},
 	};
 
-	(void)fprintf(out, "Options of a job, on the command line and (without the dashes) in job files:\n");
+	(void)fprintf(
+		out,
+		"Options of a job, on the command line and (without the dashes) in job files:\n");
 	bench_options_print(out);
 	(void)fprintf(out, "\nOptions of the run:\n");
 	tool_options_print(own, out);
@@ -341,23 +357,32 @@ const struct tool_command command_bench = {
 	.name = "bench",
 	.summary = "measure drives or a store, in fio's terms",
 	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
-	.description = "Runs jobs described as for fio, by options or by fio's job files, through spillway's own "
+	.description = "Runs jobs described as for fio, by options or by fio's job files, through "
+		       "spillway's own "
 		       "engine, and reports\n"
-		       "as fio does: text, JSON with fio's keys, or terse lines. An option that is not supported is "
+		       "as fio does: text, JSON with fio's keys, or terse lines. An option that is "
+		       "not supported is "
 		       "refused, never\n"
-		       "ignored. A device that carries anything is not written without --allow-destructive, and one "
+		       "ignored. A device that carries anything is not written without "
+		       "--allow-destructive, and one "
 		       "that is mounted\n"
 		       "or in use never.\n"
-		       "With --level=store, --filename names the drives of a store and the jobs move objects: write "
+		       "With --level=store, --filename names the drives of a store and the jobs "
+		       "move objects: write "
 		       "puts, read gets\n"
-		       "what was put before in reverse order (randread: in any order), rw repeats training steps (put "
+		       "what was put before in reverse order (randread: in any order), rw repeats "
+		       "training steps (put "
 		       "all, then get\n"
 		       "and free in reverse order), randrw puts and gets at the same time.\n",
-	.examples = "  spillway bench --filename=/dev/nvme1n1 --rw=randread --bs=4k --iodepth=32 --runtime=10 "
+	.examples = "  spillway bench --filename=/dev/nvme1n1 --rw=randread --bs=4k --iodepth=32 "
+		    "--runtime=10 "
 		    "--time-based\n"
-		    "  spillway bench --filename=a.img --rw=write --bs=1m --iodepth=8 --size=1g --verify=xxh3\n"
-		    "  spillway bench fio-jobs/sequential.fio --output-format=json --output=result.json\n"
-		    "  spillway bench --level=store --filename=a.img:b.img --rw=rw --object-size=16m --size=512m\n",
+		    "  spillway bench --filename=a.img --rw=write --bs=1m --iodepth=8 --size=1g "
+		    "--verify=xxh3\n"
+		    "  spillway bench fio-jobs/sequential.fio --output-format=json "
+		    "--output=result.json\n"
+		    "  spillway bench --level=store --filename=a.img:b.img --rw=rw "
+		    "--object-size=16m --size=512m\n",
 	.run = run,
 	.print_options = print_options,
 };

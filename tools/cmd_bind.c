@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by a process */
+/*
+ * tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel, to be driven by a
+ * process
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -26,8 +29,10 @@ static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &controllers, "A,B,...",
 	 "PCI addresses of the controllers (or name them without the option)"},
 	{"user", TOOL_TEXT, &user, "NAME",
-	 "who may drive them: becomes the owner of their nodes below /dev/vfio, the group's too (default: root)"},
-	{"force", TOOL_FLAG, &force, NULL, "also if a namespace carries something; one in use is refused even so"},
+	 "who may drive them: becomes the owner of their nodes below /dev/vfio, the group's too "
+	 "(default: root)"},
+	{"force", TOOL_FLAG, &force, NULL,
+	 "also if a namespace carries something; one in use is refused even so"},
 	{"dry-run", TOOL_FLAG, &dry_run, NULL, "check all, change nothing"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
@@ -42,9 +47,12 @@ static void announce(const struct spw_vfio_probe_info *controller)
 	if (strcmp(controller->driver, "vfio-pci") == 0)
 		(void)fprintf(stderr, "%s is bound already\n", controller->address);
 	else
-		(void)fprintf(stderr, "Taking %s%s%s from the kernel; going away, with their contents kept: %s\n",
-			      controller->address, controller->model[0] ? ", " : "", controller->model,
-			      controller->block_devices[0] ? controller->block_devices : "no block device");
+		(void)fprintf(
+			stderr,
+			"Taking %s%s%s from the kernel; going away, with their contents kept: %s\n",
+			controller->address, controller->model[0] ? ", " : "", controller->model,
+			controller->block_devices[0] ? controller->block_devices
+						     : "no block device");
 }
 
 /* vfio-pci is seldom loaded before somebody needs it. What does not work is found when binding. */
@@ -53,7 +61,8 @@ static void load_modules(void)
 	static char *const words[] = {"modprobe", "-qa", "vfio-pci", "vfio_iommu_type1", NULL};
 	pid_t pid;
 
-	if (access("/sys/bus/pci/drivers/vfio-pci", F_OK) == 0 && access("/sys/module/vfio_iommu_type1", F_OK) == 0)
+	if (access("/sys/bus/pci/drivers/vfio-pci", F_OK) == 0 &&
+	    access("/sys/module/vfio_iommu_type1", F_OK) == 0)
 		return;
 	if (posix_spawnp(&pid, words[0], NULL, NULL, words, environ) == 0)
 		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
@@ -91,8 +100,8 @@ static bool user_may_open(const char *path)
 static int give_node(const struct spw_vfio_probe_info *controller, const char *path)
 {
 	if (path[0] && chown(path, owner, (gid_t)-1) != 0)
-		return spw_error_errno(-errno, "%s is bound, but %s cannot be given to %s", controller->address, path,
-				       user);
+		return spw_error_errno(-errno, "%s is bound, but %s cannot be given to %s",
+				       controller->address, path, user);
 	return 0;
 }
 
@@ -108,11 +117,13 @@ static int give_to_user(const struct spw_vfio_probe_info *controller)
 	if (result == 0)
 		result = give_node(controller, controller->device_node);
 	/* That one is everybody's, so it is not ours to give. */
-	if (result == 0 && controller->device_node[0] && access(IOMMU_NODE, F_OK) == 0 && !user_may_open(IOMMU_NODE))
+	if (result == 0 && controller->device_node[0] && access(IOMMU_NODE, F_OK) == 0 &&
+	    !user_may_open(IOMMU_NODE))
 		(void)fprintf(stderr,
 			      "spillway bind: %s may not open " IOMMU_NODE
 			      ", so %s will be reached by its IOMMU group; "
-			      "for iommufd: setfacl -m u:%s:rw " IOMMU_NODE " (or a rule of udev, to last)\n",
+			      "for iommufd: setfacl -m u:%s:rw " IOMMU_NODE
+			      " (or a rule of udev, to last)\n",
 			      user, controller->address, user);
 	return result;
 }
@@ -183,24 +194,31 @@ const struct tool_command command_bind = {
 	.name = "bind",
 	.summary = "take NVMe controllers from the kernel, to drive them from a process",
 	.synopsis = "PCI-ADDRESS... [--user NAME] [--force] [--dry-run] [--json]",
-	.description =
-		"Gives the controllers to the kernel's vfio-pci driver. Their block devices go away; what they hold "
-		"stays, and their\n"
-		"namespaces are then named pci:ADDRESS/1, wherever a drive is named. A controller with a namespace "
-		"that is mounted,\n"
-		"held, swapped on or in use by a store, also on a partition, or that is reached by another controller "
-		"too, is refused\n"
-		"always; one that carries a file system or any other known signature is refused unless --force is "
-		"given. --user is\n"
-		"refused if the controller shares its IOMMU group: it would hand over the other devices as well. It "
-		"stays bound until\n"
-		"'spillway unbind' or the next boot. What stands in the way, 'spillway probe' tells; how to use it, "
-		"and what it\n"
-		"protects from, docs/VFIO.md.\n",
-	.examples = "  spillway probe                                    # which controllers there are\n"
+	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block devices "
+		       "go away; what they hold "
+		       "stays, and their\n"
+		       "namespaces are then named pci:ADDRESS/1, wherever a drive is named. A "
+		       "controller with a namespace "
+		       "that is mounted,\n"
+		       "held, swapped on or in use by a store, also on a partition, or that is "
+		       "reached by another controller "
+		       "too, is refused\n"
+		       "always; one that carries a file system or any other known signature is "
+		       "refused unless --force is "
+		       "given. --user is\n"
+		       "refused if the controller shares its IOMMU group: it would hand over the "
+		       "other devices as well. It "
+		       "stays bound until\n"
+		       "'spillway unbind' or the next boot. What stands in the way, 'spillway "
+		       "probe' tells; how to use it, "
+		       "and what it\n"
+		       "protects from, docs/VFIO.md.\n",
+	.examples = "  spillway probe                                    # which controllers there "
+		    "are\n"
 		    "  spillway bind 0000:3d:00.0 0000:3e:00.0\n"
 		    "  spillway format --devices pci:0000:3d:00.0/1,pci:0000:3e:00.0/1\n"
-		    "  spillway bind 3d:00.0 --user trainer              # for a process that is not root\n",
+		    "  spillway bind 3d:00.0 --user trainer              # for a process that is "
+		    "not root\n",
 	.run = run,
 	.options = options,
 	.refusals = refusals,

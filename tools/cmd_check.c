@@ -38,35 +38,40 @@ static json_t *json_drives(const struct spw_drive_info *drives)
 
 static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives)
 {
-	return tool_print_json(json_pack("{s:b, s:i, s:o, s:o}", "usable", 1, "drives_with_a_damaged_copy",
-					 (int)damaged_copies(drives), "store", tool_json_store(info), "drives",
+	return tool_print_json(json_pack("{s:b, s:i, s:o, s:o}", "usable", 1,
+					 "drives_with_a_damaged_copy", (int)damaged_copies(drives),
+					 "store", tool_json_store(info), "drives",
 					 json_drives(drives)));
 }
 
 /* The first fault as every command reports it, and those that would be met next. */
-static int report_faults(const struct tool_command *command, int result, const struct spw_drive_info *drives)
+static int report_faults(const struct tool_command *command, int result,
+			 const struct spw_drive_info *drives)
 {
 	int code;
 
 	if (json)
 		(void)tool_print_json(json_pack("{s:b, s:o, s:i, s:o}", "usable", 0, "error",
-						tool_json_text(spw_last_error()), "errno", -result, "drives",
-						json_drives(drives)));
+						tool_json_text(spw_last_error()), "errno", -result,
+						"drives", json_drives(drives)));
 	code = tool_fail(command, result, false);
 	for (unsigned i = 0; i < devices.count; i++)
-		if (drives[i].error && strncmp(drives[i].reason, spw_last_error(), sizeof(drives[i].reason) - 1) != 0)
+		if (drives[i].error &&
+		    strncmp(drives[i].reason, spw_last_error(), sizeof(drives[i].reason) - 1) != 0)
 			(void)fprintf(stderr, "spillway %s: %s\n", command->name, drives[i].reason);
 	return code;
 }
 
 static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives)
 {
-	(void)printf("store %s: usable, %u drive%s\n", info->store_uuid, info->drives, info->drives == 1 ? "" : "s");
+	(void)printf("store %s: usable, %u drive%s\n", info->store_uuid, info->drives,
+		     info->drives == 1 ? "" : "s");
 	for (unsigned i = 0; i < devices.count; i++) {
 		if (drives[i].copies_good == 2)
 			continue;
 		tool_print_text(drives[i].path, stdout);
-		(void)fputs(": one of its two superblock copies is damaged; the other is used. Format the store anew "
+		(void)fputs(": one of its two superblock copies is damaged; the other is used. "
+			    "Format the store anew "
 			    "when it "
 			    "is not needed.\n",
 			    stdout);
@@ -103,10 +108,11 @@ const struct tool_command command_check = {
 	.name = "check",
 	.summary = "verify the superblocks of a store and that its drives belong together",
 	.synopsis = "--devices A,B,... [--json]",
-	.description =
-		"Reads and verifies both superblock copies of every drive. Exits with 0 when the store can be "
-		"opened (and names\n"
-		"drives that have one good copy left), else with 1 and what is wrong, of every drive. Reads only.\n",
+	.description = "Reads and verifies both superblock copies of every drive. Exits with 0 "
+		       "when the store can be "
+		       "opened (and names\n"
+		       "drives that have one good copy left), else with 1 and what is wrong, of "
+		       "every drive. Reads only.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n",
 	.run = run,

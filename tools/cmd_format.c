@@ -17,22 +17,28 @@ static const struct tool_option options[] = {
 	 "the drives: block devices or existing plain files; \\, is a comma in a name"},
 	{"partitions", TOOL_COUNT, &partitions, "N",
 	 "equal parts, one per process that will use the store (default 1)"},
-	{"chunk", TOOL_SIZE, &chunk_bytes, "SIZE", "unit of striping, a power of two from 64k to 64m (default 1m)"},
-	{"force", TOOL_FLAG, &force, NULL, "overwrite stores and signatures; a drive in use is refused even so"},
-	{"erase", TOOL_FLAG, &erase, NULL, "overwrite data of which nothing is known; asked for on a terminal"},
+	{"chunk", TOOL_SIZE, &chunk_bytes, "SIZE",
+	 "unit of striping, a power of two from 64k to 64m (default 1m)"},
+	{"force", TOOL_FLAG, &force, NULL,
+	 "overwrite stores and signatures; a drive in use is refused even so"},
+	{"erase", TOOL_FLAG, &erase, NULL,
+	 "overwrite data of which nothing is known; asked for on a terminal"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Tell which drives are about to lose what they hold. Return: whether there is data on one that only --erase is about. */
+/*
+ * Tell which drives are about to lose what they hold. Return: whether there is data on one that
+ * only --erase is about.
+ */
 static bool announce(void)
 {
 	bool unknown = false;
 	char size[32];
 
-	(void)fprintf(stderr, "Making a store on %u drive%s; what they hold will be lost:\n", devices.count,
-		      devices.count == 1 ? "" : "s");
+	(void)fprintf(stderr, "Making a store on %u drive%s; what they hold will be lost:\n",
+		      devices.count, devices.count == 1 ? "" : "s");
 	for (unsigned i = 0; i < devices.count; i++) {
 		struct spw_probe_info info = {.size = sizeof(info)};
 
@@ -40,7 +46,8 @@ static bool announce(void)
 			continue;
 		(void)fputs("  ", stderr);
 		tool_print_text(devices.paths[i], stderr);
-		(void)fprintf(stderr, "  %s  %s\n", spw_size_format(info.geometry.size_bytes, size, sizeof(size)),
+		(void)fprintf(stderr, "  %s  %s\n",
+			      spw_size_format(info.geometry.size_bytes, size, sizeof(size)),
 			      info.holds[0] ? info.holds : "unreadable");
 		if (!info.unknown_data || info.error != -EEXIST || erase)
 			continue;
@@ -99,23 +106,30 @@ static int run(const struct tool_command *command, int argc, char **argv)
 const struct tool_command command_format = {
 	.name = "format",
 	.summary = "make a new, empty store on one or more drives",
-	.synopsis = "--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
-	.description =
-		"Writes a superblock to each drive. All drives are checked before the first is written: one that is "
-		"mounted,\n"
-		"held, swapped on or in use by a store is refused always, one that carries a partition table, a file "
-		"system\n"
-		"or another store is refused unless --force is given. One on which nothing is known, but whose first "
-		"or last "
-		"MiB is\n"
-		"not all zeros, is refused unless --erase is given, or agreed to on a terminal: what is there is "
-		"shown. A "
-		"refusal\n"
-		"writes nothing and exits with 3.\n",
-	.examples = "  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
-		    "  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight ranks share the "
-		    "drives\n"
-		    "  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no drives to spare\n",
+	.synopsis =
+		"--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
+	.description = "Writes a superblock to each drive. All drives are checked before the first "
+		       "is written: one that is "
+		       "mounted,\n"
+		       "held, swapped on or in use by a store is refused always, one that carries "
+		       "a partition table, a file "
+		       "system\n"
+		       "or another store is refused unless --force is given. One on which nothing "
+		       "is known, but whose first "
+		       "or last "
+		       "MiB is\n"
+		       "not all zeros, is refused unless --erase is given, or agreed to on a "
+		       "terminal: what is there is "
+		       "shown. A "
+		       "refusal\n"
+		       "writes nothing and exits with 3.\n",
+	.examples =
+		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
+		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "
+		"ranks share the "
+		"drives\n"
+		"  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no "
+		"drives to spare\n",
 	.run = run,
 	.options = options,
 	.destructive = true,

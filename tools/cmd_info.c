@@ -26,8 +26,10 @@ static void print_holders(const struct spw_store_info *info, struct spw_status *
 {
 	for (uint32_t i = 0; i < info->partitions; i++)
 		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
-			(void)printf("open         partition %u, in process %d (%s); drives retired: %u; %s\n", i,
-				     status->pid, status->command, status->store.drives_retired, status->description);
+			(void)printf("open         partition %u, in process %d (%s); drives "
+				     "retired: %u; %s\n",
+				     i, status->pid, status->command, status->store.drives_retired,
+				     status->description);
 }
 
 static json_t *json_holders(const struct spw_store_info *info, struct spw_status *status)
@@ -37,10 +39,12 @@ static json_t *json_holders(const struct spw_store_info *info, struct spw_status
 	for (uint32_t i = 0; i < info->partitions; i++)
 		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
 			(void)json_array_append_new(
-				holders, json_pack("{s:i, s:i, s:o, s:i, s:o}", "partition", (int)i, "pid",
-						   (int)status->pid, "command", tool_json_text(status->command),
-						   "drives_retired", (int)status->store.drives_retired, "description",
-						   tool_json_text(status->description)));
+				holders,
+				json_pack("{s:i, s:i, s:o, s:i, s:o}", "partition", (int)i, "pid",
+					  (int)status->pid, "command",
+					  tool_json_text(status->command), "drives_retired",
+					  (int)status->store.drives_retired, "description",
+					  tool_json_text(status->description)));
 	return holders;
 }
 
@@ -82,7 +86,8 @@ static json_t *json_controllers(void)
 	return array;
 }
 
-static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives, struct spw_status *status)
+static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives,
+		      struct spw_status *status)
 {
 	json_t *array = json_array();
 
@@ -92,9 +97,9 @@ static int print_json(const struct spw_store_info *info, const struct spw_drive_
 		(void)json_object_set_new(drive, "nvme", tool_json_nvme(devices.paths[i]));
 		(void)json_array_append_new(array, drive);
 	}
-	return tool_print_json(json_pack("{s:o, s:o, s:o, s:o}", "store", tool_json_store(info), "open",
-					 json_holders(info, status), "drives", array, "controllers",
-					 json_controllers()));
+	return tool_print_json(json_pack("{s:o, s:o, s:o, s:o}", "store", tool_json_store(info),
+					 "open", json_holders(info, status), "drives", array,
+					 "controllers", json_controllers()));
 }
 
 static int show(const struct tool_command *command)
@@ -138,11 +143,14 @@ const struct tool_command command_info = {
 	.name = "info",
 	.summary = "show what a store and its drives are like",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions and how many a process "
+	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions and "
+		       "how many a process "
 		       "holds right now,\n"
-		       "chunk and block size) and each drive, of NVMe drives also wear and health (as root), and how "
+		       "chunk and block size) and each drive, of NVMe drives also wear and health "
+		       "(as root), and how "
 		       "those are\n"
-		       "reached that a process drives itself. Reads only, also while the store is in use.\n",
+		       "reached that a process drives itself. Reads only, also while the store is "
+		       "in use.\n",
 	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway info --devices a.img,b.img --json\n",
 	.run = run,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_probe.c - spillway probe: every candidate device, what is on it, and whether it could be formatted */
+/*
+ * tools/cmd_probe.c - spillway probe: every candidate device, what is on it, and whether it could
+ * be formatted
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -19,7 +22,10 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* The devices to look at: those named, else all of the machine. *@listed is to be freed if it is set. */
+/*
+ * The devices to look at: those named, else all of the machine. *@listed is to be freed if it is
+ * set.
+ */
 static int candidates(const char *const **paths, char ***listed)
 {
 	int count;
@@ -36,10 +42,10 @@ static int candidates(const char *const **paths, char ***listed)
 
 static json_t *device_json(const struct spw_probe_info *info)
 {
-	return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:o}", "path", tool_json_text(info->path), "holds",
-			 tool_json_text(info->holds), "usable", info->usable, "has_store", info->has_store, "reason",
-			 tool_json_text(info->reason), "geometry", tool_json_geometry(&info->geometry), "nvme",
-			 tool_json_nvme(info->path));
+	return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:o}", "path", tool_json_text(info->path),
+			 "holds", tool_json_text(info->holds), "usable", info->usable, "has_store",
+			 info->has_store, "reason", tool_json_text(info->reason), "geometry",
+			 tool_json_geometry(&info->geometry), "nvme", tool_json_nvme(info->path));
 }
 
 static void device_row(struct tool_table *table, const struct spw_probe_info *info)
@@ -71,8 +77,9 @@ static int print_text(const char *const *paths, const struct spw_probe_info *inf
 	bool gap = false;
 
 	if (count == 0)
-		(void)printf("This machine has no block device that spillway could use.\n"
-			     "Plain files do as well: truncate -s 1G a.img; spillway probe a.img\n");
+		(void)printf(
+			"This machine has no block device that spillway could use.\n"
+			"Plain files do as well: truncate -s 1G a.img; spillway probe a.img\n");
 	for (int i = 0; i < count; i++)
 		device_row(table, &infos[i]);
 	if (count > 0)
@@ -101,12 +108,17 @@ static int print_json(const struct spw_probe_info *infos, int count)
 	for (int i = 0; i < count; i++)
 		(void)json_array_append_new(array, device_json(&infos[i]));
 	for (int i = 0; i < controllers_count; i++)
-		(void)json_array_append_new(controllers_array, tool_json_controller(&controllers[i]));
+		(void)json_array_append_new(controllers_array,
+					    tool_json_controller(&controllers[i]));
 	free(controllers);
-	return tool_print_json(json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));
+	return tool_print_json(
+		json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));
 }
 
-/* A device that was named and could not even be looked at is a failure; one found by listing may have gone since. */
+/*
+ * A device that was named and could not even be looked at is a failure; one found by listing may
+ * have gone since.
+ */
 static int exit_code(const struct spw_probe_info *infos, int count)
 {
 	for (int i = 0; i < count && devices.count > 0; i++) {
@@ -162,18 +174,23 @@ const struct tool_command command_probe = {
 	.name = "probe",
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
-	.description = "Shows every block device (or those named, plain files too): its size, logical block size, NUMA "
+	.description = "Shows every block device (or those named, plain files too): its size, "
+		       "logical block size, NUMA "
 		       "node, whether\n"
-		       "completions can be polled, its NVMe character device, what is on it, and whether 'spillway "
+		       "completions can be polled, its NVMe character device, what is on it, and "
+		       "whether 'spillway "
 		       "format' would\n"
-		       "take it; below the table, the wear and health of NVMe drives (as root), why a device is not "
+		       "take it; below the table, the wear and health of NVMe drives (as root), "
+		       "why a device is not "
 		       "usable, and\n"
-		       "what to do about it; then which NVMe controllers a process could drive itself (see 'spillway "
+		       "what to do about it; then which NVMe controllers a process could drive "
+		       "itself (see 'spillway "
 		       "bind'), and what\n"
 		       "stands in the way of that. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
-		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for d in\n"
+		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "
+		    "d in\n"
 		    "      json.load(sys.stdin)[\"devices\"] if d[\"usable\"]])'\n",
 	.run = run,
 	.options = options,

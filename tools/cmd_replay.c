@@ -19,10 +19,12 @@
 #define SIM_LATENCY_NS   100000u
 #define CHUNKS_PER_DRIVE 2u
 #define RATE_MAX         (UINT64_C(1) << 50)
-#define RATE_MIN         1000u /* a second of it is within what a clock of nanoseconds holds for any tensor */
+/* a second of it is within what a clock of nanoseconds holds for any tensor */
+#define RATE_MIN 1000u
 
 static struct tool_devices traces, devices;
-static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text, *dip_text, *chrome, *svg;
+static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text,
+		  *dip_text, *chrome, *svg;
 static uint64_t budget;
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
@@ -32,18 +34,23 @@ static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "all drives of a store; what is on them stays a store; \\, is a comma in a name"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
-	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both together (default: the "
+	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both "
+	 "together (default: the "
 	 "lower)"},
-	{"dip", TOOL_TEXT, &dip_text, "N-M", "half of that bandwidth in replays N to M (of --steps)"},
-	{"mode", TOOL_TEXT, &mode, "MODE", "fastest, budget, positional, spill or keep (default fastest)"},
+	{"dip", TOOL_TEXT, &dip_text, "N-M",
+	 "half of that bandwidth in replays N to M (of --steps)"},
+	{"mode", TOOL_TEXT, &mode, "MODE",
+	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
 	{"step", TOOL_COUNT, &step_number, "N", "which step of the trace (default: the last)"},
 	{"speed", TOOL_TEXT, &speed_text, "X", "compute is X times faster (default 1)"},
 	{"scale", TOOL_TEXT, &scale_text, "X",
-	 "tensors, and a simulated drive's bandwidth, are X times as large (default 1); the report is in sizes of the "
+	 "tensors, and a simulated drive's bandwidth, are X times as large (default 1); the report "
+	 "is in sizes of the "
 	 "trace"},
-	{"chrome", TOOL_TEXT, &chrome, "FILE", "write the last replay there as a Chrome trace, for Perfetto"},
+	{"chrome", TOOL_TEXT, &chrome, "FILE",
+	 "write the last replay there as a Chrome trace, for Perfetto"},
 	{"svg", TOOL_TEXT, &svg, "FILE", "the same as a picture: compute, writes, reads, memory"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
@@ -54,8 +61,9 @@ static const struct {
 	const char *name;
 	enum spw_cache_mode mode;
 } modes[] = {
-	{"fastest", SPW_CACHE_FASTEST},       {"budget", SPW_CACHE_BUDGET}, {"spill", SPW_CACHE_SPILL},
-	{"positional", SPW_CACHE_POSITIONAL}, {"keep", SPW_CACHE_OBSERVE},
+	{"fastest", SPW_CACHE_FASTEST}, {"budget", SPW_CACHE_BUDGET},
+	{"spill", SPW_CACHE_SPILL},     {"positional", SPW_CACHE_POSITIONAL},
+	{"keep", SPW_CACHE_OBSERVE},
 };
 
 /* All that the options say. */
@@ -69,14 +77,16 @@ struct wanted {
 
 /* ---- Options ---- */
 
-static int parse_factor(const struct tool_command *command, const char *name, const char *text, double *value)
+static int parse_factor(const struct tool_command *command, const char *name, const char *text,
+			double *value)
 {
 	char *end;
 
 	*value = strtod(text, &end);
 	if (end != text && *end == '\0' && isfinite(*value) && *value >= 1e-6 && *value <= 1e6)
 		return 0;
-	(void)tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name, text);
+	(void)tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name,
+			       text);
 	return -EINVAL;
 }
 
@@ -87,10 +97,12 @@ static int parse_mode(const struct tool_command *command, struct wanted *wanted)
 			wanted->mode = modes[i].mode;
 			if ((wanted->mode == SPW_CACHE_BUDGET) == (budget > 0))
 				return 0;
-			(void)tool_usage_error(command, "--mode=budget and --budget=SIZE go together");
+			(void)tool_usage_error(command,
+					       "--mode=budget and --budget=SIZE go together");
 			return -EINVAL;
 		}
-	(void)tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep", mode);
+	(void)tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep",
+			       mode);
 	return -EINVAL;
 }
 
@@ -105,19 +117,22 @@ static int parse_rates(const struct tool_command *command, struct wanted *wanted
 		rest = NULL;
 	while (good && rest && count < SPW_ARRAY_LEN(rates)) {
 		rate = strsep(&rest, ",");
-		good = spw_size_parse(rate, &rates[count]) == 0 && rates[count] > 0 && rates[count] <= RATE_MAX;
+		good = spw_size_parse(rate, &rates[count]) == 0 && rates[count] > 0 &&
+		       rates[count] <= RATE_MAX;
 		count++;
 	}
 	if (!good || rest || count == 0) {
-		(void)tool_usage_error(command,
-				       "--bandwidth=%s: one to three sizes above 0, such as 2GB or 2GB,3GB,3GB",
-				       bandwidth_text);
+		(void)tool_usage_error(
+			command,
+			"--bandwidth=%s: one to three sizes above 0, such as 2GB or 2GB,3GB,3GB",
+			bandwidth_text);
 		return -EINVAL;
 	}
 	for (unsigned i = 0; i < count; i++)
 		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN) {
 			(void)tool_usage_error(command,
-					       "--bandwidth=%s: at least %u bytes per second, also when made smaller "
+					       "--bandwidth=%s: at least %u bytes per second, also "
+					       "when made smaller "
 					       "by --scale",
 					       bandwidth_text, RATE_MIN);
 			return -EINVAL;
@@ -129,7 +144,8 @@ static int parse_rates(const struct tool_command *command, struct wanted *wanted
 		.latency_ns = SIM_LATENCY_NS,
 		.chunk_bytes = replay_scaled(SIM_CHUNK_BYTES, wanted->scale),
 	};
-	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "simulated: %s", bandwidth_text);
+	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "simulated: %s",
+		       bandwidth_text);
 	return 0;
 }
 
@@ -142,17 +158,21 @@ static int parse_dip(const struct tool_command *command, struct wanted *wanted)
 		return 0;
 	first = strtoul(dip_text, &end, 10);
 	last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
-	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX && bandwidth_text) {
+	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX &&
+	    bandwidth_text) {
 		if (first > steps) {
-			(void)tool_usage_error(command, "--dip=%s: there are %u replays; --steps=%lu and more has them",
-					       dip_text, steps, first);
+			(void)tool_usage_error(
+				command,
+				"--dip=%s: there are %u replays; --steps=%lu and more has them",
+				dip_text, steps, first);
 			return -EINVAL;
 		}
 		wanted->dip_first = (uint32_t)first;
 		wanted->dip_last = (uint32_t)last;
 		return 0;
 	}
-	(void)tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive", dip_text);
+	(void)tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive",
+			       dip_text);
 	return -EINVAL;
 }
 
@@ -161,12 +181,14 @@ static int parse(const struct tool_command *command, struct wanted *wanted)
 	if (traces.count != 1)
 		(void)tool_usage_error(command, "one trace is replayed: TRACE");
 	else if ((devices.count > 0) + (bandwidth_text != NULL) + (strcmp(mode, "keep") == 0) != 1)
-		(void)tool_usage_error(command,
-				       "on what: --devices=A,B,... or --bandwidth=RATE; --mode=keep needs none");
+		(void)tool_usage_error(
+			command,
+			"on what: --devices=A,B,... or --bandwidth=RATE; --mode=keep needs none");
 	else if (steps == 0 || steps > REPLAY_STEPS_MAX)
 		(void)tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
 	else if (parse_factor(command, "speed", speed_text, &wanted->speed) == 0 &&
-		 parse_factor(command, "scale", scale_text, &wanted->scale) == 0 && parse_mode(command, wanted) == 0 &&
+		 parse_factor(command, "scale", scale_text, &wanted->scale) == 0 &&
+		 parse_mode(command, wanted) == 0 &&
 		 (!bandwidth_text || parse_rates(command, wanted) == 0))
 		return parse_dip(command, wanted);
 	return -EINVAL;
@@ -200,13 +222,13 @@ static void after_step(void *context, uint32_t number, const struct replay_measu
 	(void)context;
 	if (!shows_progress())
 		return;
-	(void)fprintf(stderr, "%sspillway replay: %u of %u: %.4f s, of which %.4f s waiting%s", verbose ? "" : "\r",
-		      number + 1, steps, (double)measure->step_ns / 1e9, (double)measure->stall_ns / 1e9,
-		      verbose ? "\n" : "");
+	(void)fprintf(stderr, "%sspillway replay: %u of %u: %.4f s, of which %.4f s waiting%s",
+		      verbose ? "" : "\r", number + 1, steps, (double)measure->step_ns / 1e9,
+		      (double)measure->stall_ns / 1e9, verbose ? "\n" : "");
 }
 
-static int open_cache(const struct wanted *wanted, const struct replay_step *step, struct spw_store *store,
-		      struct spw_cache **cache)
+static int open_cache(const struct wanted *wanted, const struct replay_step *step,
+		      struct spw_store *store, struct spw_cache **cache)
 {
 	struct spw_cache_opts opts;
 
@@ -230,9 +252,8 @@ static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t 
 	*store = NULL;
 	*chunk_bytes = wanted->drives.chunk_bytes;
 	if (bandwidth_text) {
-		replay_drive_begin(&wanted->drives, *chunk_bytes);
-		*store = replay_drive_store();
-		return 0;
+		*store = replay_drive_begin(&wanted->drives, *chunk_bytes);
+		return *store ? 0 : spw_error(-ENOMEM, "no memory for the simulated store");
 	}
 	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "none");
 	if (devices.count == 0)
@@ -259,10 +280,13 @@ static void close_store(struct spw_store *store)
 static void say_interrupted(const struct tool_command *command, const struct replay_run *run)
 {
 	if (run->measured == 0)
-		(void)fprintf(stderr, "spillway %s: interrupted before the first replay had ended\n", command->name);
+		(void)fprintf(stderr,
+			      "spillway %s: interrupted before the first replay had ended\n",
+			      command->name);
 	if (chrome || svg)
 		(void)fprintf(stderr,
-			      "spillway %s: interrupted: no timeline was written, as it is of the last replay\n",
+			      "spillway %s: interrupted: no timeline was written, as it is of the "
+			      "last replay\n",
 			      command->name);
 }
 
@@ -281,17 +305,21 @@ static int report(const struct tool_command *command, const struct replay_report
 		return tool_fail(command, rc, json);
 	if (json)
 		rc = tool_print_json(run->measured > 0 ? replay_report_json(report)
-						       : json_pack("{s:b, s:i}", "interrupted", 1, "replays", 0));
+						       : json_pack("{s:b, s:i}", "interrupted", 1,
+								   "replays", 0));
 	else if (run->measured > 0)
 		replay_report_print(report, stdout);
 	return rc == TOOL_DONE && run->interrupted ? TOOL_INTERRUPTED : rc;
 }
 
-static int replay(const struct tool_command *command, struct wanted *wanted, const struct spw_trace *trace,
-		  const struct replay_step *step)
+static int replay(const struct tool_command *command, struct wanted *wanted,
+		  const struct spw_trace *trace, const struct replay_step *step)
 {
-	struct replay_run run = {
-		.step = step, .steps = steps, .before_step = before_step, .after_step = after_step, .context = wanted};
+	struct replay_run run = {.step = step,
+				 .steps = steps,
+				 .before_step = before_step,
+				 .after_step = after_step,
+				 .context = wanted};
 	struct spw_store *store;
 	uint64_t chunk_bytes;
 	int rc, code;
@@ -317,7 +345,8 @@ static int replay(const struct tool_command *command, struct wanted *wanted, con
 					    .scale = wanted->scale,
 					    .speed = wanted->speed,
 					    .drives_text = wanted->drives_text,
-					    .lower_bound_bytes = step->scope_bytes + CHUNKS_PER_DRIVE * chunk_bytes,
+					    .lower_bound_bytes = step->scope_bytes +
+								 CHUNKS_PER_DRIVE * chunk_bytes,
 				    });
 	replay_run_free(&run);
 	replay_drive_forget();
@@ -336,9 +365,14 @@ static int run_parsed(const struct tool_command *command)
 	if (parse(command, &wanted) != 0)
 		return TOOL_USAGE;
 	spw_cache_opts_init(&defaults, sizeof(defaults));
-	opts = (struct replay_step_opts){
-		.number = step_number, .speed = wanted.speed, .scale = wanted.scale, .min_bytes = defaults.min_bytes};
-	/* Memory that was given back is used again as it is: fresh pages would cost more than what is measured. */
+	opts = (struct replay_step_opts){.number = step_number,
+					 .speed = wanted.speed,
+					 .scale = wanted.scale,
+					 .min_bytes = defaults.min_bytes};
+	/*
+	 * Memory that was given back is used again as it is: fresh pages would cost more than what
+	 * is measured.
+	 */
 	(void)mallopt(M_MMAP_MAX, 0);
 	(void)mallopt(M_TRIM_THRESHOLD, INT32_MAX);
 	rc = spw_trace_read(traces.paths[0], &trace);
@@ -366,19 +400,26 @@ const struct tool_command command_replay = {
 	.name = "replay",
 	.summary = "replay a recorded training step on drives, and see what it costs",
 	.synopsis = "TRACE (--devices A,B,... | --bandwidth RATE) [OPTION...]",
-	.description = "Takes a step from a trace that the tensor cache has recorded and repeats it through the cache: "
-		       "compute is\n"
-		       "waiting, tensors are real memory, and every byte that comes back is compared. Shows the step's "
-		       "time against\n"
-		       "the same without I/O, how long it stalled, the peak of the activations, and what was written "
-		       "and read.\n"
-		       "With --bandwidth the drive is simulated, and so is the time: the result is the same on any "
-		       "machine, at once.\n"
-		       "The drives must hold a store (spillway format) that no other process has open.\n"
-		       "An interrupt ends it after the report of what was measured until then, with status 130.\n",
+	.description =
+		"Takes a step from a trace that the tensor cache has recorded and repeats it "
+		"through the cache: "
+		"compute is\n"
+		"waiting, tensors are real memory, and every byte that comes back is compared. "
+		"Shows the step's "
+		"time against\n"
+		"the same without I/O, how long it stalled, the peak of the activations, and what "
+		"was written "
+		"and read.\n"
+		"With --bandwidth the drive is simulated, and so is the time: the result is the "
+		"same on any "
+		"machine, at once.\n"
+		"The drives must hold a store (spillway format) that no other process has open.\n"
+		"An interrupt ends it after the report of what was measured until then, with "
+		"status 130.\n",
 	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
-		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB --svg step.svg "
+		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
+		    "--svg step.svg "
 		    "--chrome step.json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
 	.run = run_replay,

@@ -14,18 +14,21 @@ static struct tool_devices devices;
 static bool json;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to try again; \\, is a comma in a name"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...",
+	 "the drives to try again; \\, is a comma in a name"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
 /* Ask every open partition that has the drive retired. Return: how many, or a negative errno. */
-static int revive(const char *path, const struct spw_status_name *names, int count, struct spw_status *status)
+static int revive(const char *path, const struct spw_status_name *names, int count,
+		  struct spw_status *status)
 {
 	int asked = 0, holders = 0;
 
 	for (int i = 0; i < count; i++) {
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status, sizeof(*status)))
+		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
+				    sizeof(*status)))
 			continue;
 		for (uint32_t drive = 0; drive < status->drives; drive++) {
 			if (strcmp(status->drive[drive].path, path) != 0)
@@ -37,10 +40,10 @@ static int revive(const char *path, const struct spw_status_name *names, int cou
 		}
 	}
 	if (holders == 0)
-		return spw_error(
-			-ENOENT,
-			"%s: no store that is open has this drive (named as it was when opened: see spillway top)",
-			path);
+		return spw_error(-ENOENT,
+				 "%s: no store that is open has this drive (named as it was when "
+				 "opened: see spillway top)",
+				 path);
 	if (asked == 0)
 		return spw_error(-EALREADY, "%s: is in service", path);
 	return asked;
@@ -59,7 +62,8 @@ static int revive_all(const struct tool_command *command)
 	for (unsigned i = 0; rc >= 0 && i < devices.count; i++) {
 		rc = revive(devices.paths[i], names, count, status);
 		if (rc > 0 && !json)
-			(void)printf("%s: will be tried again when the store next has traffic\n", devices.paths[i]);
+			(void)printf("%s: will be tried again when the store next has traffic\n",
+				     devices.paths[i]);
 	}
 	free(status);
 	if (rc < 0)
@@ -76,9 +80,11 @@ const struct tool_command command_revive = {
 	.name = "revive",
 	.summary = "have an open store try a retired drive again",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "A drive whose write failed, or did not end in time, gets no new chunks while the store stays "
+	.description = "A drive whose write failed, or did not end in time, gets no new chunks "
+		       "while the store stays "
 		       "open. When the\n"
-		       "fault is mended, this puts it back into service; the next failed write retires it again. Which "
+		       "fault is mended, this puts it back into service; the next failed write "
+		       "retires it again. Which "
 		       "drives are\n"
 		       "retired, spillway top tells.\n",
 	.examples = "  spillway revive --devices /dev/nvme2n1\n",

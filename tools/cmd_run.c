@@ -18,10 +18,12 @@ static uint64_t cache_bytes = UINT64_MAX, address_bytes;
 static const char *library;
 
 static const struct tool_option options[] = {
-	{"cache-bytes", TOOL_SIZE, &cache_bytes, "SIZE", "most memory that stays resident while free (1 GiB)"},
+	{"cache-bytes", TOOL_SIZE, &cache_bytes, "SIZE",
+	 "most memory that stays resident while free (1 GiB)"},
 	{"address-bytes", TOOL_SIZE, &address_bytes, "SIZE",
 	 "address space for large blocks (as much as there is memory)"},
-	{"library", TOOL_TEXT, &library, "FILE", "which " LIBRARY " (beside this program, or in ../lib)"},
+	{"library", TOOL_TEXT, &library, "FILE",
+	 "which " LIBRARY " (beside this program, or in ../lib)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
@@ -64,7 +66,8 @@ static int set_environment(const char *path)
 	char *value = NULL;
 	int result;
 
-	if (asprintf(&value, "%s%s%s", path, before && *before ? ":" : "", before ? before : "") < 0)
+	if (asprintf(&value, "%s%s%s", path, before && *before ? ":" : "", before ? before : "") <
+	    0)
 		return -1;
 	result = setenv("LD_PRELOAD", value, 1);
 	free(value);
@@ -90,15 +93,17 @@ static int run(const struct tool_command *command, int argc, char **argv)
 		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
 	path = !library && find_library(found, sizeof(found)) ? found : library;
 	if (!path || access(path, R_OK) != 0) {
-		(void)fprintf(stderr, "spillway run: %s is not there; build it (make), or name it by --library\n",
-			      path ? path : LIBRARY);
+		(void)fprintf(
+			stderr,
+			"spillway run: %s is not there; build it (make), or name it by --library\n",
+			path ? path : LIBRARY);
 		return TOOL_FAILED;
 	}
 	if (strpbrk(path, " :")) {
-		(void)fprintf(
-			stderr,
-			"spillway run: %s: a blank or a colon ends a name in LD_PRELOAD; put the library elsewhere\n",
-			path);
+		(void)fprintf(stderr,
+			      "spillway run: %s: a blank or a colon ends a name in LD_PRELOAD; put "
+			      "the library elsewhere\n",
+			      path);
 		return TOOL_FAILED;
 	}
 	if (set_environment(path) != 0) {
@@ -106,7 +111,8 @@ static int run(const struct tool_command *command, int argc, char **argv)
 		return TOOL_FAILED;
 	}
 	(void)execvp(argv[own + 1], argv + own + 1);
-	(void)fprintf(stderr, "spillway run: %s cannot be started: %s\n", argv[own + 1], strerror(errno));
+	(void)fprintf(stderr, "spillway run: %s cannot be started: %s\n", argv[own + 1],
+		      strerror(errno));
 	return EXIT_NOT_STARTED;
 }
 
@@ -114,12 +120,14 @@ const struct tool_command command_run = {
 	.name = "run",
 	.summary = "start a program whose large blocks of memory are reused",
 	.synopsis = "[--cache-bytes SIZE] -- PROGRAM [ARGUMENT...]",
-	.description =
-		"Training allocates the same large blocks in every step. In the program started here they begin at "
-		"page\n"
-		"boundaries, so that drives take them without a copy, lie on huge pages, and stay resident for the "
-		"next\n"
-		"step. The program and the processes that it starts need no change; this one becomes the program.\n",
+	.description = "Training allocates the same large blocks in every step. In the program "
+		       "started here they begin at "
+		       "page\n"
+		       "boundaries, so that drives take them without a copy, lie on huge pages, "
+		       "and stay resident for the "
+		       "next\n"
+		       "step. The program and the processes that it starts need no change; this "
+		       "one becomes the program.\n",
 	.examples = "  spillway run -- python3 train.py\n"
 		    "  spillway run --cache-bytes 4G -- torchrun --nproc-per-node 4 train.py\n",
 	.run = run,

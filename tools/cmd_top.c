@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_top.c - spillway top: what the stores that are open on this machine are doing, drive by drive */
+/*
+ * tools/cmd_top.c - spillway top: what the stores that are open on this machine are doing, drive by
+ * drive
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -39,19 +42,24 @@ static int take_snapshot(struct snapshot *snapshot)
 	snapshot->count = 0;
 	snapshot->time_ns = spw_clock_ns();
 	if (found > PARTITIONS_MAX)
-		(void)fprintf(stderr, "spillway top: %d partitions are open, the first %d are shown\n", found,
-			      PARTITIONS_MAX);
+		(void)fprintf(stderr,
+			      "spillway top: %d partitions are open, the first %d are shown\n",
+			      found, PARTITIONS_MAX);
 	for (int i = 0; i < found && i < PARTITIONS_MAX; i++) {
 		struct spw_status *status = &snapshot->partitions[snapshot->count];
 
 		/* It may have been closed since it was listed. */
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status, sizeof(*status)) == 0)
+		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
+				    sizeof(*status)) == 0)
 			snapshot->count++;
 	}
 	return found < 0 ? found : 0;
 }
 
-/* Counters only grow while a store is open: with fewer it is another, opened since by the same process. */
+/*
+ * Counters only grow while a store is open: with fewer it is another, opened since by the same
+ * process.
+ */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
 {
 	bool since = now->drives != before->drives || now->store.puts < before->store.puts ||
@@ -84,18 +92,20 @@ struct rates {
 	double share;                                  /* of the bytes of its partition */
 };
 
-static struct rates drive_rates(const struct spw_status *before, const struct spw_status *now, uint32_t drive,
-				double seconds)
+static struct rates drive_rates(const struct spw_status *before, const struct spw_status *now,
+				uint32_t drive, double seconds)
 {
 	static const struct spw_drive_stats nothing;
-	const struct spw_drive_stats *from = before ? &before->drive[drive] : &nothing, *to = &now->drive[drive];
-	uint64_t all = 0, own = to->bytes_written - from->bytes_written + to->bytes_read - from->bytes_read;
+	const struct spw_drive_stats *from = before ? &before->drive[drive] : &nothing,
+				     *to = &now->drive[drive];
+	uint64_t all = 0,
+		 own = to->bytes_written - from->bytes_written + to->bytes_read - from->bytes_read;
 
 	for (uint32_t i = 0; i < now->drives; i++) {
 		const struct spw_drive_stats *other = before ? &before->drive[i] : &nothing;
 
-		all += now->drive[i].bytes_written - other->bytes_written + now->drive[i].bytes_read -
-		       other->bytes_read;
+		all += now->drive[i].bytes_written - other->bytes_written +
+		       now->drive[i].bytes_read - other->bytes_read;
 	}
 	return (struct rates){
 		.write_bytes = (double)(to->bytes_written - from->bytes_written) / seconds,
@@ -108,8 +118,8 @@ static struct rates drive_rates(const struct spw_status *before, const struct sp
 
 /* ---- For people ---- */
 
-static void print_drive(struct tool_table *table, const struct spw_status *before, const struct spw_status *now,
-			uint32_t index, double seconds)
+static void print_drive(struct tool_table *table, const struct spw_status *before,
+			const struct spw_status *now, uint32_t index, double seconds)
 {
 	const struct spw_drive_stats *drive = &now->drive[index];
 	struct rates rates = drive_rates(before, now, index, seconds);
@@ -125,29 +135,33 @@ static void print_drive(struct tool_table *table, const struct spw_status *befor
 			(double)drive->read_latency_ns_p99 / 1e6);
 	tool_table_cell(table, "%.0f%%", 100 * rates.share);
 	tool_table_cell(table, "%.0f%%",
-			drive->capacity_bytes ? 100.0 * (double)drive->used_bytes / (double)drive->capacity_bytes
-					      : 0.0);
+			drive->capacity_bytes
+				? 100.0 * (double)drive->used_bytes / (double)drive->capacity_bytes
+				: 0.0);
 	tool_table_cell(table, "%llu",
-			(unsigned long long)(drive->write_errors + drive->read_errors + drive->checksum_errors +
-					     drive->timeouts));
+			(unsigned long long)(drive->write_errors + drive->read_errors +
+					     drive->checksum_errors + drive->timeouts));
 	tool_table_cell(table, "%s", drive->retired ? "RETIRED" : "in service");
 }
 
-static void print_partition(const struct spw_status *before, const struct spw_status *now, double seconds)
+static void print_partition(const struct spw_status *before, const struct spw_status *now,
+			    double seconds)
 {
 	static const struct tool_column columns[] = {
-		{"DRIVE", false}, {"WRITE MB/s", true},      {"READ MB/s", true},      {"IOPS", true},
-		{"DEPTH", true},  {"WRITE ms 50/99%", true}, {"READ ms 50/99%", true}, {"SHARE", true},
-		{"USED", true},   {"ERRORS", true},          {"STATE", false},
+		{"DRIVE", false},         {"WRITE MB/s", true}, {"READ MB/s", true},
+		{"IOPS", true},           {"DEPTH", true},      {"WRITE ms 50/99%", true},
+		{"READ ms 50/99%", true}, {"SHARE", true},      {"USED", true},
+		{"ERRORS", true},         {"STATE", false},
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
 	char used[32], capacity[32];
 
-	(void)printf("store %s partition %u, open in process %d (%s), %s of %s used, %u objects, %u requests\n",
+	(void)printf("store %s partition %u, open in process %d (%s), %s of %s used, %u objects, "
+		     "%u requests\n",
 		     now->store_uuid, now->partition, now->pid, now->command,
 		     spw_size_format(now->store.used_bytes, used, sizeof(used)),
-		     spw_size_format(now->store.capacity_bytes, capacity, sizeof(capacity)), now->store.objects,
-		     now->store.requests);
+		     spw_size_format(now->store.capacity_bytes, capacity, sizeof(capacity)),
+		     now->store.objects, now->store.requests);
 	for (uint32_t i = 0; i < now->drives; i++)
 		print_drive(table, before, now, i, seconds);
 	tool_table_print(table, stdout);
@@ -172,35 +186,42 @@ static int print_all(const struct snapshot *before, const struct snapshot *now)
 
 /* ---- For programs ---- */
 
-static json_t *json_drive(const struct spw_status *before, const struct spw_status *now, uint32_t index, double seconds)
+static json_t *json_drive(const struct spw_status *before, const struct spw_status *now,
+			  uint32_t index, double seconds)
 {
 	const struct spw_drive_stats *drive = &now->drive[index];
 	struct rates rates = drive_rates(before, now, index, seconds);
 
 	return json_pack(
-		"{s:o, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"path", tool_json_text(drive->path), "retired", drive->retired, "write_bytes_per_second",
-		rates.write_bytes, "read_bytes_per_second", rates.read_bytes, "write_iops", rates.writes, "read_iops",
-		rates.reads, "share", rates.share, "in_flight", (int)drive->in_flight, "depth", (int)drive->depth,
-		"write_latency_ns_p50", (json_int_t)drive->write_latency_ns_p50, "write_latency_ns_p99",
-		(json_int_t)drive->write_latency_ns_p99, "read_latency_ns_p50", (json_int_t)drive->read_latency_ns_p50,
+		"{s:o, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+		"s:I, s:I, s:I}",
+		"path", tool_json_text(drive->path), "retired", drive->retired,
+		"write_bytes_per_second", rates.write_bytes, "read_bytes_per_second",
+		rates.read_bytes, "write_iops", rates.writes, "read_iops", rates.reads, "share",
+		rates.share, "in_flight", (int)drive->in_flight, "depth", (int)drive->depth,
+		"write_latency_ns_p50", (json_int_t)drive->write_latency_ns_p50,
+		"write_latency_ns_p99", (json_int_t)drive->write_latency_ns_p99,
+		"read_latency_ns_p50", (json_int_t)drive->read_latency_ns_p50,
 		"read_latency_ns_p99", (json_int_t)drive->read_latency_ns_p99, "used_bytes",
-		(json_int_t)drive->used_bytes, "capacity_bytes", (json_int_t)drive->capacity_bytes, "write_errors",
-		(json_int_t)drive->write_errors, "read_errors", (json_int_t)drive->read_errors, "checksum_errors",
+		(json_int_t)drive->used_bytes, "capacity_bytes", (json_int_t)drive->capacity_bytes,
+		"write_errors", (json_int_t)drive->write_errors, "read_errors",
+		(json_int_t)drive->read_errors, "checksum_errors",
 		(json_int_t)drive->checksum_errors, "timeouts", (json_int_t)drive->timeouts);
 }
 
-static json_t *json_partition(const struct spw_status *before, const struct spw_status *now, double seconds)
+static json_t *json_partition(const struct spw_status *before, const struct spw_status *now,
+			      double seconds)
 {
 	json_t *drives = json_array();
 
 	for (uint32_t i = 0; i < now->drives; i++)
 		(void)json_array_append_new(drives, json_drive(before, now, i, seconds));
-	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:o, s:I, s:I, s:i, s:i, s:o}", "store_uuid", now->store_uuid,
-			 "partition", (int)now->partition, "pid", (int)now->pid, "command",
-			 tool_json_text(now->command), "age_ns", (json_int_t)now->age_ns, "description",
-			 tool_json_text(now->description), "used_bytes", (json_int_t)now->store.used_bytes,
-			 "capacity_bytes", (json_int_t)now->store.capacity_bytes, "objects", (int)now->store.objects,
+	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:o, s:I, s:I, s:i, s:i, s:o}", "store_uuid",
+			 now->store_uuid, "partition", (int)now->partition, "pid", (int)now->pid,
+			 "command", tool_json_text(now->command), "age_ns", (json_int_t)now->age_ns,
+			 "description", tool_json_text(now->description), "used_bytes",
+			 (json_int_t)now->store.used_bytes, "capacity_bytes",
+			 (json_int_t)now->store.capacity_bytes, "objects", (int)now->store.objects,
 			 "requests", (int)now->store.requests, "drives", drives);
 }
 
@@ -210,9 +231,11 @@ static int print_json(const struct snapshot *before, const struct snapshot *now)
 	json_t *partitions = json_array();
 
 	for (unsigned i = 0; i < now->count; i++)
-		(void)json_array_append_new(
-			partitions, json_partition(find(before, &now->partitions[i]), &now->partitions[i], seconds));
-	return tool_print_json(json_pack("{s:f, s:o}", "interval_seconds", seconds, "partitions", partitions));
+		(void)json_array_append_new(partitions,
+					    json_partition(find(before, &now->partitions[i]),
+							   &now->partitions[i], seconds));
+	return tool_print_json(
+		json_pack("{s:f, s:o}", "interval_seconds", seconds, "partitions", partitions));
 }
 
 /* ---- The loop ---- */
@@ -265,9 +288,11 @@ const struct tool_command command_top = {
 	.summary = "watch the stores that are open on this machine, drive by drive",
 	.synopsis = "[--once] [--interval SECONDS] [--json]",
 	.description =
-		"Shows for every open partition which process has it, and for each drive what it moves, how deep its "
+		"Shows for every open partition which process has it, and for each drive what it "
+		"moves, how deep its "
 		"queue is,\n"
-		"its latencies, its share of the traffic, how full it is, its errors, and whether it is retired. Reads "
+		"its latencies, its share of the traffic, how full it is, its errors, and whether "
+		"it is retired. Reads "
 		"the pages that\n"
 		"the processes publish in /dev/shm: yours, or all as root. Ends with Ctrl-C.\n",
 	.examples = "  spillway top\n"

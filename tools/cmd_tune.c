@@ -21,12 +21,14 @@ static bool with_writes, allow_destructive, json, verbose;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
-	 "the drives, measured together (or name them without the option); \\, is a comma in a name"},
+	 "the drives, measured together (or name them without the option); \\, is a comma in a "
+	 "name"},
 	{"runtime", TOOL_TEXT, &runtime_text, "TIME", "of each measurement (default 500ms)"},
 	{"write", TOOL_FLAG, &with_writes, NULL, "measure writes too: OVERWRITES THE DRIVES"},
 	{"allow-destructive", TOOL_FLAG, &allow_destructive, NULL,
 	 "write also where something is; never where it is in use"},
-	{"output", TOOL_TEXT, &output, "FILE", "write the settings there (default ~/.config/spillway/tune.json)"},
+	{"output", TOOL_TEXT, &output, "FILE",
+	 "write the settings there (default ~/.config/spillway/tune.json)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -34,9 +36,13 @@ static const struct tool_option options[] = {
 
 static const uint64_t block_sizes[] = {256u << 10, 1u << 20, 4u << 20, 16u << 20};
 static const uint32_t depths[] = {1, 4, 16, 64};
-#define MEMORY_BYTES_MAX (UINT64_C(256) << 20) /* combinations that keep more in flight are left out */
+/* combinations that keep more in flight are left out */
+#define MEMORY_BYTES_MAX (UINT64_C(256) << 20)
 
-/* Within so much of the best bandwidth, the setting that costs the least CPU time is the better one. */
+/*
+ * Within so much of the best bandwidth, the setting that costs the least CPU time is the better
+ * one.
+ */
 #define GOOD_ENOUGH 0.97
 
 struct setting {
@@ -61,7 +67,8 @@ struct sweep {
 	unsigned results_count;
 	bool drives_poll; /* all of them */
 	bool drives_vfio; /* one of them is driven from this process, so nothing else reaches all */
-	bool drives_pass; /* all of them are NVMe namespaces, with a node for passthrough that may be opened */
+	/* all of them are NVMe namespaces, with a node for passthrough that may be opened */
+	bool drives_pass;
 	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them can be had this way */
 	bool interrupted;
 	struct bench_devices devices;
@@ -80,7 +87,7 @@ static const char *backend_name(enum spw_backend backend)
 	}
 }
 
-/* ---- What to measure -------------------------------------------------------------------------------------------------------- */
+/* ---- What to measure ------------------------------------------------------------------------- */
 
 static void add_setting(struct sweep *sweep, struct setting setting)
 {
@@ -127,7 +134,8 @@ static int plan_sweep(struct sweep *sweep)
 		for (size_t i = 0; i < SPW_ARRAY_LEN(block_sizes); i++)
 			for (size_t j = 0; j < SPW_ARRAY_LEN(depths); j++)
 				add_backends(sweep, (struct setting){
-							    .direction = write ? BENCH_DIR_WRITE : BENCH_DIR_READ,
+							    .direction = write ? BENCH_DIR_WRITE
+									       : BENCH_DIR_READ,
 							    .block_bytes = block_sizes[i],
 							    .depth = depths[j],
 						    });
@@ -137,9 +145,10 @@ static int plan_sweep(struct sweep *sweep)
 static json_t *drive_json(const char *path, const struct spw_geometry *geometry)
 {
 	char *whole = realpath(path, NULL);
-	json_t *drive = json_pack("{s:o, s:o, s:o, s:I}", "path", tool_json_text(whole ? whole : path), "model",
-				  tool_json_text(geometry->model), "serial", tool_json_text(geometry->serial),
-				  "size_bytes", (json_int_t)geometry->size_bytes);
+	json_t *drive = json_pack(
+		"{s:o, s:o, s:o, s:I}", "path", tool_json_text(whole ? whole : path), "model",
+		tool_json_text(geometry->model), "serial", tool_json_text(geometry->serial),
+		"size_bytes", (json_int_t)geometry->size_bytes);
 
 	free(whole);
 	return drive;
@@ -158,7 +167,8 @@ static int look_at_drives(struct sweep *sweep)
 			return result;
 		if (info.geometry.size_bytes == 0)
 			return spw_error(info.error != 0 ? info.error : -ENODEV, "%s", info.reason);
-		(void)json_array_append_new(sweep->drives, drive_json(devices.paths[i], &info.geometry));
+		(void)json_array_append_new(sweep->drives,
+					    drive_json(devices.paths[i], &info.geometry));
 		sweep->drives_poll &= info.geometry.polls;
 		sweep->drives_vfio |= info.geometry.kind == SPW_DEVICE_VFIO;
 		sweep->drives_pass &= info.geometry.nvme_char_path[0] != '\0' &&
@@ -173,7 +183,8 @@ static int open_drives(struct spw_device *drives[], unsigned *count)
 	int result = 0;
 
 	if (devices.count > SPW_QUEUE_DEVICES_MAX)
-		return spw_error(-EINVAL, "%u drives: at most %u", devices.count, SPW_QUEUE_DEVICES_MAX);
+		return spw_error(-EINVAL, "%u drives: at most %u", devices.count,
+				 SPW_QUEUE_DEVICES_MAX);
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = true;
 	for (*count = 0; *count < devices.count && result == 0; *count += result == 0)
@@ -197,10 +208,14 @@ static int try_backend(struct spw_device *drives[], unsigned count, enum spw_bac
 	return result;
 }
 
-/* What is refused here, as io_uring is in many containers and passthrough to many users, is said and not measured. */
+/*
+ * What is refused here, as io_uring is in many containers and passthrough to many users, is said
+ * and not measured.
+ */
 static int try_backends(struct sweep *sweep)
 {
-	static const enum spw_backend all[] = {SPW_BACKEND_IO_URING, SPW_BACKEND_LIBAIO, SPW_BACKEND_NVME};
+	static const enum spw_backend all[] = {SPW_BACKEND_IO_URING, SPW_BACKEND_LIBAIO,
+					       SPW_BACKEND_NVME};
 	struct spw_device *drives[SPW_QUEUE_DEVICES_MAX];
 	unsigned count = 0, refused = 0, tried = 0;
 	int result = sweep->drives_vfio ? 0 : open_drives(drives, &count);
@@ -212,7 +227,8 @@ static int try_backends(struct sweep *sweep)
 		sweep->refused[all[i]] = try_backend(drives, count, all[i]) != 0;
 		refused += sweep->refused[all[i]];
 		if (sweep->refused[all[i]])
-			(void)fprintf(stderr, "spillway tune: not measured: %s\n", spw_last_error());
+			(void)fprintf(stderr, "spillway tune: not measured: %s\n",
+				      spw_last_error());
 	}
 	while (count > 0)
 		spw_device_close(drives[--count]);
@@ -221,7 +237,7 @@ static int try_backends(struct sweep *sweep)
 	return result;
 }
 
-/* ---- One measurement -------------------------------------------------------------------------------------------------------- */
+/* ---- One measurement ------------------------------------------------------------------------- */
 
 static int make_job(struct bench_job *job, const struct setting *setting)
 {
@@ -234,7 +250,8 @@ static int make_job(struct bench_job *job, const struct setting *setting)
 		/* A colon would end the name. */
 		for (const char *at = devices.paths[i]; *at != '\0'; at++) {
 			if (used + 3 >= sizeof(job->filename))
-				return spw_error(-ENAMETOOLONG, "the paths of the drives are too long");
+				return spw_error(-ENAMETOOLONG,
+						 "the paths of the drives are too long");
 			if (*at == ':')
 				job->filename[used++] = '\\';
 			job->filename[used++] = *at;
@@ -257,7 +274,8 @@ static int make_job(struct bench_job *job, const struct setting *setting)
 	return bench_job_check(job);
 }
 
-static void keep_result(struct sweep *sweep, const struct setting *setting, const struct bench_run *run)
+static void keep_result(struct sweep *sweep, const struct setting *setting,
+			const struct bench_run *run)
 {
 	const struct bench_stats *stats = &run->workers[0].stats;
 	const struct bench_direction_stats *direction = &stats->direction[setting->direction];
@@ -268,7 +286,8 @@ static void keep_result(struct sweep *sweep, const struct setting *setting, cons
 	result->setting = *setting;
 	result->bandwidth = seconds > 0 ? (double)direction->bytes / seconds : 0;
 	result->iops = seconds > 0 ? (double)direction->ios / seconds : 0;
-	result->cpu_seconds_per_gib = direction->bytes > 0 ? cpu / ((double)direction->bytes / (1u << 30)) : 0;
+	result->cpu_seconds_per_gib =
+		direction->bytes > 0 ? cpu / ((double)direction->bytes / (1u << 30)) : 0;
 	result->latency_p99_ns = spw_histogram_percentile(&direction->complete_ns, 99);
 	memcpy(result->description, stats->description, sizeof(result->description));
 }
@@ -289,7 +308,8 @@ static int measure(struct sweep *sweep, const struct setting *setting)
 	if (result == 0)
 		result = bench_run(&run);
 	if (result == 0 && run.workers[0].stats.error != 0)
-		result = spw_error(run.workers[0].stats.error, "%s", run.workers[0].stats.error_text);
+		result = spw_error(run.workers[0].stats.error, "%s",
+				   run.workers[0].stats.error_text);
 	sweep->interrupted = run.interrupted || tool_stopped();
 	if (result == 0 && !sweep->interrupted)
 		keep_result(sweep, setting, &run);
@@ -297,7 +317,7 @@ static int measure(struct sweep *sweep, const struct setting *setting)
 	return result;
 }
 
-/* ---- Which is best ---------------------------------------------------------------------------------------------------------- */
+/* ---- Which is best --------------------------------------------------------------------------- */
 
 static const struct result *best_of(const struct sweep *sweep, unsigned direction)
 {
@@ -310,7 +330,8 @@ static const struct result *best_of(const struct sweep *sweep, unsigned directio
 	for (unsigned i = 0; fastest && i < sweep->results_count; i++) {
 		const struct result *result = &sweep->results[i];
 
-		if (result->setting.direction == direction && result->bandwidth >= GOOD_ENOUGH * fastest->bandwidth &&
+		if (result->setting.direction == direction &&
+		    result->bandwidth >= GOOD_ENOUGH * fastest->bandwidth &&
 		    (!best || result->cpu_seconds_per_gib < best->cpu_seconds_per_gib))
 			best = result;
 	}
@@ -326,7 +347,8 @@ static void show_progress(const struct sweep *sweep, unsigned done, uint64_t beg
 
 	if (!isatty(STDERR_FILENO))
 		return;
-	(void)fprintf(stderr, "\rtune: %u of %u: %s, blocks of %s, depth %u, %s%s", done + 1, sweep->settings_count,
+	(void)fprintf(stderr, "\rtune: %u of %u: %s, blocks of %s, depth %u, %s%s", done + 1,
+		      sweep->settings_count,
 		      next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
 		      spw_size_format(next->block_bytes, block, sizeof(block)), next->depth,
 		      backend_name(next->backend), next->poll ? " polled" : "");
@@ -335,7 +357,8 @@ static void show_progress(const struct sweep *sweep, unsigned done, uint64_t beg
 			      spw_size_format((uint64_t)best->bandwidth, rate, sizeof(rate)));
 	if (done > 0)
 		(void)fprintf(stderr, "; %ju s left",
-			      (uintmax_t)(spent_ns / done * (sweep->settings_count - done) / 1000000000u));
+			      (uintmax_t)(spent_ns / done * (sweep->settings_count - done) /
+					  1000000000u));
 	(void)fprintf(stderr, "\033[K");
 	(void)fflush(stderr);
 }
@@ -345,7 +368,10 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
-	/* Opened by the first measurement and kept until the last: nobody gets a drive between two that write. */
+	/*
+	 * Opened by the first measurement and kept until the last: nobody gets a drive between two
+	 * that write.
+	 */
 	for (unsigned i = 0; i < devices.count && result == 0; i++) {
 		struct bench_device *device = bench_devices_find(&sweep->devices, devices.paths[i]);
 
@@ -367,22 +393,26 @@ static int run_sweep(struct sweep *sweep)
 	return result;
 }
 
-/* ---- Results ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Results --------------------------------------------------------------------------------- */
 
 static json_t *result_json(const struct result *result)
 {
 	return json_pack("{s:s, s:I, s:I, s:s, s:s, s:f, s:f, s:f, s:I, s:o}", "rw",
-			 result->setting.direction == BENCH_DIR_WRITE ? "write" : "read", "block_bytes",
-			 (json_int_t)result->setting.block_bytes, "iodepth", (json_int_t)result->setting.depth, "wait",
-			 result->setting.poll ? "poll" : "interrupt", "backend", backend_name(result->setting.backend),
-			 "bandwidth_bytes_per_second", result->bandwidth, "iops", result->iops, "cpu_seconds_per_gib",
-			 result->cpu_seconds_per_gib, "latency_p99_ns", (json_int_t)result->latency_p99_ns,
-			 "description", tool_json_text(result->description));
+			 result->setting.direction == BENCH_DIR_WRITE ? "write" : "read",
+			 "block_bytes", (json_int_t)result->setting.block_bytes, "iodepth",
+			 (json_int_t)result->setting.depth, "wait",
+			 result->setting.poll ? "poll" : "interrupt", "backend",
+			 backend_name(result->setting.backend), "bandwidth_bytes_per_second",
+			 result->bandwidth, "iops", result->iops, "cpu_seconds_per_gib",
+			 result->cpu_seconds_per_gib, "latency_p99_ns",
+			 (json_int_t)result->latency_p99_ns, "description",
+			 tool_json_text(result->description));
 }
 
 static json_t *sweep_json(const struct sweep *sweep)
 {
-	const struct result *read = best_of(sweep, BENCH_DIR_READ), *write = best_of(sweep, BENCH_DIR_WRITE);
+	const struct result *read = best_of(sweep, BENCH_DIR_READ),
+			    *write = best_of(sweep, BENCH_DIR_WRITE);
 	json_t *paths = json_array(), *best = json_object(), *runs = json_array();
 
 	for (unsigned i = 0; i < devices.count; i++)
@@ -393,14 +423,15 @@ static json_t *sweep_json(const struct sweep *sweep)
 		(void)json_object_set_new(best, "write", result_json(write));
 	for (unsigned i = 0; i < sweep->results_count; i++)
 		(void)json_array_append_new(runs, result_json(&sweep->results[i]));
-	return json_pack("{s:i, s:s, s:I, s:o, s:O, s:o, s:o}", "format", SPW_TUNE_FORMAT, "version", spw_version(),
-			 "timestamp", (json_int_t)time(NULL), "devices", paths, "drives", sweep->drives, "best", best,
-			 "runs", runs);
+	return json_pack("{s:i, s:s, s:I, s:o, s:O, s:o, s:o}", "format", SPW_TUNE_FORMAT,
+			 "version", spw_version(), "timestamp", (json_int_t)time(NULL), "devices",
+			 paths, "drives", sweep->drives, "best", best, "runs", runs);
 }
 
 static const struct tool_column columns[] = {
-	{"", false},     {"RW", false},       {"BLOCK", true}, {"DEPTH", true},       {"BACKEND", false},
-	{"WAIT", false}, {"BANDWIDTH", true}, {"IOPS", true},  {"99% LATENCY", true}, {"CPU s/GiB", true},
+	{"", false},           {"RW", false},       {"BLOCK", true},     {"DEPTH", true},
+	{"BACKEND", false},    {"WAIT", false},     {"BANDWIDTH", true}, {"IOPS", true},
+	{"99% LATENCY", true}, {"CPU s/GiB", true},
 };
 
 static void print_table(const struct sweep *sweep)
@@ -411,20 +442,25 @@ static void print_table(const struct sweep *sweep)
 	for (unsigned i = 0; i < sweep->results_count; i++) {
 		const struct result *result = &sweep->results[i];
 
-		tool_table_cell(table, "%s", result == best_of(sweep, result->setting.direction) ? "*" : "");
-		tool_table_cell(table, "%s", result->setting.direction == BENCH_DIR_WRITE ? "write" : "read");
-		tool_table_cell(table, "%s", spw_size_format(result->setting.block_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s",
+				result == best_of(sweep, result->setting.direction) ? "*" : "");
+		tool_table_cell(table, "%s",
+				result->setting.direction == BENCH_DIR_WRITE ? "write" : "read");
+		tool_table_cell(table, "%s",
+				spw_size_format(result->setting.block_bytes, text, sizeof(text)));
 		tool_table_cell(table, "%u", result->setting.depth);
 		tool_table_cell(table, "%s", backend_name(result->setting.backend));
 		tool_table_cell(table, "%s", result->setting.poll ? "poll" : "interrupt");
-		tool_table_cell(table, "%s/s", spw_size_format((uint64_t)result->bandwidth, text, sizeof(text)));
+		tool_table_cell(table, "%s/s",
+				spw_size_format((uint64_t)result->bandwidth, text, sizeof(text)));
 		tool_table_cell(table, "%.0f", result->iops);
 		tool_table_cell(table, "%.0f us", (double)result->latency_p99_ns / 1000);
 		tool_table_cell(table, "%.4f", result->cpu_seconds_per_gib);
 	}
 	tool_table_print(table, stdout);
 	tool_table_free(table);
-	(void)printf("\n* best: least CPU time within 3 %% of the highest bandwidth. Depth is per drive.\n");
+	(void)printf("\n* best: least CPU time within 3 %% of the highest bandwidth. Depth is per "
+		     "drive.\n");
 }
 
 static int report(const struct tool_command *command, const struct sweep *sweep)
@@ -444,7 +480,8 @@ static int report(const struct tool_command *command, const struct sweep *sweep)
 		if (result != 0)
 			code = tool_fail(command, result, false);
 		else if (!json)
-			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them, and so does every "
+			(void)printf("Settings written to %s; 'spillway bench --tuned' uses them, "
+				     "and so does every "
 				     "program over these drives with SPILLWAY_TUNE=%s.\n",
 				     sweep->path, sweep->path);
 	}
@@ -491,17 +528,21 @@ const struct tool_command command_tune = {
 	.name = "tune",
 	.summary = "find the block size, depth, polling and backend that suit the drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
-	.description =
-		"Measures sequential transfers of the drives together, in every combination of block size, "
-		"depth per drive,\n"
-		"backend and (where all drives can) polling; prints a table with the best marked, and writes "
-		"the settings to\n"
-		"a file. A backend that is refused here is left out. Reads only, unless --write is given. Drives that "
-		"were\n"
-		"never written answer reads without reading anything: write them once before, or give --write.\n",
+	.description = "Measures sequential transfers of the drives together, in every combination "
+		       "of block size, "
+		       "depth per drive,\n"
+		       "backend and (where all drives can) polling; prints a table with the best "
+		       "marked, and writes "
+		       "the settings to\n"
+		       "a file. A backend that is refused here is left out. Reads only, unless "
+		       "--write is given. Drives that "
+		       "were\n"
+		       "never written answer reads without reading anything: write them once "
+		       "before, or give --write.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
-		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 --time-based\n",
+		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 "
+		    "--time-based\n",
 	.run = run,
 	.options = options,
 };

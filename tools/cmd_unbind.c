@@ -38,7 +38,8 @@ static int unbind_all(const struct tool_command *command)
 		if (json)
 			(void)json_array_append_new(array, tool_json_controller(&controller));
 		else
-			(void)printf("%s: with the kernel's %s again\n", controller.address, controller.driver);
+			(void)printf("%s: with the kernel's %s again\n", controller.address,
+				     controller.driver);
 	}
 	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
 }
@@ -52,11 +53,12 @@ const struct tool_command command_unbind = {
 	.name = "unbind",
 	.summary = "give NVMe controllers back to the kernel",
 	.synopsis = "PCI-ADDRESS... [--json]",
-	.description =
-		"Undoes 'spillway bind': clears what kept the kernel's driver away, and lets it have the controllers "
-		"again. Their\n"
-		"block devices come back some time later. A controller that a process drives at this moment is "
-		"refused.\n",
+	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and "
+		       "lets it have the controllers "
+		       "again. Their\n"
+		       "block devices come back some time later. A controller that a process "
+		       "drives at this moment is "
+		       "refused.\n",
 	.examples = "  spillway unbind 0000:3d:00.0 0000:3e:00.0\n",
 	.run = run,
 	.options = options,

@@ -13,7 +13,8 @@ static struct tool_devices devices;
 static bool yes, json, verbose;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...", "the drives to free; \\, is a comma in a name"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...",
+	 "the drives to free; \\, is a comma in a name"},
 	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
@@ -41,7 +42,8 @@ static bool ask(void)
 /* Return: TOOL_DONE, or TOOL_REFUSED with the remedy printed. */
 static int consent(const struct tool_command *command)
 {
-	const char *text = "wiping destroys the store, and nobody is there to ask: add --yes if that is meant";
+	const char *text =
+		"wiping destroys the store, and nobody is there to ask: add --yes if that is meant";
 
 	if (yes)
 		return TOOL_DONE;
@@ -82,12 +84,13 @@ const struct tool_command command_wipe = {
 	.name = "wipe",
 	.summary = "remove a store, so that its drives are free again",
 	.synopsis = "--devices A,B,... [--yes] [--json]",
-	.description =
-		"Overwrites both superblock copies of every drive and discards the data area where the drive can. Asks "
-		"first on\n"
-		"a terminal; elsewhere --yes is needed. Refuses a drive that holds no spillway store or is in use, and "
-		"exits "
-		"with 3.\n",
+	.description = "Overwrites both superblock copies of every drive and discards the data "
+		       "area where the drive can. Asks "
+		       "first on\n"
+		       "a terminal; elsewhere --yes is needed. Refuses a drive that holds no "
+		       "spillway store or is in use, and "
+		       "exits "
+		       "with 3.\n",
 	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway wipe --devices a.img,b.img --yes\n",
 	.run = run,

@@ -13,23 +13,25 @@ static const struct tool_command *const commands[] = {
 	&command_revive, &command_plan,   &command_replay, &command_run,
 };
 
-static const char introduction[] = "spillway: a store on raw drives for the activations of a training run\n"
-				   "\n"
-				   "usage: spillway COMMAND [OPTION...]\n"
-				   "       spillway help COMMAND\n"
-				   "\n";
+static const char introduction[] =
+	"spillway: a store on raw drives for the activations of a training run\n"
+	"\n"
+	"usage: spillway COMMAND [OPTION...]\n"
+	"       spillway help COMMAND\n"
+	"\n";
 
-static const char tutorial[] = "\n"
-			       "A first store, from the drives up:\n"
-			       "  spillway probe                                      which drives are free to use\n"
-			       "  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 make one store of two drives\n"
-			       "  spillway info   --devices /dev/nvme1n1,/dev/nvme2n1 what the store is like\n"
-			       "  spillway wipe   --devices /dev/nvme1n1,/dev/nvme2n1 give the drives back\n"
-			       "Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
-			       "\n"
-			       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use "
-			       "or carries something, or\n"
-			       "nobody consented).\n";
+static const char tutorial[] =
+	"\n"
+	"A first store, from the drives up:\n"
+	"  spillway probe                                      which drives are free to use\n"
+	"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 make one store of two drives\n"
+	"  spillway info   --devices /dev/nvme1n1,/dev/nvme2n1 what the store is like\n"
+	"  spillway wipe   --devices /dev/nvme1n1,/dev/nvme2n1 give the drives back\n"
+	"Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
+	"\n"
+	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use "
+	"or carries something, or\n"
+	"nobody consented).\n";
 
 static void print_help(FILE *out)
 {
@@ -75,7 +77,10 @@ static int help_command(int argc, char **argv)
 	return TOOL_DONE;
 }
 
-/* Help and tables are output like any other: a full disk or a closed pipe must not look like success. */
+/*
+ * Help and tables are output like any other: a full disk or a closed pipe must not look like
+ * success.
+ */
 static int finish(int code)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))

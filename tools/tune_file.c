@@ -23,7 +23,9 @@ const char *tune_file_default(char *path, size_t len)
 	} else if (home && home[0] == '/') {
 		used = snprintf(path, len, "%s/.config/spillway/tune.json", home);
 	} else {
-		(void)spw_error(-ENOENT, "neither XDG_CONFIG_HOME nor HOME is set: name the file with --output");
+		(void)spw_error(
+			-ENOENT,
+			"neither XDG_CONFIG_HOME nor HOME is set: name the file with --output");
 		return NULL;
 	}
 	if (used < 0 || (size_t)used >= len) {
@@ -57,8 +59,8 @@ static int write_document(const char *path, const json_t *document)
 
 	if (!file)
 		return spw_error_errno(-errno, "cannot write %s", path);
-	if (json_dumpf(document, file, JSON_INDENT(2)) != 0 || fputc('\n', file) == EOF || fflush(file) != 0 ||
-	    fsync(fileno(file)) != 0)
+	if (json_dumpf(document, file, JSON_INDENT(2)) != 0 || fputc('\n', file) == EOF ||
+	    fflush(file) != 0 || fsync(fileno(file)) != 0)
 		result = spw_error_errno(errno != 0 ? -errno : -EIO, "cannot write %s", path);
 	if (fclose(file) != 0 && result == 0)
 		result = spw_error_errno(-errno, "cannot write %s", path);
@@ -98,7 +100,8 @@ int tune_file_save(const char *path, const json_t *document)
 int tune_file_apply(const char *path, struct bench_job *job)
 {
 	struct spw_tune tune = {.size = sizeof(tune)};
-	const struct spw_tune_settings *settings = bench_rw_writes(job->rw) ? &tune.write : &tune.read;
+	const struct spw_tune_settings *settings =
+		bench_rw_writes(job->rw) ? &tune.write : &tune.read;
 	char usual[PATH_MAX];
 	int result;
 
@@ -110,8 +113,9 @@ int tune_file_apply(const char *path, struct bench_job *job)
 	if (result != 0)
 		return result;
 	if (settings->depth == 0)
-		return spw_error(-EINVAL, "%s: holds no settings for rw=%s: run 'spillway tune%s'", path,
-				 bench_rw_name(job->rw), bench_rw_writes(job->rw) ? " --write" : "");
+		return spw_error(-EINVAL, "%s: holds no settings for rw=%s: run 'spillway tune%s'",
+				 path, bench_rw_name(job->rw),
+				 bench_rw_writes(job->rw) ? " --write" : "");
 	job->backend = settings->backend;
 	job->block_bytes_min = job->block_bytes_max = settings->block_bytes;
 	job->iodepth = settings->depth;

@@ -9,7 +9,10 @@
 
 #include "tools/bench/bench.h"
 
-/* $XDG_CONFIG_HOME/spillway/tune.json, else ~/.config/spillway/tune.json. Return: path, or NULL with spw_last_error(). */
+/*
+ * $XDG_CONFIG_HOME/spillway/tune.json, else ~/.config/spillway/tune.json. Return: path, or NULL
+ * with spw_last_error().
+ */
 const char *tune_file_default(char *path, size_t len);
 
 /* Could it be written? Makes the folders above it. Return: 0; a negative errno, with the words. */
@@ -19,8 +22,8 @@ int tune_file_check(const char *path);
 int tune_file_save(const char *path, const json_t *document);
 
 /**
- * tune_file_apply - set block size, depth, polling and backend of @job to the best ones found for its direction
- * @path: NULL for the default file
+ * tune_file_apply - set block size, depth, polling and backend of @job to the best ones found for
+ * its direction @path: NULL for the default file
  */
 int tune_file_apply(const char *path, struct bench_job *job);
 

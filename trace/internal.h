@@ -6,11 +6,11 @@
 #include <spillway/trace.h>
 
 #define TRACE_FORMAT "spillway-trace"
-#define TRACE_LINE_MAX \
-	(64u << 10) /* bytes, newline included: the header with a description of control characters fits */
-#define TRACE_KINDS   (SPW_TRACE_RELEASE + 1)
-#define TRACE_HINTS   (SPW_TRACE_HINT_PIN + 1)
-#define TRACE_RESULTS (SPW_TRACE_RESULT_DEDUP + 1)
+/* Bytes, newline included: the header with a description of control characters fits. */
+#define TRACE_LINE_MAX (64u << 10)
+#define TRACE_KINDS    (SPW_TRACE_RELEASE + 1)
+#define TRACE_HINTS    (SPW_TRACE_HINT_PIN + 1)
+#define TRACE_RESULTS  (SPW_TRACE_RESULT_DEDUP + 1)
 
 extern const char *const spw_kind_names[TRACE_KINDS];
 extern const char *const spw_hint_names[TRACE_HINTS];

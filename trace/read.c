@@ -2,8 +2,9 @@
 /*
  * trace/read.c - reads a trace, and believes nothing of it
  *
- * A trace may come from anywhere. Every value is checked before it is used, lines and events are bounded, and what is
- * in memory grows with the lines that were good, whatever a compressed file claims to hold.
+ * A trace may come from anywhere. Every value is checked before it is used, lines and events are
+ * bounded, and what is in memory grows with the lines that were good, whatever a compressed file
+ * claims to hold.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -61,11 +62,13 @@ static int read_failed(const struct reader *reader)
 	if (zlib_error == Z_OK || zlib_error == Z_STREAM_END)
 		return 0;
 	if (zlib_error == Z_ERRNO)
-		return spw_error_errno(saved != 0 ? -saved : -EIO, "cannot read the trace %s", reader->path);
+		return spw_error_errno(saved != 0 ? -saved : -EIO, "cannot read the trace %s",
+				       reader->path);
 	if (zlib_error == Z_MEM_ERROR)
 		return spw_error(-ENOMEM, "no memory to read the trace %s", reader->path);
-	return spw_error(-EBADMSG, "%s, after line %u: the compressed data are damaged or cut off: %s", reader->path,
-			 reader->line_number, words);
+	return spw_error(-EBADMSG,
+			 "%s, after line %u: the compressed data are damaged or cut off: %s",
+			 reader->path, reader->line_number, words);
 }
 
 /* Return: 1 a line was read and is an object; 0 the end; or an error. */
@@ -88,10 +91,12 @@ static int next_line(struct reader *reader)
 			return rc;
 		if (gzeof(reader->file) && len > 0)
 			return bad(reader,
-				   "the file ends within the line: if its recording was cut off, what is before it is "
+				   "the file ends within the line: if its recording was cut off, "
+				   "what is before it is "
 				   "whole (head -n %u)",
 				   reader->line_number - 1);
-		return bad(reader, "longer than %u bytes, or a zero byte in it", TRACE_LINE_MAX - 2);
+		return bad(reader, "longer than %u bytes, or a zero byte in it",
+			   TRACE_LINE_MAX - 2);
 	}
 	reader->object = json_loadb(reader->line, len, JSON_REJECT_DUPLICATES, &error);
 	if (!reader->object)
@@ -117,8 +122,8 @@ static int get_number(const struct reader *reader, const char *name, uint64_t mo
 	return 0;
 }
 
-static int get_word(const struct reader *reader, const char *name, const char *const words[], unsigned count,
-		    unsigned *value)
+static int get_word(const struct reader *reader, const char *name, const char *const words[],
+		    unsigned count, unsigned *value)
 {
 	const json_t *field = json_object_get(reader->object, name);
 
@@ -127,8 +132,8 @@ static int get_word(const struct reader *reader, const char *name, const char *c
 	for (*value = 0; json_is_string(field) && *value < count; (*value)++)
 		if (strcmp(json_string_value(field), words[*value]) == 0)
 			return 0;
-	return bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"", name, count,
-		   words[0], words[count - 1]);
+	return bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"",
+		   name, count, words[0], words[count - 1]);
 }
 
 static bool has(const struct reader *reader, const char *name)
@@ -158,7 +163,8 @@ static int get_stage(const struct reader *reader, struct spw_trace_event *event)
 	return rc;
 }
 
-static int get_part(const struct reader *reader, struct spw_trace_event *event, uint64_t storage_len_bytes)
+static int get_part(const struct reader *reader, struct spw_trace_event *event,
+		    uint64_t storage_len_bytes)
 {
 	int rc = get_number(reader, "offset", INT64_MAX, &event->offset_bytes);
 
@@ -168,21 +174,29 @@ static int get_part(const struct reader *reader, struct spw_trace_event *event, 
 		return rc;
 	if (event->len_bytes == 0 || event->offset_bytes > storage_len_bytes ||
 	    event->len_bytes > storage_len_bytes - event->offset_bytes)
-		return bad(reader, "bytes %" PRIu64 " + %" PRIu64 " are empty, or not within a storage of %" PRIu64,
+		return bad(reader,
+			   "bytes %" PRIu64 " + %" PRIu64
+			   " are empty, or not within a storage of %" PRIu64,
 			   event->offset_bytes, event->len_bytes, storage_len_bytes);
 	return 0;
 }
 
-/* Numbers are given in the order of appearance: a new one is the next, so nobody can make us count to 2^63. */
-static int get_next_number(const struct reader *reader, const char *name, uint32_t *known, uint64_t *value)
+/*
+ * Numbers are given in the order of appearance: a new one is the next, so nobody can make us count
+ * to 2^63.
+ */
+static int get_next_number(const struct reader *reader, const char *name, uint32_t *known,
+			   uint64_t *value)
 {
 	int rc = get_number(reader, name, INT64_MAX, value);
 
 	if (rc)
 		return rc;
 	if (*value == 0 || *value > (uint64_t)*known + 1)
-		return bad(reader, "\"%s\" is %" PRIu64 "; new ones are numbered from 1 on, and %u are known", name,
-			   *value, *known);
+		return bad(reader,
+			   "\"%s\" is %" PRIu64
+			   "; new ones are numbered from 1 on, and %u are known",
+			   name, *value, *known);
 	if (*value > *known)
 		(*known)++;
 	return 0;
@@ -205,14 +219,19 @@ static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes
 	return 0;
 }
 
-/* A tensor that is offered again lives, and is of one version of one storage: so the cache takes it for the same. */
+/*
+ * A tensor that is offered again lives, and is of one version of one storage: so the cache takes it
+ * for the same.
+ */
 static int know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
 {
 	struct known_tensor *tensor = &reader->tensors[event->tensor];
 
 	if (again && tensor->users == 0)
-		return bad(reader, "tensor %" PRIu64 " has been released, and is offered again", event->tensor);
-	if (again && (tensor->storage != event->storage_key || tensor->version != event->storage_version))
+		return bad(reader, "tensor %" PRIu64 " has been released, and is offered again",
+			   event->tensor);
+	if (again &&
+	    (tensor->storage != event->storage_key || tensor->version != event->storage_version))
 		return bad(reader,
 			   "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
 			   ", and is offered again of another",
@@ -235,7 +254,8 @@ static int get_offer(struct reader *reader, struct spw_trace_event *event)
 		rc = grow((void **)&reader->tensors, reader->trace.tensors, &reader->tensors_max,
 			  sizeof(*reader->tensors));
 	if (rc == 0)
-		rc = get_next_number(reader, "storage", &reader->trace.storages, &event->storage_key);
+		rc = get_next_number(reader, "storage", &reader->trace.storages,
+				     &event->storage_key);
 	if (rc == 0)
 		rc = get_number(reader, "version", INT64_MAX, &event->storage_version);
 	if (rc == 0)
@@ -253,7 +273,9 @@ static int get_offer(struct reader *reader, struct spw_trace_event *event)
 	return know_tensor(reader, event, event->tensor <= known);
 }
 
-/* A lease outlives the tensor's release: of it, it must only be known that there was such a tensor. */
+/*
+ * A lease outlives the tensor's release: of it, it must only be known that there was such a tensor.
+ */
 static int get_known_tensor(const struct reader *reader, struct spw_trace_event *event)
 {
 	int rc = get_number(reader, "tensor", INT64_MAX, &event->tensor);
@@ -286,12 +308,14 @@ static int get_event(struct reader *reader, struct spw_trace_event *event, uint6
 	if (rc)
 		return rc;
 	if (event->ns < not_before_ns)
-		return bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above", event->ns);
+		return bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above",
+			   event->ns);
 	event->kind = kind;
 	switch (event->kind) {
 	case SPW_TRACE_STEP: reader->trace.steps++; return 0;
 	case SPW_TRACE_STAGE: return get_stage(reader, event);
-	case SPW_TRACE_SCOPE_ENTER: return get_number(reader, "scope", INT64_MAX, &event->scope_key);
+	case SPW_TRACE_SCOPE_ENTER:
+		return get_number(reader, "scope", INT64_MAX, &event->scope_key);
 	case SPW_TRACE_SCOPE_LEAVE: return 0;
 	case SPW_TRACE_OFFER: return get_offer(reader, event);
 	case SPW_TRACE_TAKE: return get_take(reader, event);
@@ -317,17 +341,19 @@ static int read_header(struct reader *reader)
 		return rc;
 	format = rc == 1 ? json_object_get(reader->object, "format") : NULL;
 	if (!json_is_string(format) || strcmp(json_string_value(format), TRACE_FORMAT) != 0)
-		return spw_error(-EBADMSG, "%s, line 1: this is no trace: no \"format\":\"%s\"", reader->path,
-				 TRACE_FORMAT);
+		return spw_error(-EBADMSG, "%s, line 1: this is no trace: no \"format\":\"%s\"",
+				 reader->path, TRACE_FORMAT);
 	rc = get_number(reader, "version", INT64_MAX, &version);
 	if (rc)
 		return rc;
 	if (version != SPW_TRACE_VERSION)
-		return spw_error(-EPROTONOSUPPORT, "%s, line 1: a trace of version %" PRIu64 "; known is %u",
+		return spw_error(-EPROTONOSUPPORT,
+				 "%s, line 1: a trace of version %" PRIu64 "; known is %u",
 				 reader->path, version, SPW_TRACE_VERSION);
 	model = json_object_get(reader->object, "model");
 	if (!json_is_string(model) || json_string_length(model) > SPW_TRACE_MODEL_MAX)
-		return bad(reader, "\"model\" is missing, no text, or longer than %u bytes", SPW_TRACE_MODEL_MAX);
+		return bad(reader, "\"model\" is missing, no text, or longer than %u bytes",
+			   SPW_TRACE_MODEL_MAX);
 	reader->model = strdup(json_string_value(model));
 	if (!reader->model)
 		return spw_error(-ENOMEM, "no memory for a trace");
@@ -343,9 +369,11 @@ static int read_events(struct reader *reader)
 
 	while ((rc = next_line(reader)) == 1) {
 		if (trace->count == SPW_TRACE_EVENTS_MAX)
-			return spw_error(-E2BIG, "%s, line %u: more than %u events: record fewer steps", reader->path,
-					 reader->line_number, SPW_TRACE_EVENTS_MAX);
-		rc = grow((void **)&reader->events, trace->count, &reader->events_max, sizeof(*reader->events));
+			return spw_error(-E2BIG,
+					 "%s, line %u: more than %u events: record fewer steps",
+					 reader->path, reader->line_number, SPW_TRACE_EVENTS_MAX);
+		rc = grow((void **)&reader->events, trace->count, &reader->events_max,
+			  sizeof(*reader->events));
 		if (rc == 0)
 			rc = get_event(reader, &reader->events[trace->count], ns);
 		if (rc)
@@ -364,7 +392,8 @@ static int read_all(struct reader *reader, const char *path)
 	errno = 0;
 	reader->file = gzopen(path, "rbe");
 	if (!reader->file)
-		return spw_error_errno(errno != 0 ? -errno : -ENOMEM, "cannot open the trace %s", path);
+		return spw_error_errno(errno != 0 ? -errno : -ENOMEM, "cannot open the trace %s",
+				       path);
 	reader->line = malloc(TRACE_LINE_MAX);
 	rc = reader->line ? read_header(reader) : spw_error(-ENOMEM, "no memory for a trace");
 	if (rc == 0)

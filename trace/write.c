@@ -2,12 +2,12 @@
 /*
  * trace/write.c - records what the cache is asked and answers, one JSON line each
  *
- * Events are printed into blocks of memory under a lock; a thread writes full blocks to the file, compressed or plain,
- * without it. So an event costs its printing: whoever records may hold a lock of its own. If the file is slower than
- * the events, blocks queue up in memory.
+ * Events are printed into blocks of memory under a lock; a thread writes full blocks to the file,
+ * compressed or plain, without it. So an event costs its printing: whoever records may hold a lock
+ * of its own. If the file is slower than the events, blocks queue up in memory.
  *
- * After a failure (no memory, no space) nothing more is recorded: a trace that ends early is a trace of what was
- * before, one with a hole in it would be wrong.
+ * After a failure (no memory, no space) nothing more is recorded: a trace that ends early is a
+ * trace of what was before, one with a hole in it would be wrong.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -99,7 +99,8 @@ static uint64_t number_of(struct numbering *numbering, uint64_t id)
 {
 	size_t slot;
 
-	if ((!numbering->slots || numbering->count * 2 > numbering->mask) && numbering_grow(numbering))
+	if ((!numbering->slots || numbering->count * 2 > numbering->mask) &&
+	    numbering_grow(numbering))
 		return 0;
 	slot = slot_of(numbering, id);
 	if (numbering->slots[slot].number == 0) {
@@ -116,8 +117,8 @@ static void fail(struct spw_trace_writer *writer, int error, const char *words)
 	if (writer->error)
 		return;
 	writer->error = error;
-	(void)snprintf(writer->error_text, sizeof(writer->error_text), "cannot record to the trace %s: %s",
-		       writer->path, words);
+	(void)snprintf(writer->error_text, sizeof(writer->error_text),
+		       "cannot record to the trace %s: %s", writer->path, words);
 }
 
 /* ---- The file ---- */
@@ -127,7 +128,8 @@ static int write_block(struct spw_trace_writer *writer, const struct block *bloc
 	int zlib_error;
 
 	errno = 0;
-	if (block->used == 0 || gzwrite(writer->file, block->text, (unsigned)block->used) == (int)block->used)
+	if (block->used == 0 ||
+	    gzwrite(writer->file, block->text, (unsigned)block->used) == (int)block->used)
 		return 0;
 	(void)gzerror(writer->file, &zlib_error);
 	return zlib_error == Z_MEM_ERROR ? -ENOMEM : errno != 0 ? -errno : -EIO;
@@ -191,7 +193,10 @@ static struct block *block_with_room(struct spw_trace_writer *writer)
 	return writer->filling;
 }
 
-/* ---- Printing: many times faster than printf(), and events come in the middle of a training step ---- */
+/*
+ * ---- Printing: many times faster than printf(), and events come in the middle of a training step
+ * ----
+ */
 
 static void put(struct block *block, const char *text)
 {
@@ -241,7 +246,8 @@ struct numbers {
 	uint64_t tensor, storage, scope;
 };
 
-static void put_event(struct block *block, const struct spw_trace_event *event, const struct numbers *numbers)
+static void put_event(struct block *block, const struct spw_trace_event *event,
+		      const struct numbers *numbers)
 {
 	put(block, "{\"event\":\"");
 	put(block, spw_kind_names[event->kind]);
@@ -275,14 +281,17 @@ static void put_event(struct block *block, const struct spw_trace_event *event, 
 /* JSON readers know signed numbers of 64 bits. */
 static bool event_valid(const struct spw_trace_event *event)
 {
-	return event->kind < TRACE_KINDS && event->hint < TRACE_HINTS && event->result < TRACE_RESULTS &&
-	       (event->kind < SPW_TRACE_OFFER || event->tensor != 0) && event->storage_version <= INT64_MAX &&
-	       event->storage_len_bytes <= INT64_MAX && event->offset_bytes <= INT64_MAX &&
-	       event->len_bytes <= INT64_MAX && event->wait_ns <= INT64_MAX;
+	return event->kind < TRACE_KINDS && event->hint < TRACE_HINTS &&
+	       event->result < TRACE_RESULTS &&
+	       (event->kind < SPW_TRACE_OFFER || event->tensor != 0) &&
+	       event->storage_version <= INT64_MAX && event->storage_len_bytes <= INT64_MAX &&
+	       event->offset_bytes <= INT64_MAX && event->len_bytes <= INT64_MAX &&
+	       event->wait_ns <= INT64_MAX;
 }
 
 /* Return: whether there was memory for it. */
-static bool number_ids(struct spw_trace_writer *writer, const struct spw_trace_event *event, struct numbers *numbers)
+static bool number_ids(struct spw_trace_writer *writer, const struct spw_trace_event *event,
+		       struct numbers *numbers)
 {
 	if (event->kind == SPW_TRACE_SCOPE_ENTER) {
 		numbers->scope = number_of(&writer->scopes, event->scope_key);
@@ -329,8 +338,8 @@ void spw_trace_write(struct spw_trace_writer *writer, const struct spw_trace_eve
 
 static int put_header(struct block *block, const char *model)
 {
-	json_t *header =
-		json_pack("{s:s, s:i, s:s}", "format", TRACE_FORMAT, "version", SPW_TRACE_VERSION, "model", model);
+	json_t *header = json_pack("{s:s, s:i, s:s}", "format", TRACE_FORMAT, "version",
+				   SPW_TRACE_VERSION, "model", model);
 	char *text = header ? json_dumps(header, JSON_COMPACT) : NULL;
 
 	json_decref(header);
@@ -351,7 +360,8 @@ static int open_file(struct spw_trace_writer *writer)
 	writer->file = gzopen(writer->path, compressed ? "wbe6" : "wbeT");
 	if (writer->file)
 		return 0;
-	return spw_error_errno(errno != 0 ? -errno : -ENOMEM, "cannot create the trace %s", writer->path);
+	return spw_error_errno(errno != 0 ? -errno : -ENOMEM, "cannot create the trace %s",
+			       writer->path);
 }
 
 static int start(struct spw_trace_writer *writer, const char *model)
@@ -396,8 +406,8 @@ int spw_trace_create(const char *path, const char *model, struct spw_trace_write
 		return spw_error(-EINVAL, "a trace needs a path and a place for the writer");
 	*out = NULL;
 	if (model && strlen(model) > SPW_TRACE_MODEL_MAX)
-		return spw_error(-EINVAL, "the description of a trace has %zu bytes; at most %u", strlen(model),
-				 SPW_TRACE_MODEL_MAX);
+		return spw_error(-EINVAL, "the description of a trace has %zu bytes; at most %u",
+				 strlen(model), SPW_TRACE_MODEL_MAX);
 	writer = calloc(1, sizeof(*writer));
 	if (!writer)
 		return spw_error(-ENOMEM, "no memory for a trace");

@@ -27,10 +27,14 @@ static const struct {
 	int error;
 	const char *text;
 } own_meanings[] = {
-	{ENXIO, "a drive of the store is missing"},     {ENOTUNIQ, "a drive is named twice"},
-	{EMEDIUMTYPE, "not a drive of this store"},     {EUCLEAN, "the superblock is damaged"},
-	{EPROTONOSUPPORT, "a newer disk format"},       {EBADMSG, "the drive returned other bytes than were written"},
-	{ENOBUFS, "no request or memory slot is free"}, {EEXIST, "the device carries something"},
+	{ENXIO, "a drive of the store is missing"},
+	{ENOTUNIQ, "a drive is named twice"},
+	{EMEDIUMTYPE, "not a drive of this store"},
+	{EUCLEAN, "the superblock is damaged"},
+	{EPROTONOSUPPORT, "a newer disk format"},
+	{EBADMSG, "the drive returned other bytes than were written"},
+	{ENOBUFS, "no request or memory slot is free"},
+	{EEXIST, "the device carries something"},
 	{ENODEV, "the device is gone or has no size"},
 };
 
@@ -95,8 +99,9 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 }
 
 /*
- * How many bytes at @at are a character of UTF-8 that does nothing to a terminal; 0: none are. Of the controls of ISO 6429
- * above 127, 9b begins a command like ESC [: as UTF-8 has it, and as the byte alone.
+ * How many bytes at @at are a character of UTF-8 that does nothing to a terminal; 0: none are. Of
+ * the controls of ISO 6429 above 127, 9b begins a command like ESC [: as UTF-8 has it, and as the
+ * byte alone.
  */
 static size_t shown_bytes(const unsigned char *at)
 {
@@ -104,10 +109,11 @@ static size_t shown_bytes(const unsigned char *at)
 	static const struct {
 		unsigned char first, last, second_min, second_max, len;
 	} forms[] = {
-		{0x20, 0x7e, 0x00, 0xff, 1}, {0xc2, 0xc2, 0xa0, 0xbf, 2}, {0xc3, 0xdf, 0x80, 0xbf, 2},
-		{0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
-		{0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4},
-		{0xf4, 0xf4, 0x80, 0x8f, 4},
+		{0x20, 0x7e, 0x00, 0xff, 1}, {0xc2, 0xc2, 0xa0, 0xbf, 2},
+		{0xc3, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+		{0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+		{0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+		{0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
 	};
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(forms); i++) {

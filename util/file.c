@@ -23,7 +23,8 @@ bool spw_read_line(const char *path, char *line, size_t len)
 	return found;
 }
 
-int spw_each_name(const char *folder, int (*visit)(void *context, const char *folder, const char *name), void *context)
+int spw_each_name(const char *folder,
+		  int (*visit)(void *context, const char *folder, const char *name), void *context)
 {
 	struct dirent *entry;
 	DIR *dir = opendir(folder);

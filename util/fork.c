@@ -74,7 +74,8 @@ int spw_fork_add(int fd)
 	if (rc == 0)
 		fds[count++] = fd;
 	spw_fork_release();
-	return rc == 0 ? 0 : spw_error(rc, "no memory to keep a descriptor from children of fork()");
+	return rc == 0 ? 0
+		       : spw_error(rc, "no memory to keep a descriptor from children of fork()");
 }
 
 void spw_fork_remove(int fd)

@@ -42,7 +42,8 @@ uint64_t spw_histogram_bucket_value(unsigned bucket)
 	if (bucket < 2 * SPW_HISTOGRAM_SUB_BUCKETS)
 		return bucket;
 	shift = bucket / SPW_HISTOGRAM_SUB_BUCKETS - 1;
-	lowest = (uint64_t)(SPW_HISTOGRAM_SUB_BUCKETS + bucket % SPW_HISTOGRAM_SUB_BUCKETS) << shift;
+	lowest = (uint64_t)(SPW_HISTOGRAM_SUB_BUCKETS + bucket % SPW_HISTOGRAM_SUB_BUCKETS)
+		 << shift;
 	return lowest + (UINT64_C(1) << shift) / 2;
 }
 

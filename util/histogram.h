@@ -2,9 +2,10 @@
 /*
  * util/histogram.h - summaries and log-linear histograms of latencies
  *
- * Every power of two is cut into 64 buckets, so a percentile is off by less than one part in 64. These are the buckets of fio, so that
- * percentiles of both agree. Values up to 2^40 (18 minutes in nanoseconds) are told apart; larger ones share the last bucket.
- * Adding allocates nothing and takes no lock: one thread owns a histogram; merge to combine several.
+ * Every power of two is cut into 64 buckets, so a percentile is off by less than one part in 64.
+ * These are the buckets of fio, so that percentiles of both agree. Values up to 2^40 (18 minutes in
+ * nanoseconds) are told apart; larger ones share the last bucket. Adding allocates nothing and
+ * takes no lock: one thread owns a histogram; merge to combine several.
  */
 #ifndef SPW_HISTOGRAM_H
 #define SPW_HISTOGRAM_H
@@ -14,7 +15,8 @@
 #define SPW_HISTOGRAM_SUB_BITS    6
 #define SPW_HISTOGRAM_SUB_BUCKETS (1u << SPW_HISTOGRAM_SUB_BITS)
 #define SPW_HISTOGRAM_VALUE_BITS  40
-#define SPW_HISTOGRAM_BUCKETS     ((SPW_HISTOGRAM_VALUE_BITS - SPW_HISTOGRAM_SUB_BITS + 1) * SPW_HISTOGRAM_SUB_BUCKETS)
+#define SPW_HISTOGRAM_BUCKETS \
+	((SPW_HISTOGRAM_VALUE_BITS - SPW_HISTOGRAM_SUB_BITS + 1) * SPW_HISTOGRAM_SUB_BUCKETS)
 
 struct spw_summary {
 	uint64_t count, sum;
@@ -40,7 +42,8 @@ static inline void spw_summary_add(struct spw_summary *summary, uint64_t value)
 
 void spw_summary_merge(struct spw_summary *to, const struct spw_summary *from);
 double spw_summary_mean(const struct spw_summary *summary);
-double spw_summary_deviation(const struct spw_summary *summary); /* of the sample: divided by count - 1 */
+/* of the sample: divided by count - 1 */
+double spw_summary_deviation(const struct spw_summary *summary);
 
 static inline unsigned spw_histogram_bucket(uint64_t value)
 {

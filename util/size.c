@@ -73,7 +73,8 @@ int spw_size_parse(const char *text, uint64_t *bytes)
 	factor = suffix_factor(text);
 	if (factor == 0)
 		return -EINVAL;
-	value = (unsigned __int128)whole * factor + (unsigned __int128)fraction * factor / fraction_unit;
+	value = (unsigned __int128)whole * factor +
+		(unsigned __int128)fraction * factor / fraction_unit;
 	if (overflow || value > UINT64_MAX)
 		return -ERANGE;
 	*bytes = (uint64_t)value;
@@ -98,7 +99,8 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len)
 	if (unit == 0 || value == (double)(uint64_t)value)
 		(void)snprintf(buf, len, "%llu %s", (unsigned long long)value, units[unit]);
 	else if (value < 10)
-		(void)snprintf(buf, len, "%lld.%02lld %s", hundredths / 100, hundredths % 100, units[unit]);
+		(void)snprintf(buf, len, "%lld.%02lld %s", hundredths / 100, hundredths % 100,
+			       units[unit]);
 	else
 		(void)snprintf(buf, len, "%lld.%lld %s", tenths / 10, tenths % 10, units[unit]);
 	return buf;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/vfio/bind.c - take an NVMe controller from the kernel's driver for vfio-pci, and give it back
+ * drives/vfio/bind.c - take an NVMe controller from the kernel's driver for vfio-pci, and give it
+ * back
  *
- *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on, opened
- *           exclusively, all bytes locked, and no store open on a partition of it. The claims are held until the
- *           kernel's driver has let go, so that nobody can mount in between. Force changes nothing of that.
- *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as far as the kernel
- *           does it.
- *   BIND-3  A controller that a process drives is not unbound: the kernel would wait for that process without a limit.
+ *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on,
+ *           opened exclusively, all bytes locked, and no store open on a partition of it. The
+ *           claims are held until the kernel's driver has let go, so that nobody can mount in
+ *           between. Force changes nothing of that.
+ *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as
+ *           far as the kernel does it.
+ *   BIND-3  A controller that a process drives is not unbound: the kernel would wait for that
+ *           process without a limit.
  */
 #include "drives/vfio/bind.h"
 
@@ -43,20 +46,21 @@ static int claim(struct claims *claims, const char *node, struct spw_device **de
 	if (rc != 0 || !contents.foreign)
 		return rc;
 	if (!claims->force)
-		return spw_error(
-			-EEXIST,
-			"%s: carries %s; use --force to bind its controller all the same (what it carries stays, "
-			"out of reach), or name another",
-			node, contents.text);
-	spw_log(claims->log, SPW_LOG_WARNING, "%s: its controller is bound although it carries %s", node,
-		contents.text);
+		return spw_error(-EEXIST,
+				 "%s: carries %s; use --force to bind its controller all the same "
+				 "(what it carries stays, "
+				 "out of reach), or name another",
+				 node, contents.text);
+	spw_log(claims->log, SPW_LOG_WARNING, "%s: its controller is bound although it carries %s",
+		node, contents.text);
 	return 0;
 }
 
 static int claim_namespace(void *context, const char *node)
 {
 	struct claims *claims = context;
-	struct spw_device **larger = reallocarray(claims->devices, claims->count + 1, sizeof(struct spw_device *));
+	struct spw_device **larger =
+		reallocarray(claims->devices, claims->count + 1, sizeof(struct spw_device *));
 
 	if (!larger)
 		return spw_error(-ENOMEM, "%s: no memory to claim it", node);
@@ -81,7 +85,8 @@ struct former {
 	char override[64]; /* "(null)": none */
 };
 
-static void read_former(const struct spw_vfio_system *system, const char *address, struct former *former)
+static void read_former(const struct spw_vfio_system *system, const char *address,
+			struct former *former)
 {
 	char path[PATH_MAX];
 
@@ -99,7 +104,8 @@ static int write_file(const struct spw_vfio_system *system, const char *path, co
 		  : 0;
 }
 
-static int set_override(const struct spw_vfio_system *system, const char *address, const char *driver)
+static int set_override(const struct spw_vfio_system *system, const char *address,
+			const char *driver)
 {
 	char path[PATH_MAX];
 
@@ -120,14 +126,15 @@ static int change_driver(const struct spw_vfio_system *system, const char *addre
 	}
 	if (rc)
 		return rc;
-	if (snprintf(path, sizeof(path), "%s/bus/pci/drivers_probe", system->sysfs) >= (int)sizeof(path))
+	if (snprintf(path, sizeof(path), "%s/bus/pci/drivers_probe", system->sysfs) >=
+	    (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", system->sysfs);
 	return write_file(system, path, address);
 }
 
 /* BIND-2. The error of what went before stays the last one. */
-static void restore(const struct spw_vfio_system *system, const char *address, const struct former *former,
-		    const struct spw_log *log)
+static void restore(const struct spw_vfio_system *system, const char *address,
+		    const struct former *former, const struct spw_log *log)
 {
 	char words[512], driver[32];
 	int cleared, rc = 0;
@@ -141,22 +148,26 @@ static void restore(const struct spw_vfio_system *system, const char *address, c
 	}
 	if (strcmp(driver, former->driver) != 0)
 		spw_log(log, SPW_LOG_ERROR,
-			"%s: could not be given back to %s%s%s; echo > %s/bus/pci/devices/%s/driver_override; "
+			"%s: could not be given back to %s%s%s; echo > "
+			"%s/bus/pci/devices/%s/driver_override; "
 			"echo %s > %s/bus/pci/drivers_probe",
 			address, former->driver[0] ? former->driver : "no driver", rc ? ": " : "",
 			rc ? spw_last_error() : "", system->sysfs, address, address, system->sysfs);
 	else if (cleared)
 		spw_log(log, SPW_LOG_WARNING,
-			"%s: is with %s as before, but its driver_override could not be set back: see to it with "
+			"%s: is with %s as before, but its driver_override could not be set back: "
+			"see to it with "
 			"spillway "
 			"unbind",
 			address, driver[0] ? driver : "no driver");
 	else
-		spw_log(log, SPW_LOG_INFO, "%s: is again with %s", address, driver[0] ? driver : "no driver");
+		spw_log(log, SPW_LOG_INFO, "%s: is again with %s", address,
+			driver[0] ? driver : "no driver");
 	(void)spw_error(-EIO, "%s", words);
 }
 
-static int hand_over(const struct spw_vfio_system *system, const char *address, const struct spw_log *log)
+static int hand_over(const struct spw_vfio_system *system, const char *address,
+		     const struct spw_log *log)
 {
 	char path[PATH_MAX], driver[32];
 	struct former former;
@@ -165,7 +176,10 @@ static int hand_over(const struct spw_vfio_system *system, const char *address, 
 	if (snprintf(path, sizeof(path), "%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver) >=
 		    (int)sizeof(path) ||
 	    access(path, F_OK) != 0)
-		return spw_error(-ENOENT, "%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci", address);
+		return spw_error(
+			-ENOENT,
+			"%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci",
+			address);
 	read_former(system, address, &former);
 	rc = set_override(system, address, spw_vfio_driver);
 	if (rc == 0)
@@ -173,7 +187,9 @@ static int hand_over(const struct spw_vfio_system *system, const char *address, 
 	if (rc == 0) {
 		spw_vfio_read_driver(system, address, driver, sizeof(driver));
 		if (strcmp(driver, spw_vfio_driver) != 0)
-			rc = spw_error(-EIO, "%s: the kernel does not give it to vfio-pci; its log says why (dmesg)",
+			rc = spw_error(-EIO,
+				       "%s: the kernel does not give it to vfio-pci; its log says "
+				       "why (dmesg)",
 				       address);
 	}
 	if (rc)
@@ -193,7 +209,8 @@ void spw_vfio_bind_opts_init(struct spw_vfio_bind_opts *opts, size_t size)
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
-int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address, const struct spw_vfio_bind_opts *user)
+int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address,
+		     const struct spw_vfio_bind_opts *user)
 {
 	struct spw_vfio_bind_opts opts = {0};
 	struct spw_vfio_probe_info controller;
@@ -231,26 +248,33 @@ int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts)
 /* ---- Unbind ---- */
 
 /* BIND-3 */
-static int verify_idle(const struct spw_vfio_system *system, const struct spw_vfio_probe_info *controller)
+static int verify_idle(const struct spw_vfio_system *system,
+		       const struct spw_vfio_probe_info *controller)
 {
 	char path[PATH_MAX], holder[64];
 	int fd;
 
 	if (spw_vfio_holder(system, controller->address, NULL, holder, sizeof(holder)))
-		return spw_error(-EBUSY, "%s: %s drives it; end that first", controller->address, holder);
-	if (snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) >= (int)sizeof(path))
+		return spw_error(-EBUSY, "%s: %s drives it; end that first", controller->address,
+				 holder);
+	if (snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) >=
+	    (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", system->dev);
-	/* A process of another container is not seen in /proc, but refused like any second opener. */
+	/*
+	 * A process of another container is not seen in /proc, but refused like any second opener.
+	 */
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
-		return spw_error(-EBUSY, "%s: a process drives it, by %s; end that first (see fuser %s)",
+		return spw_error(-EBUSY,
+				 "%s: a process drives it, by %s; end that first (see fuser %s)",
 				 controller->address, path, path);
 	if (fd >= 0)
 		(void)close(fd);
 	return 0;
 }
 
-int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address, const struct spw_log *log)
+int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address,
+		       const struct spw_log *log)
 {
 	struct spw_vfio_probe_info controller;
 	struct former former;
@@ -267,8 +291,9 @@ int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address
 			return set_override(system, address, "");
 		return strcmp(former.driver, "nvme") == 0
 			       ? 0
-			       : spw_error(-EBUSY, "%s: is driven by %s, not by vfio-pci; release it there", address,
-					   former.driver);
+			       : spw_error(-EBUSY,
+					   "%s: is driven by %s, not by vfio-pci; release it there",
+					   address, former.driver);
 	}
 	rc = verify_idle(system, &controller);
 	if (rc == 0)
@@ -282,11 +307,13 @@ int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address
 		spw_vfio_read_driver(system, address, driver, sizeof(driver));
 		if (!driver[0] || strcmp(driver, spw_vfio_driver) == 0)
 			rc = spw_error(-ENODEV,
-				       "%s: no driver of the kernel takes it; modprobe nvme, then echo %s > "
+				       "%s: no driver of the kernel takes it; modprobe nvme, then "
+				       "echo %s > "
 				       "%s/bus/pci/drivers_probe",
 				       address, address, system->sysfs);
 		else
-			spw_log(log, SPW_LOG_INFO, "%s: taken from vfio-pci, given to %s", address, driver);
+			spw_log(log, SPW_LOG_INFO, "%s: taken from vfio-pci, given to %s", address,
+				driver);
 	}
 	return rc;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/vfio/paths.c - a namespace that the kernel reaches by a controller, and a process by another one
+ * drives/vfio/paths.c - a namespace that the kernel reaches by a controller, and a process by
+ * another one
  *
- * What the kernel's driver does by the one controller, be it a mount or a store of another process, who drives the
- * other does not see, nor is seen by it. So a namespace is driven from a process by its only path, or not at all.
+ * What the kernel's driver does by the one controller, be it a mount or a store of another process,
+ * who drives the other does not see, nor is seen by it. So a namespace is driven from a process by
+ * its only path, or not at all.
  */
 #include "drives/vfio/bind.h"
 
@@ -23,8 +25,8 @@ struct search {
 };
 
 /*
- * The kernel has joined the paths to one block device (nvme_core.multipath), or each has one of its own, which are then
- * the same drive.
+ * The kernel has joined the paths to one block device (nvme_core.multipath), or each has one of its
+ * own, which are then the same drive.
  */
 static int compare_namespace(void *context, const char *folder, const char *entry)
 {
@@ -43,11 +45,12 @@ static int other_path_error(const struct search *search, const char *folder, con
 	if (snprintf(path, sizeof(path), "%s/address", folder) >= (int)sizeof(path) ||
 	    !spw_vfio_read_line(path, address, sizeof(address)))
 		(void)snprintf(address, sizeof(address), "its address");
-	return spw_error(
-		-EBUSY,
-		"%s: %s is reached by controller %s (%s) too, as %s, where nobody would see that it is in use; take "
-		"that controller from the kernel first (echo %s > /sys/bus/pci/drivers/nvme/unbind)",
-		search->address, search->own, name, address, search->other, address);
+	return spw_error(-EBUSY,
+			 "%s: %s is reached by controller %s (%s) too, as %s, where nobody would "
+			 "see that it is in use; take "
+			 "that controller from the kernel first (echo %s > "
+			 "/sys/bus/pci/drivers/nvme/unbind)",
+			 search->address, search->own, name, address, search->other, address);
 }
 
 static int compare_controller(void *context, const char *folder, const char *name)
@@ -57,7 +60,8 @@ static int compare_controller(void *context, const char *folder, const char *nam
 	int rc;
 
 	spw_vfio_folder(search->system, search->address, "nvme", own);
-	if (snprintf(path, sizeof(path), "%s/%s", own, name) >= (int)sizeof(path) || access(path, F_OK) == 0 ||
+	if (snprintf(path, sizeof(path), "%s/%s", own, name) >= (int)sizeof(path) ||
+	    access(path, F_OK) == 0 ||
 	    snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
 		return 0;
 	rc = spw_each_name(path, compare_namespace, context);
@@ -72,7 +76,8 @@ static int search_namespace(void *context, const char *folder, const char *entry
 	(void)folder;
 	if (!spw_vfio_block_name(entry, search->own, sizeof(search->own)))
 		return 0;
-	if (snprintf(path, sizeof(path), "%s/class/nvme", search->system->sysfs) >= (int)sizeof(path))
+	if (snprintf(path, sizeof(path), "%s/class/nvme", search->system->sysfs) >=
+	    (int)sizeof(path))
 		return spw_error(-ENAMETOOLONG, "%s: the path is too long", search->system->sysfs);
 	return spw_each_name(path, compare_controller, search);
 }

@@ -21,14 +21,17 @@ int spw_nvme_system_ioctl(int fd, unsigned long request, void *argument)
 static int refusal(const char *path, const char *what, int status)
 {
 	if (status > 0)
-		return spw_error(spw_nvme_errno((uint32_t)status), "%s: the drive refuses %s: %s (%03xh)", path, what,
+		return spw_error(spw_nvme_errno((uint32_t)status),
+				 "%s: the drive refuses %s: %s (%03xh)", path, what,
 				 spw_nvme_status_text((uint32_t)status), (unsigned)status & 0x7ffu);
 	return spw_error_errno(-errno, "%s: %s cannot be asked for%s", path, what,
-			       errno == EACCES || errno == EPERM ? " without the right to send commands (run as root)"
-								 : "");
+			       errno == EACCES || errno == EPERM
+				       ? " without the right to send commands (run as root)"
+				       : "");
 }
 
-static int identify(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t cns, uint32_t namespace_id, uint8_t *data)
+static int identify(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t cns,
+		    uint32_t namespace_id, uint8_t *data)
 {
 	struct nvme_passthru_cmd cmd = {
 		.opcode = SPW_NVME_IDENTIFY,
@@ -39,22 +42,29 @@ static int identify(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t cns,
 	};
 	int ret = ask(fd, NVME_IOCTL_ADMIN_CMD, &cmd);
 
-	return ret ? refusal(path, cns == SPW_NVME_IDENTIFY_CONTROLLER ? "its identity" : "its namespace", ret) : 0;
+	return ret ? refusal(path,
+			     cns == SPW_NVME_IDENTIFY_CONTROLLER ? "its identity" : "its namespace",
+			     ret)
+		   : 0;
 }
 
-int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_namespace *ns)
+int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
+			   struct spw_nvme_namespace *ns)
 {
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] __attribute__((aligned(4096))) = {0};
 	int ret = ask(fd, NVME_IOCTL_ID, NULL);
 
 	if (ret <= 0)
-		return spw_error_errno(ret < 0 ? -errno : -ENODEV, "%s does not tell its namespace", path);
+		return spw_error_errno(ret < 0 ? -errno : -ENODEV, "%s does not tell its namespace",
+				       path);
 	ns->id = (uint32_t)ret;
 	ret = identify(ask, fd, path, SPW_NVME_IDENTIFY_NAMESPACE, ns->id, data);
 	if (ret)
 		return ret;
 	ret = spw_nvme_decode_namespace(data, ns);
-	return ret ? spw_error(ret, "%s: the drive gives its namespace %u an impossible size", path, ns->id) : 0;
+	return ret ? spw_error(ret, "%s: the drive gives its namespace %u an impossible size", path,
+			       ns->id)
+		   : 0;
 }
 
 static int ask_health(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info)
@@ -89,14 +99,18 @@ int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint3
 	};
 	int ret = ask(fd, NVME_IOCTL_IO_CMD, &cmd);
 
-	/* Whatever the status, it means that there is nothing to be named: no such command, or placement is off. */
+	/*
+	 * Whatever the status, it means that there is nothing to be named: no such command, or
+	 * placement is off.
+	 */
 	if (ret > 0)
 		return 0;
 	return ret < 0 ? refusal(path, "its placement handles", ret)
 		       : (int)spw_nvme_decode_placements(data, sizeof(data), ids);
 }
 
-static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info)
+static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
+			       struct spw_nvme_info *info)
 {
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	struct spw_nvme_namespace ns = {0};

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/admin.h - questions to a drive: Identify, Get Log Page, I/O Management Receive; each waits for its answer */
+/*
+ * engine/nvme/admin.h - questions to a drive: Identify, Get Log Page, I/O Management Receive; each
+ * waits for its answer
+ */
 #ifndef SPW_ENGINE_NVME_ADMIN_H
 #define SPW_ENGINE_NVME_ADMIN_H
 
@@ -12,9 +15,13 @@ int spw_nvme_system_ioctl(int fd, unsigned long request, void *argument);
 
 /* All return 0 or a negative errno; the text names @path and the drive's status. */
 
-int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_namespace *ns);
+int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
+			   struct spw_nvme_namespace *ns);
 
-/* The placement identifiers that writes to a namespace may carry. Return: how many; 0: no FDP, or not enabled. */
+/*
+ * The placement identifiers that writes to a namespace may carry. Return: how many; 0: no FDP, or
+ * not enabled.
+ */
 int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
 			    uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme/backend.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the character nodes of namespaces
+ * engine/nvme/backend.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the
+ * character nodes of namespaces
  *
- * What the block layer does for a transfer is done here or above: no command is longer than the controller and the kernel take, a
- * failure that the drive does not call final is tried again as often as the kernel would, and a status becomes the errno that the
- * block layer gives. There is no way to stop a command that the drive has: it ends by itself, or with the controller's time limit.
- * While the kernel resets a controller it keeps what comes by the block node, and refuses what comes by the other: then a part goes
- * by the block node, too.
+ * What the block layer does for a transfer is done here or above: no command is longer than the
+ * controller and the kernel take, a failure that the drive does not call final is tried again as
+ * often as the kernel would, and a status becomes the errno that the block layer gives. There is no
+ * way to stop a command that the drive has: it ends by itself, or with the controller's time limit.
+ * While the kernel resets a controller it keeps what comes by the block node, and refuses what
+ * comes by the other: then a part goes by the block node, too.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -48,24 +50,29 @@ struct nvme {
 	struct spw_nvme_range *ranges; /* of deallocations in flight, one per slot */
 };
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static int check_namespace(const struct spw_device *device, const struct spw_nvme_namespace *ns)
 {
 	const struct spw_geometry *g = &device->geometry;
 
 	if (ns->metadata_bytes > 0)
-		return spw_error(-EOPNOTSUPP, "nvme refused: %s is formatted with %u bytes of metadata per block",
-				 device->path, ns->metadata_bytes);
-	if (1u << ns->block_shift != g->logical_block_bytes || ns->blocks << ns->block_shift != g->size_bytes)
 		return spw_error(
-			-ESTALE,
-			"nvme refused: %s has %llu blocks of %u bytes, which is not the size of its block node",
-			device->path, (unsigned long long)ns->blocks, 1u << ns->block_shift);
+			-EOPNOTSUPP,
+			"nvme refused: %s is formatted with %u bytes of metadata per block",
+			device->path, ns->metadata_bytes);
+	if (1u << ns->block_shift != g->logical_block_bytes ||
+	    ns->blocks << ns->block_shift != g->size_bytes)
+		return spw_error(-ESTALE,
+				 "nvme refused: %s has %llu blocks of %u bytes, which is not the "
+				 "size of its block node",
+				 device->path, (unsigned long long)ns->blocks,
+				 1u << ns->block_shift);
 	return 0;
 }
 
-static int choose_placement(struct spw_queue *q, const struct spw_device *device, int fd, struct nvme_device *d)
+static int choose_placement(struct spw_queue *q, const struct spw_device *device, int fd,
+			    struct nvme_device *d)
 {
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	int count;
@@ -77,7 +84,8 @@ static int choose_placement(struct spw_queue *q, const struct spw_device *device
 	if (count < 0)
 		return count;
 	if (count == 0) {
-		spw_log(&q->log, SPW_LOG_WARNING, "%s has no placement handles (FDP); writes go without", device->path);
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s has no placement handles (FDP); writes go without", device->path);
 		return 0;
 	}
 	d->placement = ids[(q->placement - 1) % (unsigned)count];
@@ -106,7 +114,8 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 	d->command_bytes_max = spw_geometry_passthrough_bytes(device->fd);
 	if (d->command_bytes_max > bytes_max)
 		d->command_bytes_max = (uint32_t)bytes_max;
-	d->segments_max = device->geometry.segments_max ? device->geometry.segments_max : SEGMENTS_ASSUMED;
+	d->segments_max =
+		device->geometry.segments_max ? device->geometry.segments_max : SEGMENTS_ASSUMED;
 	return 0;
 }
 
@@ -132,9 +141,10 @@ static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abi
 }
 
 /*
- * How many pieces of memory to register. Linux 6.1 takes registered memory only if no more pages lie behind a command's first byte in
- * its piece than a command may have, and makes a list of all of them: in such small pieces a command of any length costs more than one
- * that pins its own pages. Where it is so, nothing is registered.
+ * How many pieces of memory to register. Linux 6.1 takes registered memory only if no more pages
+ * lie behind a command's first byte in its piece than a command may have, and makes a list of all
+ * of them: in such small pieces a command of any length costs more than one that pins its own
+ * pages. Where it is so, nothing is registered.
  */
 static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all)
 {
@@ -142,7 +152,8 @@ static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abiliti
 		return INT16_MAX;
 	if (q->arena_len_bytes > 0)
 		spw_log(&q->log, SPW_LOG_INFO,
-			"nvme: the kernel takes no large pieces of registered memory for passthrough; each command "
+			"nvme: the kernel takes no large pieces of registered memory for "
+			"passthrough; each command "
 			"pins its own pages");
 	return 0;
 }
@@ -158,7 +169,8 @@ static int set_up(struct spw_queue *q, struct nvme *n)
 	if (ret)
 		return ret;
 	if (q->wait_mode == SPW_WAIT_POLL && !all.polled) {
-		spw_log(&q->log, SPW_LOG_WARNING, "nvme: the kernel does not poll passthrough; using interrupts");
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"nvme: the kernel does not poll passthrough; using interrupts");
 		q->wait_mode = SPW_WAIT_INTERRUPT;
 	}
 	n->uring.extra_flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32;
@@ -219,19 +231,24 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
 	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
-	/* Nobody splits what has too many segments: transparent huge pages may be missing, and registered pages may count one by one. */
+	/*
+	 * Nobody splits what has too many segments: transparent huge pages may be missing, and
+	 * registered pages may count one by one.
+	 */
 	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
 		q->arena_page_bytes = q->page_bytes;
 }
 
-/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
-static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d, struct spw_part *part,
-			  struct io_uring_sqe *sqe, struct nvme_uring_cmd *cmd)
+static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d,
+			  struct spw_part *part, struct io_uring_sqe *sqe,
+			  struct nvme_uring_cmd *cmd)
 {
 	const struct nvme *n = q->state;
 
-	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes, part->len_bytes, d->placement);
+	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes,
+				 part->len_bytes, d->placement);
 	if (part->iov_count) {
 		sqe->cmd_op = NVME_URING_CMD_IO_VEC;
 		cmd->addr = (uintptr_t)part->iov;
@@ -247,8 +264,9 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 }
 
 /*
- * A polled ring gets no command without memory. The kernel cannot poll for it and has it end by an interrupt; and where it keeps what
- * it would poll, Linux 6.1 then keeps something else, follows it and dies.
+ * A polled ring gets no command without memory. The kernel cannot poll for it and has it end by an
+ * interrupt; and where it keeps what it would poll, Linux 6.1 then keeps something else, follows it
+ * and dies.
  */
 static int flush_now(struct spw_queue *q, struct spw_part *part)
 {
@@ -287,7 +305,10 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
+/*
+ * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
+ * way.
+ */
 static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct nvme *n = q->state;
@@ -309,7 +330,8 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 		return spw_queue_prepare_any(q, io);
 	cmd = spw_nvme_entry(sqe, (int)io->device, NVME_URING_CMD_IO, (uintptr_t)part);
 	sqe->flags = IOSQE_FIXED_FILE;
-	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes, d->placement);
+	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes,
+				 d->placement);
 	cmd->addr = (uintptr_t)io->buf;
 	cmd->data_len = io->len_bytes;
 	if (likely(is_registered)) {
@@ -326,7 +348,10 @@ static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
 	struct nvme *n = q->state;
 	struct io_uring_sq *sq = &n->uring.ring.sq;
 
-	/* The kernel cannot take a command back from a drive: it ends by itself. What was not published yet it never sees. */
+	/*
+	 * The kernel cannot take a command back from a drive: it ends by itself. What was not
+	 * published yet it never sees.
+	 */
 	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
 		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << 1];
 
@@ -341,11 +366,12 @@ static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
 	}
 }
 
-/* ---- While a controller is reset --------------------------------------------------------------------------------------------- */
+/* ---- While a controller is reset ------------------------------------------------------------- */
 
 /*
- * The kernel has taken the command back, or does not take it: not the drive's fault, nor the command's. -EFAULT: where a command has
- * to wait to be issued, Linux 6.1 loses its memory; memory that is bad is so by the block node, too.
+ * The kernel has taken the command back, or does not take it: not the drive's fault, nor the
+ * command's. -EFAULT: where a command has to wait to be issued, Linux 6.1 loses its memory; memory
+ * that is bad is so by the block node, too.
  */
 static bool is_reset(int res)
 {
@@ -366,8 +392,10 @@ static int transfer_by_block_node(const struct spw_device *device, const struct 
 	int ret = 0;
 
 	for (uint32_t i = 0; i < count && ret == 0; offset_bytes += iov[i++].iov_len)
-		ret = part->op == SPW_READ ? spw_device_pread(device, iov[i].iov_base, iov[i].iov_len, offset_bytes)
-					   : spw_device_pwrite(device, iov[i].iov_base, iov[i].iov_len, offset_bytes);
+		ret = part->op == SPW_READ ? spw_device_pread(device, iov[i].iov_base,
+							      iov[i].iov_len, offset_bytes)
+					   : spw_device_pwrite(device, iov[i].iov_base,
+							       iov[i].iov_len, offset_bytes);
 	return ret;
 }
 
@@ -379,7 +407,8 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 
 	if (!d->reset_logged)
 		spw_log(&q->log, SPW_LOG_WARNING,
-			"%s: the kernel takes no commands past the block layer (is the controller being reset?); the "
+			"%s: the kernel takes no commands past the block layer (is the controller "
+			"being reset?); the "
 			"block node is used instead",
 			device->path);
 	d->reset_logged = true;
@@ -394,24 +423,27 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 	return ret ? ret : (int64_t)part->len_bytes;
 }
 
-/* ---- Completions ------------------------------------------------------------------------------------------------------------ */
+/* ---- Completions ----------------------------------------------------------------------------- */
 
 /* @res: a negative errno of the kernel, or the drive's status. Return: what becomes of the part. */
-__attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct nvme *n, struct spw_part *part,
-						     int res)
+__attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct nvme *n,
+						     struct spw_part *part, int res)
 {
 	uint32_t status = (uint32_t)res;
 
 	if (res == -EINVAL && part->piece >= 0) {
 		if (n->fixed)
 			spw_log(&q->log, SPW_LOG_WARNING,
-				"nvme: the kernel refuses registered memory; from now on each command pins its own");
+				"nvme: the kernel refuses registered memory; from now on each "
+				"command pins its own");
 		n->fixed = false;
 		q->registered_bytes = 0;
 		return -EAGAIN;
 	}
 	if (is_reset(res) && part->io->engine_state != IO_CANCELLED)
-		return part->retries < RETRIES_MAX ? -EAGAIN : go_by_block_node(q, &n->devices[part->device], part);
+		return part->retries < RETRIES_MAX
+			       ? -EAGAIN
+			       : go_by_block_node(q, &n->devices[part->device], part);
 	if (res < 0)
 		return res;
 	if (spw_nvme_errno(status) == 0)
@@ -449,7 +481,8 @@ static void take_completions(struct spw_queue *q, struct spw_uring *u)
 		if (likely(tag > SPW_URING_TAG_CANCEL)) {
 			struct spw_part *part = (struct spw_part *)(uintptr_t)tag;
 
-			if (unlikely(res != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+			if (unlikely(res != 0 ||
+				     !spw_whole_completed(q, part, part->io->len_bytes)))
 				complete(q, n, part, res);
 		} else if (tag == SPW_URING_TAG_WAKE) {
 			spw_uring_wake_completed(u);

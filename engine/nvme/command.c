@@ -8,17 +8,19 @@
 
 #include "util/util.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ranges are written in the order of this machine");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "ranges are written in the order of this machine");
 
-/* ---- Commands --------------------------------------------------------------------------------------------------------------- */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns)
 {
 	*cmd = (struct nvme_uring_cmd){.opcode = SPW_NVME_FLUSH, .nsid = ns->id};
 }
 
-void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns, uint64_t offset_bytes,
-				uint64_t len_bytes, struct spw_nvme_range *range)
+void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
+				uint64_t offset_bytes, uint64_t len_bytes,
+				struct spw_nvme_range *range)
 {
 	*range = (struct spw_nvme_range){
 		.blocks = (uint32_t)(len_bytes >> ns->block_shift),
@@ -34,7 +36,7 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 	};
 }
 
-/* ---- Answers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 static uint16_t le16(const uint8_t *data)
 {
@@ -75,21 +77,24 @@ static void text(const uint8_t *data, size_t len, char *out)
 	out[len] = '\0';
 }
 
-void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES], struct spw_nvme_info *info)
+void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+				struct spw_nvme_info *info)
 {
 	uint8_t mdts = data[77];
 
 	text(data + 4, sizeof(info->serial) - 1, info->serial);
 	text(data + 24, sizeof(info->model) - 1, info->model);
 	text(data + 64, sizeof(info->firmware) - 1, info->firmware);
-	info->transfer_bytes_max = mdts > 0 && mdts < 32 ? (uint64_t)SPW_NVME_PAGE_BYTES << mdts : 0;
+	info->transfer_bytes_max =
+		mdts > 0 && mdts < 32 ? (uint64_t)SPW_NVME_PAGE_BYTES << mdts : 0;
 	info->version = le32(data + 80);
 	info->places_data = (le32(data + 96) & 1u << 19) != 0;
 	info->deallocates = (le16(data + 520) & 1u << 2) != 0;
 	info->write_cache = (data[525] & 1u) != 0;
 }
 
-int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES], struct spw_nvme_namespace *ns)
+int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+			      struct spw_nvme_namespace *ns)
 {
 	unsigned format = (data[26] & 0xfu) | (data[26] >> 1 & 0x30u);
 	const uint8_t *lbaf = data + 128 + 4 * format;
@@ -123,7 +128,8 @@ void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct sp
 	info->error_log_entries = le128(data + 176);
 }
 
-unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len, uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
+unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len,
+				    uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
 	size_t room = len < 16 ? 0 : (len - 16) / 32;
 	unsigned count = len < 16 ? 0 : le16(data + 14);

@@ -2,8 +2,8 @@
 /*
  * engine/nvme/command.h - NVMe commands and answers as bytes: encode and decode, no I/O
  *
- * Names and numbers are those of the NVM Express Base and NVM Command Set specifications. Fields of an answer are little-endian and
- * come from a drive: nothing of them is trusted beyond its range.
+ * Names and numbers are those of the NVM Express Base and NVM Command Set specifications. Fields of
+ * an answer are little-endian and come from a drive: nothing of them is trusted beyond its range.
  */
 #ifndef SPW_ENGINE_NVME_COMMAND_H
 #define SPW_ENGINE_NVME_COMMAND_H
@@ -72,11 +72,13 @@ struct spw_nvme_namespace {
 };
 
 /*
- * Read or Write of whole blocks. @placement: the placement identifier that a Write carries (FDP), or SPW_NVME_PLACEMENT_NONE. The
- * caller sets addr and data_len.
+ * Read or Write of whole blocks. @placement: the placement identifier that a Write carries (FDP),
+ * or SPW_NVME_PLACEMENT_NONE. The caller sets addr and data_len.
  */
-static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
-					    bool is_read, uint64_t offset_bytes, uint32_t len_bytes, int32_t placement)
+static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
+					    const struct spw_nvme_namespace *ns, bool is_read,
+					    uint64_t offset_bytes, uint32_t len_bytes,
+					    int32_t placement)
 {
 	uint64_t first = offset_bytes >> ns->block_shift;
 
@@ -104,13 +106,20 @@ struct spw_nvme_range {
 
 _Static_assert(sizeof(struct spw_nvme_range) == 16, "as in the specification");
 
-/* Deallocate one range, which must stay valid until the command has ended. @len_bytes: below 2^32 blocks. */
-void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns, uint64_t offset_bytes,
-				uint64_t len_bytes, struct spw_nvme_range *range);
+/*
+ * Deallocate one range, which must stay valid until the command has ended. @len_bytes: below 2^32
+ * blocks.
+ */
+void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
+				uint64_t offset_bytes, uint64_t len_bytes,
+				struct spw_nvme_range *range);
 
 /* ---- Status ---- */
 
-/* A completion's status field without the phase: DNR (do not retry), M, CRD; status code type (3 bits) and status code (8). */
+/*
+ * A completion's status field without the phase: DNR (do not retry), M, CRD; status code type (3
+ * bits) and status code (8).
+ */
 #define SPW_NVME_STATUS_DNR  0x4000u
 #define SPW_NVME_STATUS_CODE 0x07ffu
 
@@ -123,10 +132,12 @@ int spw_nvme_errno(uint32_t status);
 
 /* ---- Answers ---- */
 
-void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES], struct spw_nvme_info *info);
+void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+				struct spw_nvme_info *info);
 
 /* Return: 0; -EPROTO the drive's answer makes no sense. */
-int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES], struct spw_nvme_namespace *ns);
+int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+			      struct spw_nvme_namespace *ns);
 
 void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
 
@@ -135,6 +146,7 @@ void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct sp
 #define SPW_NVME_PLACEMENTS_BYTES (16u + SPW_NVME_PLACEMENTS_MAX * 32u)
 
 /* The placement identifiers of a namespace. Return: how many, at most SPW_NVME_PLACEMENTS_MAX. */
-unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len, uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
+unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len,
+				    uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
 #endif

@@ -8,9 +8,12 @@
 
 #include "engine/nvme/command.h"
 
-/* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: where the command goes, all of which the caller sets. */
-static inline struct nvme_uring_cmd *spw_nvme_entry(struct io_uring_sqe *sqe, int fd, uint32_t cmd_op,
-						    uint64_t user_data)
+/*
+ * @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: where the command goes, all of which the caller
+ * sets.
+ */
+static inline struct nvme_uring_cmd *spw_nvme_entry(struct io_uring_sqe *sqe, int fd,
+						    uint32_t cmd_op, uint64_t user_data)
 {
 	memset(sqe, 0, sizeof(*sqe));
 	sqe->opcode = IORING_OP_URING_CMD;

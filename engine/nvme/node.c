@@ -20,15 +20,19 @@
 #define SPW_SYSFS "/sys"
 #endif
 
-/* Where sysfs has a device, and what it calls it: ".../nvme/nvme0/ng0n1". Return: false for what is no device node. */
+/*
+ * Where sysfs has a device, and what it calls it: ".../nvme/nvme0/ng0n1". Return: false for what is
+ * no device node.
+ */
 static bool sysfs_folder(const struct stat *st, char folder[PATH_MAX])
 {
 	char link[PATH_MAX];
 
 	if (!S_ISBLK(st->st_mode) && !S_ISCHR(st->st_mode))
 		return false;
-	(void)snprintf(link, sizeof(link), SPW_SYSFS "/dev/%s/%u:%u", S_ISBLK(st->st_mode) ? "block" : "char",
-		       major(st->st_rdev), minor(st->st_rdev));
+	(void)snprintf(link, sizeof(link), SPW_SYSFS "/dev/%s/%u:%u",
+		       S_ISBLK(st->st_mode) ? "block" : "char", major(st->st_rdev),
+		       minor(st->st_rdev));
 	return realpath(link, folder) != NULL;
 }
 
@@ -48,14 +52,14 @@ static bool subsystem_is(const char *folder, const char *name)
 {
 	char link[PATH_MAX], subsystem[PATH_MAX];
 
-	return snprintf(link, sizeof(link), "%s/subsystem", folder) < (int)sizeof(link) && realpath(link, subsystem) &&
-	       strcmp(name_of(subsystem), name) == 0;
+	return snprintf(link, sizeof(link), "%s/subsystem", folder) < (int)sizeof(link) &&
+	       realpath(link, subsystem) && strcmp(name_of(subsystem), name) == 0;
 }
 
 static bool is_char_of_namespace(const struct stat *st, char folder[PATH_MAX])
 {
-	return S_ISCHR(st->st_mode) && sysfs_folder(st, folder) && is_numbered(name_of(folder), "ng") &&
-	       subsystem_is(folder, "nvme-generic");
+	return S_ISCHR(st->st_mode) && sysfs_folder(st, folder) &&
+	       is_numbered(name_of(folder), "ng") && subsystem_is(folder, "nvme-generic");
 }
 
 /* Is there, at @path, the block node of which sysfs says "major:minor" in @folder/dev? */
@@ -72,28 +76,33 @@ static bool is_block_node(const char *path, const char *folder)
 	return strcmp(line, wanted) == 0;
 }
 
-/* Of the character node at @path: first beside it, in case /dev is not where it is, then in /dev. */
+/*
+ * Of the character node at @path: first beside it, in case /dev is not where it is, then in /dev.
+ */
 static int find_block_node(const char *path, const char *char_folder, char *node, size_t len)
 {
 	char real[PATH_MAX], folder[PATH_MAX], name[NAME_MAX];
 	const char *directories[] = {real, "/dev"};
 
 	(void)snprintf(name, sizeof(name), "nvme%s", name_of(char_folder) + 2);
-	if (snprintf(folder, sizeof(folder), "%.*s%s", (int)(name_of(char_folder) - char_folder), char_folder, name) >=
-	    (int)sizeof(folder))
+	if (snprintf(folder, sizeof(folder), "%.*s%s", (int)(name_of(char_folder) - char_folder),
+		     char_folder, name) >= (int)sizeof(folder))
 		return spw_error(-ENAMETOOLONG, "%s: its name in sysfs is too long", path);
 	if (access(folder, F_OK))
 		return spw_error(-ENODEV,
-				 "%s: this namespace has no block device, by which others would see that it is in use",
+				 "%s: this namespace has no block device, by which others would "
+				 "see that it is in use",
 				 path);
 	if (!realpath(path, real))
 		return spw_error_errno(-errno, "%s cannot be examined", path);
 	*strrchr(real, '/') = '\0';
 	for (size_t i = 0; i < SPW_ARRAY_LEN(directories); i++)
-		if (snprintf(node, len, "%s/%s", directories[i], name) < (int)len && is_block_node(node, folder))
+		if (snprintf(node, len, "%s/%s", directories[i], name) < (int)len &&
+		    is_block_node(node, folder))
 			return 0;
 	return spw_error(-ENODEV,
-			 "%s: its block node /dev/%s is missing, by which others see that it is in use; make that node "
+			 "%s: its block node /dev/%s is missing, by which others see that it is in "
+			 "use; make that node "
 			 "available too",
 			 path, name);
 }
@@ -116,7 +125,8 @@ static bool are_siblings(const char *block, const char *character)
 	size_t parent = (size_t)(name_of(block) - block);
 
 	return strncmp(block, character, parent) == 0 && is_numbered(block + parent, "nvme") &&
-	       is_numbered(character + parent, "ng") && strcmp(block + parent + 4, character + parent + 2) == 0;
+	       is_numbered(character + parent, "ng") &&
+	       strcmp(block + parent + 4, character + parent + 2) == 0;
 }
 
 int spw_nvme_open_char(const struct spw_device *device)
@@ -127,16 +137,21 @@ int spw_nvme_open_char(const struct spw_device *device)
 	int fd;
 
 	if (path[0] == '\0')
-		return spw_error(-EOPNOTSUPP, "%s is not a whole NVMe namespace with a character node (/dev/ngXnY)",
-				 device->path);
+		return spw_error(
+			-EOPNOTSUPP,
+			"%s is not a whole NVMe namespace with a character node (/dev/ngXnY)",
+			device->path);
 	fd = open(path, (device->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
 	if (fd < 0)
-		return spw_error_errno(-errno, "%s, the character node of %s, cannot be opened", path, device->path);
-	if (fstat(fd, &st) == 0 && is_char_of_namespace(&st, character) && fstat(device->fd, &st) == 0 &&
-	    sysfs_folder(&st, block) && are_siblings(block, character))
+		return spw_error_errno(-errno, "%s, the character node of %s, cannot be opened",
+				       path, device->path);
+	if (fstat(fd, &st) == 0 && is_char_of_namespace(&st, character) &&
+	    fstat(device->fd, &st) == 0 && sysfs_folder(&st, block) &&
+	    are_siblings(block, character))
 		return fd;
 	(void)close(fd);
-	return spw_error(-ESTALE, "%s is not the character node of %s (any more)", path, device->path);
+	return spw_error(-ESTALE, "%s is not the character node of %s (any more)", path,
+			 device->path);
 }
 
 static bool is_nvme(const struct stat *st)

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme/probe.c - what the kernel's NVMe passthrough can do with devices, found out by reading their first blocks
+ * engine/nvme/probe.c - what the kernel's NVMe passthrough can do with devices, found out by
+ * reading their first blocks
  *
- * On a ring and in memory of its own, so that neither the queue's owner nor the arena's content matters. That a drive fails the read
- * says nothing against the way there. All devices are tried on one ring, whose memory is registered once and goes with the ring: to
- * make a ring, and to take registered memory back, keeps the kernel waiting for all its processors, tens of milliseconds each time.
+ * On a ring and in memory of its own, so that neither the queue's owner nor the arena's content
+ * matters. That a drive fails the read says nothing against the way there. All devices are tried on
+ * one ring, whose memory is registered once and goes with the ring: to make a ring, and to take
+ * registered memory back, keeps the kernel waiting for all its processors, tens of milliseconds
+ * each time.
  */
 #include "engine/nvme/probe.h"
 
@@ -35,12 +38,16 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 	if (!sqe)
 		return -EBUSY;
 	cmd = spw_nvme_entry(sqe, device->fd, NVME_URING_CMD_IO, 1);
-	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, SPW_NVME_PLACEMENT_NONE);
+	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift,
+				 SPW_NVME_PLACEMENT_NONE);
 	cmd->addr = (uintptr_t)p->memory;
 	cmd->data_len = 1u << device->ns->block_shift;
 	if (registered)
 		spw_nvme_entry_use_registered(sqe, 0);
-	/* A wait that polls may end with nothing, and nothing may be left in flight on a ring that is given up. */
+	/*
+	 * A wait that polls may end with nothing, and nothing may be left in flight on a ring that
+	 * is given up.
+	 */
 	do {
 		ret = io_uring_submit_and_wait(&p->ring, 1);
 		if (ret >= 0)
@@ -54,7 +61,8 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 }
 
 /* Whether commands to every device can use the beginning of a registered piece. */
-static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[], unsigned count)
+static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[],
+			     unsigned count)
 {
 	const struct iovec memory = {.iov_base = p->memory, .iov_len = p->bytes};
 
@@ -66,11 +74,12 @@ static bool registered_works(struct probe *p, const struct spw_nvme_probed devic
 	return true;
 }
 
-static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], unsigned count, bool polled,
-		      struct spw_nvme_abilities *abilities)
+static int probe_ring(struct probe *p, const struct spw_nvme_probed devices[], unsigned count,
+		      bool polled, struct spw_nvme_abilities *abilities)
 {
 	struct io_uring_params params = {
-		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32 | (polled ? IORING_SETUP_IOPOLL : 0),
+		.flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32 |
+			 (polled ? IORING_SETUP_IOPOLL : 0),
 	};
 	int ret = io_uring_queue_init_params(4, &p->ring, &params);
 
@@ -130,7 +139,7 @@ int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool 
 	if (!abilities->polled)
 		ret = probe_ring(&p, devices, count, false, abilities);
 	(void)munmap(p.memory, bytes);
-	return ret ? spw_error(ret, "nvme refused: passthrough to %s: %s%s", p.failed->path, spw_strerror(ret),
-			       remedy(ret))
+	return ret ? spw_error(ret, "nvme refused: passthrough to %s: %s%s", p.failed->path,
+			       spw_strerror(ret), remedy(ret))
 		   : 0;
 }

@@ -12,8 +12,8 @@ struct status {
 };
 
 /*
- * In order of the code. The errno is the one that the kernel's block layer gives for the same status where it knows it, so that a
- * drive fails in the same way with and without passthrough.
+ * In order of the code. The errno is the one that the kernel's block layer gives for the same
+ * status where it knows it, so that a drive fails in the same way with and without passthrough.
  */
 static const struct status statuses[] = {
 	/* Generic */
@@ -120,6 +120,7 @@ const char *spw_nvme_status_text(uint32_t status)
 	if (found)
 		return found->name;
 	/* Of every type the codes from C0h on, and type 7 as a whole. */
-	return (status & SPW_NVME_STATUS_CODE) >= 0x700 || (status & 0xff) >= 0xc0 ? "vendor specific"
-										   : "unknown status";
+	return (status & SPW_NVME_STATUS_CODE) >= 0x700 || (status & 0xff) >= 0xc0
+		       ? "vendor specific"
+		       : "unknown status";
 }

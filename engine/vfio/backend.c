@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/backend.c - parts as NVMe commands in rings of this process: no system call on the way
+ * engine/vfio/backend.c - parts as NVMe commands in rings of this process: no system call on the
+ * way
  *
- * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's slot is its
- * command's. Memory of the arena is mapped for the controller once and named by its pages, or, where that takes
- * less, by a scatter gather list; other memory, and a vector with gaps between its pages for a controller that takes
- * no such list, is copied through memory that is mapped, and counted.
+ * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's
+ * slot is its command's. Memory of the arena is mapped for the controller once and named by its
+ * pages, or, where that takes less, by a scatter gather list; other memory, and a vector with gaps
+ * between its pages for a controller that takes no such list, is copied through memory that is
+ * mapped, and counted.
  *
- * There is no kernel below that would end what a drive does not: now and then the clock and the controllers'
- * registers are looked at, once a second where a queue sleeps for want of commands. When a command is past its
- * deadline, or a controller does not work any more, the controller is stopped, and only then do its parts end: until
- * that moment it may write to their memory.
+ * There is no kernel below that would end what a drive does not: now and then the clock and the
+ * controllers' registers are looked at, once a second where a queue sleeps for want of commands.
+ * When a command is past its deadline, or a controller does not work any more, the controller is
+ * stopped, and only then do its parts end: until that moment it may write to their memory.
  *
- * Devices that are not behind vfio are left to another backend, which shares the queue with this one: its state is
- * q->state, this one's q->front_state.
+ * Devices that are not behind vfio are left to another backend, which shares the queue with this
+ * one: its state is q->state, this one's q->front_state.
  */
 #include <errno.h>
 #include <limits.h>
@@ -44,8 +46,8 @@
 #define WHOLE_SHIFT 62u
 
 /*
- * So many looks at the rings in vain, or waits, per look at the clock; and so long between looks at controllers and
- * deadlines.
+ * So many looks at the rings in vain, or waits, per look at the clock; and so long between looks at
+ * controllers and deadlines.
  */
 #define LOOKS_PER_CLOCK 64u
 
@@ -62,7 +64,8 @@ struct command {
 
 struct vfio_device {
 	struct spw_vfio_pair pair;
-	uint64_t arena_iova; /* less the arena's address: what makes a controller's address of one of its own */
+	/* less the arena's address: what makes a controller's address of one of its own */
+	uint64_t arena_iova;
 	struct spw_nvme_namespace nvme;
 	int32_t placement;
 	uint32_t changes_seen; /* of the controller's namespaces */
@@ -81,15 +84,20 @@ struct vfio_device {
 
 struct vfio {
 	struct vfio_device devices[SPW_QUEUE_DEVICES_MAX];
-	int watched; /* in a queue shared with another backend: what ends its sleep, see watch_controllers(); else -1 */
+	/*
+	 * in a queue shared with another backend: what ends its sleep, see watch_controllers();
+	 * else -1
+	 */
+	int watched;
 	uint64_t pending; /* bit i: device i has commands that the controller is not told of */
 	uint32_t looks;
 	uint64_t next_check_ns;
 	uint64_t timeout_ns;
-	const struct spw_backend_ops *other; /* for devices that are not behind vfio; NULL: there are none */
+	/* for devices that are not behind vfio; NULL: there are none */
+	const struct spw_backend_ops *other;
 };
 
-/* ---- The backend for the other devices -------------------------------------------------------------------------------------- */
+/* ---- The backend for the other devices ------------------------------------------------------- */
 
 static bool needs_other(const struct spw_queue *q)
 {
@@ -101,7 +109,8 @@ static bool needs_other(const struct spw_queue *q)
 
 static int open_other(struct spw_queue *q, struct vfio *v)
 {
-	static const struct spw_backend_ops *const in_order[] = {&spw_backend_io_uring, &spw_backend_libaio};
+	static const struct spw_backend_ops *const in_order[] = {&spw_backend_io_uring,
+								 &spw_backend_libaio};
 	int ret = -EINVAL;
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(in_order); i++) {
@@ -124,9 +133,9 @@ static void close_other(struct spw_queue *q, struct vfio *v)
 }
 
 /*
- * The other backend sleeps until a descriptor is readable: the eventfd of a wake, and of its place takes a set of
- * that and of those by which the kernel says that it wants a controller back. Without such a set that is noticed when
- * the sleep ends by itself.
+ * The other backend sleeps until a descriptor is readable: the eventfd of a wake, and of its place
+ * takes a set of that and of those by which the kernel says that it wants a controller back.
+ * Without such a set that is noticed when the sleep ends by itself.
  */
 static void watch_controllers(struct spw_queue *q, struct vfio *v)
 {
@@ -134,7 +143,8 @@ static void watch_controllers(struct spw_queue *q, struct vfio *v)
 	int fd = epoll_create1(EPOLL_CLOEXEC);
 
 	if (fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, q->wake.eventfd, &event)) {
-		spw_log(&q->log, SPW_LOG_WARNING, "vfio: controllers cannot be watched while the queue sleeps: %s",
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"vfio: controllers cannot be watched while the queue sleeps: %s",
 			spw_strerror(errno));
 		if (fd >= 0)
 			(void)close(fd);
@@ -143,7 +153,8 @@ static void watch_controllers(struct spw_queue *q, struct vfio *v)
 	/* One that is there already, for several namespaces of a controller, is refused. */
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (v->devices[i].ns && v->devices[i].ns->controller->link->wanted_back >= 0)
-			(void)epoll_ctl(fd, EPOLL_CTL_ADD, v->devices[i].ns->controller->link->wanted_back, &event);
+			(void)epoll_ctl(fd, EPOLL_CTL_ADD,
+					v->devices[i].ns->controller->link->wanted_back, &event);
 	v->watched = fd;
 	q->wake.watched = fd;
 }
@@ -161,10 +172,11 @@ static void unwatch_controllers(struct spw_queue *q, struct vfio *v)
 static void unwatch(const struct vfio *v, const struct vfio_device *d)
 {
 	if (v->watched >= 0 && d->ns->controller->link->wanted_back >= 0)
-		(void)epoll_ctl(v->watched, EPOLL_CTL_DEL, d->ns->controller->link->wanted_back, NULL);
+		(void)epoll_ctl(v->watched, EPOLL_CTL_DEL, d->ns->controller->link->wanted_back,
+				NULL);
 }
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static int choose_placement(struct spw_queue *q, struct vfio_device *d)
 {
@@ -178,7 +190,8 @@ static int choose_placement(struct spw_queue *q, struct vfio_device *d)
 	if (count < 0)
 		return count;
 	if (count == 0) {
-		spw_log(&q->log, SPW_LOG_WARNING, "%s has no placement handles (FDP); writes go without", d->ns->path);
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s has no placement handles (FDP); writes go without", d->ns->path);
 		return 0;
 	}
 	d->placement = ids[(q->placement - 1) % (unsigned)count];
@@ -194,8 +207,8 @@ static int open_pair(struct spw_queue *q, struct vfio_device *d)
 {
 	uint64_t lists_bytes = (uint64_t)q->depth * SPW_NVME_PAGE_BYTES;
 	uint32_t copies = copies_of(q);
-	int ret =
-		spw_vfio_pair_open(d->ns->controller, q->depth, lists_bytes + (uint64_t)copies * COPY_BYTES, &d->pair);
+	int ret = spw_vfio_pair_open(d->ns->controller, q->depth,
+				     lists_bytes + (uint64_t)copies * COPY_BYTES, &d->pair);
 
 	if (ret)
 		return ret;
@@ -258,7 +271,8 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 	spw_vfio_pair_close(d->ns->controller, &d->pair);
 	/* With the pair gone, or the controller, nothing of the arena is written to by it. */
 	if (d->arena_is_mapped)
-		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base, q->arena_len_bytes);
+		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base,
+						    q->arena_len_bytes);
 	free(d->commands);
 }
 
@@ -301,7 +315,8 @@ static const char *ways_of(const struct spw_queue *q, const struct vfio *v)
 static void describe(struct spw_queue *q, const struct vfio *v)
 {
 	const char *ways = ways_of(q, v);
-	const char *memory = q->arena_len_bytes > 0 ? "mapped memory" : "no mapped memory, all is copied";
+	const char *memory =
+		q->arena_len_bytes > 0 ? "mapped memory" : "no mapped memory, all is copied";
 	const char *lists = all_take_sgl(q, v) ? ", scatter gather lists" : "";
 
 	if (v->other) {
@@ -310,7 +325,8 @@ static void describe(struct spw_queue *q, const struct vfio *v)
 	}
 	spw_queue_describe(q, " poll, %s%s%s", memory, lists, ways);
 	if (q->wait_mode != SPW_WAIT_POLL)
-		spw_log(&q->log, SPW_LOG_INFO, "vfio: completions are polled, whatever way to wait was asked for");
+		spw_log(&q->log, SPW_LOG_INFO,
+			"vfio: completions are polled, whatever way to wait was asked for");
 	/* Vectors are cut where a command cannot name them, as for a polled block device. */
 	q->polls = !all_take_sgl(q, v);
 	q->pieces = q->arena_len_bytes > 0 ? 1 : 0;
@@ -364,7 +380,7 @@ static void vfio_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		q->arena_page_bytes = SPW_HUGE_PAGE_BYTES;
 }
 
-/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
 static inline struct spw_vfio_prp_list list_of(const struct vfio_device *d, uint32_t slot)
 {
@@ -381,10 +397,11 @@ struct pointer {
 };
 
 /* One run of memory; PRPs are shorter up to two pages. */
-static inline void name_run(const struct vfio_device *d, const struct spw_vfio_prp_list *list, uint64_t iova,
-			    uint32_t len_bytes, struct pointer *pointer)
+static inline void name_run(const struct vfio_device *d, const struct spw_vfio_prp_list *list,
+			    uint64_t iova, uint32_t len_bytes, struct pointer *pointer)
 {
-	if (d->takes_sgl && (iova & (SPW_NVME_PAGE_BYTES - 1)) + len_bytes > 2 * SPW_NVME_PAGE_BYTES) {
+	if (d->takes_sgl &&
+	    (iova & (SPW_NVME_PAGE_BYTES - 1)) + len_bytes > 2 * SPW_NVME_PAGE_BYTES) {
 		spw_vfio_sgl(iova, len_bytes, pointer->words);
 		pointer->flags = SPW_VFIO_SGL_FLAG;
 	} else {
@@ -394,9 +411,9 @@ static inline void name_run(const struct vfio_device *d, const struct spw_vfio_p
 }
 
 /* All words of an entry, which may hold an older command. */
-static inline void write_transfer(union spw_vfio_command *entry, const struct vfio_device *d, uint16_t cid,
-				  bool is_read, const struct pointer *pointer, uint64_t offset_bytes,
-				  uint32_t len_bytes)
+static inline void write_transfer(union spw_vfio_command *entry, const struct vfio_device *d,
+				  uint16_t cid, bool is_read, const struct pointer *pointer,
+				  uint64_t offset_bytes, uint32_t len_bytes)
 {
 	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
 	uint64_t placement = 0;
@@ -405,8 +422,8 @@ static inline void write_transfer(union spw_vfio_command *entry, const struct vf
 		blocks |= 2u << 20; /* DTYPE: data placement */
 		placement = (uint64_t)(uint32_t)d->placement << 48;
 	}
-	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 | (uint32_t)cid << 16 |
-			  (uint64_t)d->nvme.id << 32;
+	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 |
+			  (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
 	entry->words[1] = 0;
 	entry->words[2] = 0;
 	entry->words[3] = pointer->words[0];
@@ -416,7 +433,10 @@ static inline void write_transfer(union spw_vfio_command *entry, const struct vf
 	entry->words[7] = 0;
 }
 
-/* A plain transfer from the caller's io straight into the ring; what is not plain takes the long way. */
+/*
+ * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
+ * way.
+ */
 SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct vfio *v = q->front_state;
@@ -439,7 +459,8 @@ SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 	list = list_of(d, slot);
 	name_run(d, &list, (uintptr_t)io->buf + d->arena_iova, io->len_bytes, &pointer);
 	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
-	write_transfer(entry, d, cid, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes);
+	write_transfer(entry, d, cid, io->op == SPW_READ, &pointer, io->offset_bytes,
+		       io->len_bytes);
 	spw_whole_issued(q, dev, io);
 	v->pending |= UINT64_C(1) << io->device;
 	return 0;
@@ -452,18 +473,19 @@ static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len
 	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
 }
 
-static bool add_pages(const struct vfio_device *d, const struct spw_part *part, const struct spw_vfio_prp_list *list,
-		      struct spw_vfio_prp_builder *pages)
+static bool add_pages(const struct vfio_device *d, const struct spw_part *part,
+		      const struct spw_vfio_prp_list *list, struct spw_vfio_prp_builder *pages)
 {
 	spw_vfio_prp_begin(pages, list);
 	for (uint32_t i = 0; i < part->iov_count; i++)
-		if (!spw_vfio_prp_add(pages, (uintptr_t)part->iov[i].iov_base + d->arena_iova, part->iov[i].iov_len))
+		if (!spw_vfio_prp_add(pages, (uintptr_t)part->iov[i].iov_base + d->arena_iova,
+				      part->iov[i].iov_len))
 			return false;
 	return true;
 }
 
-static bool add_runs(const struct vfio_device *d, const struct spw_part *part, const struct spw_vfio_prp_list *list,
-		     struct spw_vfio_sgl_builder *runs)
+static bool add_runs(const struct vfio_device *d, const struct spw_part *part,
+		     const struct spw_vfio_prp_list *list, struct spw_vfio_sgl_builder *runs)
 {
 	spw_vfio_sgl_begin(runs, list);
 	for (uint32_t i = 0; i < part->iov_count; i++)
@@ -473,9 +495,13 @@ static bool add_runs(const struct vfio_device *d, const struct spw_part *part, c
 	return true;
 }
 
-/* The elements of a part's vector. Return: whether a command can name them; else, whether for being @foreign. */
-static bool name_vector(const struct spw_queue *q, const struct vfio_device *d, const struct spw_part *part,
-			const struct spw_vfio_prp_list *list, bool *foreign, struct pointer *pointer)
+/*
+ * The elements of a part's vector. Return: whether a command can name them; else, whether for being
+ * @foreign.
+ */
+static bool name_vector(const struct spw_queue *q, const struct vfio_device *d,
+			const struct spw_part *part, const struct spw_vfio_prp_list *list,
+			bool *foreign, struct pointer *pointer)
 {
 	struct spw_vfio_prp_builder pages;
 	struct spw_vfio_sgl_builder runs;
@@ -487,9 +513,13 @@ static bool name_vector(const struct spw_queue *q, const struct vfio_device *d, 
 	if (*foreign)
 		return false;
 	in_pages = add_pages(d, part, list, &pages);
-	/* A list of runs has two words for each, one of pages has one. Both are built in the same place. */
+	/*
+	 * A list of runs has two words for each, one of pages has one. Both are built in the same
+	 * place.
+	 */
 	if (d->takes_sgl && (!in_pages || pages.count > 1)) {
-		if (add_runs(d, part, list, &runs) && (!in_pages || runs.count * SPW_VFIO_SGL_WORDS < pages.count)) {
+		if (add_runs(d, part, list, &runs) &&
+		    (!in_pages || runs.count * SPW_VFIO_SGL_WORDS < pages.count)) {
 			spw_vfio_sgl_end(&runs, pointer->words);
 			pointer->flags = SPW_VFIO_SGL_FLAG;
 			return true;
@@ -517,8 +547,8 @@ static void copy_vector(const struct spw_part *part, char *copy, uint32_t bytes,
 	}
 }
 
-static void copy_part(const struct vfio_device *d, const struct spw_part *part, const struct command *command,
-		      bool to_copy)
+static void copy_part(const struct vfio_device *d, const struct spw_part *part,
+		      const struct command *command, bool to_copy)
 {
 	char *copy = d->copies + (size_t)command->copy * COPY_BYTES;
 
@@ -531,8 +561,8 @@ static void copy_part(const struct vfio_device *d, const struct spw_part *part, 
 }
 
 /* Return: false: all copies are in use. */
-static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct spw_part *part, bool foreign,
-		      struct command *command, uint64_t *iova)
+static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct spw_part *part,
+		      bool foreign, struct command *command, uint64_t *iova)
 {
 	if (d->copies_free == 0)
 		return false;
@@ -557,8 +587,8 @@ static void give_back(struct vfio_device *d, struct command *command)
 }
 
 /* Where the part's memory is, for the controller. Return: false: all copies are in use. */
-static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_part *part, uint32_t slot,
-			struct pointer *pointer)
+static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
+			uint32_t slot, struct pointer *pointer)
 {
 	struct command *command = &d->commands[slot];
 	struct spw_vfio_prp_list list = list_of(d, slot);
@@ -578,7 +608,8 @@ static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_p
 	return true;
 }
 
-static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw_part *part, uint32_t slot)
+static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
+			  uint32_t slot)
 {
 	union spw_vfio_command *entry;
 	struct pointer pointer;
@@ -690,10 +721,11 @@ static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
 		v->other->cancel(q, part);
 }
 
-/* ---- Completions ------------------------------------------------------------------------------------------------------------ */
+/* ---- Completions ----------------------------------------------------------------------------- */
 
 /* Return: what becomes of the part. */
-static int64_t judge(struct spw_queue *q, const struct spw_part *part, uint32_t status, uint32_t bytes)
+static int64_t judge(struct spw_queue *q, const struct spw_part *part, uint32_t status,
+		     uint32_t bytes)
 {
 	int error = spw_nvme_errno(status);
 
@@ -706,8 +738,9 @@ static int64_t judge(struct spw_queue *q, const struct spw_part *part, uint32_t 
 }
 
 /* A command that the long way issued, or that failed. */
-__attribute__((noinline)) static void end_command(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
-						  uint32_t slot, uint32_t status)
+__attribute__((noinline)) static void end_command(struct spw_queue *q, struct vfio_device *d,
+						  struct spw_part *part, uint32_t slot,
+						  uint32_t status)
 {
 	struct command *command = &d->commands[slot];
 	int64_t res;
@@ -725,16 +758,22 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	q->drive_status = 0;
 }
 
-static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev, uint64_t expired_ns);
+static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev,
+		     uint64_t expired_ns);
 
 /* Take what a device has completed. Return: how much. */
-static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev)
+static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
+			    struct spw_queue_device *dev)
 {
 	uint32_t slot = 0, status = 0, count = 0;
 	int got = 0;
 
-	/* What ends makes room for what is issued meanwhile, which may end too: one round of the ring at a time. */
-	while (count <= d->pair.mask && (got = spw_vfio_pair_take(&d->pair, &slot, &status, NULL)) > 0) {
+	/*
+	 * What ends makes room for what is issued meanwhile, which may end too: one round of the
+	 * ring at a time.
+	 */
+	while (count <= d->pair.mask &&
+	       (got = spw_vfio_pair_take(&d->pair, &slot, &status, NULL)) > 0) {
 		struct spw_part *part = &dev->parts[slot];
 
 		count++;
@@ -742,7 +781,8 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct s
 			end_command(q, d, part, slot, status);
 	}
 	if (unlikely(got < 0)) {
-		spw_vfio_controller_stop(d->ns->controller, -EIO, "queue %u: %s", d->pair.id, d->pair.complaint);
+		spw_vfio_controller_stop(d->ns->controller, -EIO, "queue %u: %s", d->pair.id,
+					 d->pair.complaint);
 		count += bury(q, d, dev, 0);
 	} else {
 		spw_vfio_pair_release(&d->pair);
@@ -750,9 +790,12 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d, struct s
 	return count;
 }
 
-/* The controller is stopped, or is being: when that is done, all that it had ends. Return: how much. */
-__attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev,
-					   uint64_t expired_ns)
+/*
+ * The controller is stopped, or is being: when that is done, all that it had ends. Return: how
+ * much.
+ */
+__attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_device *d,
+					   struct spw_queue_device *dev, uint64_t expired_ns)
 {
 	struct spw_vfio_controller *c = d->ns->controller;
 	unsigned count = 0;
@@ -767,7 +810,8 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 	d->dead = true;
 	unwatch(q->front_state, d);
 	q->prepare = spw_queue_prepare_any;
-	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason, d->pair.in_flight);
+	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason,
+		d->pair.in_flight);
 	for (uint32_t slot = 0; slot < q->depth; slot++) {
 		const struct command *command = &d->commands[slot];
 		struct spw_part *part = &dev->parts[slot];
@@ -778,16 +822,20 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 			continue;
 		spw_vfio_pair_forget(&d->pair, slot);
 		give_back(d, &d->commands[slot]);
-		spw_part_completed(q, part, c->error != -ETIMEDOUT ? c->error : expired ? -ETIMEDOUT : -EIO);
+		spw_part_completed(q, part,
+				   c->error != -ETIMEDOUT ? c->error
+				   : expired              ? -ETIMEDOUT
+							  : -EIO);
 		count++;
 	}
 	return count;
 }
 
-/* ---- Deadlines and dead controllers ----------------------------------------------------------------------------------------- */
+/* ---- Deadlines and dead controllers ---------------------------------------------------------- */
 
 /* Commands have no time of their own: the first check that sees one in flight notes when. */
-static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns, uint64_t timeout_ns)
+static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns,
+			 uint64_t timeout_ns)
 {
 	bool expired = false;
 
@@ -807,7 +855,10 @@ static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint6
 	return expired;
 }
 
-/* A namespace that somebody has formatted or replaced has its blocks elsewhere, or is somebody else's. */
+/*
+ * A namespace that somebody has formatted or replaced has its blocks elsewhere, or is somebody
+ * else's.
+ */
 static void verify_if_changed(struct vfio_device *d)
 {
 	struct spw_vfio_controller *c = d->ns->controller;
@@ -817,10 +868,11 @@ static void verify_if_changed(struct vfio_device *d)
 		return;
 	d->changes_seen = changes;
 	if (spw_vfio_has_changed(d->ns))
-		spw_vfio_controller_stop(c, -EIO,
-					 "namespace %u is not what it was when it was opened: it was formatted, "
-					 "replaced, cut or detached",
-					 d->nvme.id);
+		spw_vfio_controller_stop(
+			c, -EIO,
+			"namespace %u is not what it was when it was opened: it was formatted, "
+			"replaced, cut or detached",
+			d->nvme.id);
 }
 
 static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d,
@@ -832,12 +884,16 @@ static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct v
 		verify_if_changed(d);
 	if (spw_vfio_controller_state(d->ns->controller) != SPW_VFIO_LIVE)
 		return bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
-	/* Nobody may have looked for long, this process being stopped: what has ended meanwhile is in time. */
+	/*
+	 * Nobody may have looked for long, this process being stopped: what has ended meanwhile is
+	 * in time.
+	 */
 	count = take_device(q, d, dev);
 	if (d->dead || !find_expired(q, d, now_ns, v->timeout_ns))
 		return count;
-	spw_vfio_controller_stop(d->ns->controller, -ETIMEDOUT, "a command of queue %u has not ended within %llu ms",
-				 d->pair.id, (unsigned long long)(v->timeout_ns / 1000000));
+	spw_vfio_controller_stop(d->ns->controller, -ETIMEDOUT,
+				 "a command of queue %u has not ended within %llu ms", d->pair.id,
+				 (unsigned long long)(v->timeout_ns / 1000000));
 	return count + bury(q, d, dev, now_ns - v->timeout_ns);
 }
 
@@ -859,7 +915,7 @@ __attribute__((cold, noinline)) static unsigned check(struct spw_queue *q, struc
 	return count;
 }
 
-/* ---- Waiting ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* A look at the other backend is a system call. */
 static bool other_has_parts(const struct spw_queue *q, const struct vfio *v)
@@ -889,8 +945,9 @@ static int sleep_for_wake(struct spw_queue *q, struct vfio *v, int64_t timeout_n
 	for (unsigned i = 0; i < q->device_count; i++) {
 		const struct vfio_device *d = &v->devices[i];
 
-		events[1 + i] = (struct pollfd){.fd = d->ns && !d->dead ? d->ns->controller->link->wanted_back : -1,
-						.events = POLLIN};
+		events[1 + i] = (struct pollfd){
+			.fd = d->ns && !d->dead ? d->ns->controller->link->wanted_back : -1,
+			.events = POLLIN};
 	}
 	q->stats.system_calls++;
 	q->stats.sleeps++;
@@ -909,17 +966,22 @@ static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, in
 	uint32_t before = spw_queue_in_flight(q);
 	int ret = v->other->wait(q, want, timeout_ns);
 
-	/* Neither has anything ended nor has anybody asked: what has ended the sleep is a controller. */
-	if (ret == 0 && spw_queue_in_flight(q) == before && !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
+	/*
+	 * Neither has anything ended nor has anybody asked: what has ended the sleep is a
+	 * controller.
+	 */
+	if (ret == 0 && spw_queue_in_flight(q) == before &&
+	    !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 		v->next_check_ns = 0;
 	return ret;
 }
 
 /*
- * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would wait for this
- * thread, and who asks for the next transfer may be long in coming.
+ * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would
+ * wait for this thread, and who asks for the next transfer may be long in coming.
  */
-static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want, int64_t timeout_ns)
+static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want,
+				 int64_t timeout_ns)
 {
 	int64_t idle_ns = spw_vfio_idle_ms * INT64_C(1000000);
 	bool is_shortened = timeout_ns < 0 || timeout_ns > idle_ns;
@@ -967,7 +1029,8 @@ static void relax(const struct spw_queue *q, const struct vfio *v)
 static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	struct vfio *v = q->front_state;
-	uint64_t deadline_ns = want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
+	uint64_t deadline_ns =
+		want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	unsigned vain = 0;
 	int ret;
 
@@ -980,7 +1043,8 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 		if (ret || taken >= want)
 			return ret;
 		want -= taken;
-		if (atomic_load_explicit(&q->wake.asked, memory_order_relaxed) || rings_are_empty(q, v))
+		if (atomic_load_explicit(&q->wake.asked, memory_order_relaxed) ||
+		    rings_are_empty(q, v))
 			return 0;
 		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
 			return -ETIME;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/container.c - controllers by their IOMMU groups, and the container that has their address space
+ * engine/vfio/container.c - controllers by their IOMMU groups, and the container that has their
+ * address space
  *
- * A group belongs to the one process that opened it. When the last group leaves its container, the kernel forgets what
- * was mapped, so the container is given up then and the next controller gets a new one.
+ * A group belongs to the one process that opened it. When the last group leaves its container, the
+ * kernel forgets what was mapped, so the container is given up then and the next controller gets a
+ * new one.
  */
 #include "engine/vfio/function.h"
 
@@ -30,7 +32,7 @@ struct spw_vfio_group {
 static struct spw_vfio_domain *current;
 static struct spw_vfio_group *groups;
 
-/* ---- The container ---------------------------------------------------------------------------------------------------------- */
+/* ---- The container --------------------------------------------------------------------------- */
 
 static int make_container(struct spw_vfio_domain *d)
 {
@@ -41,27 +43,34 @@ static int make_container(struct spw_vfio_domain *d)
 		int ret = -errno;
 
 		return spw_error_errno(ret, "/dev/vfio/vfio cannot be opened%s",
-				       ret == -ENOENT || ret == -ENODEV ? " (modprobe vfio-pci)" : "");
+				       ret == -ENOENT || ret == -ENODEV ? " (modprobe vfio-pci)"
+									: "");
 	}
 	version = ioctl(d->fd, VFIO_GET_API_VERSION);
-	if (version != VFIO_API_VERSION || ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1) {
+	if (version != VFIO_API_VERSION ||
+	    ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1) {
 		(void)close(d->fd);
-		return spw_error(-EOPNOTSUPP,
-				 "/dev/vfio/vfio has version %d and not the kind of IOMMU that is needed "
-				 "(modprobe vfio_iommu_type1)",
-				 version);
+		return spw_error(
+			-EOPNOTSUPP,
+			"/dev/vfio/vfio has version %d and not the kind of IOMMU that is needed "
+			"(modprobe vfio_iommu_type1)",
+			version);
 	}
 	return 0;
 }
 
-static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t len, uint32_t offset)
+static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t len,
+			uint32_t offset)
 {
 	while (offset != 0 && offset + sizeof(struct vfio_iommu_type1_info_cap_iova_range) <= len) {
-		const struct vfio_iommu_type1_info_cap_iova_range *cap = (const void *)(info + offset);
-		uint32_t room = (uint32_t)((len - offset - sizeof(*cap)) / sizeof(cap->iova_ranges[0]));
+		const struct vfio_iommu_type1_info_cap_iova_range *cap =
+			(const void *)(info + offset);
+		uint32_t room =
+			(uint32_t)((len - offset - sizeof(*cap)) / sizeof(cap->iova_ranges[0]));
 
 		if (cap->header.id == VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE) {
-			for (uint32_t i = 0; i < cap->nr_iovas && i < room && i < SPW_VFIO_RANGES_MAX; i++)
+			for (uint32_t i = 0;
+			     i < cap->nr_iovas && i < room && i < SPW_VFIO_RANGES_MAX; i++)
 				space->ranges[space->range_count++] = (struct spw_vfio_range){
 					.first = cap->iova_ranges[i].start,
 					.last = cap->iova_ranges[i].end,
@@ -75,8 +84,8 @@ static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t
 }
 
 /*
- * Which addresses the IOMMU takes, for all groups that are attached: each that comes may take some away. Without
- * being told, those that every machine has: below the window of interrupts.
+ * Which addresses the IOMMU takes, for all groups that are attached: each that comes may take some
+ * away. Without being told, those that every machine has: below the window of interrupts.
  */
 static int ask_ranges(struct spw_vfio_domain *d)
 {
@@ -91,7 +100,8 @@ static int ask_ranges(struct spw_vfio_domain *d)
 	if (answer.info.flags & VFIO_IOMMU_INFO_CAPS && answer.info.argsz <= sizeof(answer))
 		read_ranges(&told, answer.bytes, answer.info.argsz, answer.info.cap_offset);
 	if (told.range_count == 0)
-		told.ranges[told.range_count++] = (struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
+		told.ranges[told.range_count++] =
+			(struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
 	memcpy(d->space.ranges, told.ranges, sizeof(told.ranges));
 	d->space.range_count = told.range_count;
 	return 0;
@@ -122,12 +132,13 @@ static int container_map(struct spw_vfio_domain *d, const struct spw_vfio_mappin
 
 static int container_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
 {
-	struct vfio_iommu_type1_dma_unmap unmap = {.argsz = sizeof(unmap), .iova = m->iova, .size = m->len_bytes};
+	struct vfio_iommu_type1_dma_unmap unmap = {
+		.argsz = sizeof(unmap), .iova = m->iova, .size = m->len_bytes};
 
 	return d->members > 0 && ioctl(d->fd, VFIO_IOMMU_UNMAP_DMA, &unmap) ? -errno : 0;
 }
 
-/* ---- Groups ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Groups ---------------------------------------------------------------------------------- */
 
 static int open_group_fd(const struct spw_vfio_function *f, int *fd)
 {
@@ -142,18 +153,24 @@ static int open_group_fd(const struct spw_vfio_function *f, int *fd)
 	if (*fd < 0) {
 		ret = -errno;
 		if (ret == -EBUSY)
-			return spw_error(ret, "pci:%s is in use by another process (see fuser %s /dev/vfio/devices/*)",
+			return spw_error(ret,
+					 "pci:%s is in use by another process (see fuser %s "
+					 "/dev/vfio/devices/*)",
 					 address, path);
 		if (ret == -ENOENT && access("/dev/vfio/noiommu-0", F_OK) == 0)
-			return spw_error(-EOPNOTSUPP, "pci:%s has no IOMMU, and is not driven without one", address);
+			return spw_error(-EOPNOTSUPP,
+					 "pci:%s has no IOMMU, and is not driven without one",
+					 address);
 		return spw_error_errno(ret, "pci:%s: %s cannot be opened", address, path);
 	}
 	if (ioctl(*fd, VFIO_GROUP_GET_STATUS, &status))
 		ret = spw_error_errno(-errno, "pci:%s: %s does not tell its state", address, path);
 	else if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
 		ret = spw_error(-EBUSY,
-				"pci:%s shares its IOMMU group %u with devices that other drivers have (see "
-				"/sys/kernel/iommu_groups/%u/devices): bind all of them to vfio-pci, or put the drive "
+				"pci:%s shares its IOMMU group %u with devices that other drivers "
+				"have (see "
+				"/sys/kernel/iommu_groups/%u/devices): bind all of them to "
+				"vfio-pci, or put the drive "
 				"into another slot",
 				address, number, number);
 	else
@@ -170,7 +187,8 @@ static int attach_group(struct spw_vfio_group *g, struct spw_vfio_function *f)
 	if (ret)
 		return ret;
 	if (ioctl(g->fd, VFIO_GROUP_SET_CONTAINER, &d->fd)) {
-		ret = spw_error_errno(-errno, "pci:%s: its IOMMU group %u cannot be used", f->link.address, g->number);
+		ret = spw_error_errno(-errno, "pci:%s: its IOMMU group %u cannot be used",
+				      f->link.address, g->number);
 		spw_vfio_domain_put(f);
 		return ret;
 	}
@@ -242,8 +260,8 @@ static void put_group(struct spw_vfio_group *g)
 		break;
 	}
 	/*
-	 * Without its device's descriptor the group leaves the container, and with it the IOMMU lets nothing of it
-	 * through.
+	 * Without its device's descriptor the group leaves the container, and with it the IOMMU
+	 * lets nothing of it through.
 	 */
 	(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
 	(void)close(g->fd);
@@ -252,7 +270,7 @@ static void put_group(struct spw_vfio_group *g)
 		current = NULL;
 }
 
-/* ---- The way ---------------------------------------------------------------------------------------------------------------- */
+/* ---- The way --------------------------------------------------------------------------------- */
 
 static int open_by_group(struct spw_vfio_function *f)
 {
@@ -263,7 +281,10 @@ static int open_by_group(struct spw_vfio_function *f)
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 	if (ret)
 		return ret;
-	/* The kernel resets the function, which takes long: others may open and close theirs meanwhile. */
+	/*
+	 * The kernel resets the function, which takes long: others may open and close theirs
+	 * meanwhile.
+	 */
 	f->fd = ioctl(f->group->fd, VFIO_GROUP_GET_DEVICE_FD, f->link.address);
 	return f->fd < 0 ? spw_error_errno(-errno, "pci:%s cannot be opened", f->link.address) : 0;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/controller.c - an NVMe controller from reset to shutdown, by its registers and its admin queue */
+/*
+ * engine/vfio/controller.c - an NVMe controller from reset to shutdown, by its registers and its
+ * admin queue
+ */
 #include "engine/vfio/controller.h"
 
 #include <errno.h>
@@ -46,10 +49,11 @@ enum admin_opcode {
 	ASYNC_EVENT = 0x0c,
 };
 
-#define FEATURE_QUEUES    0x07u
-#define FEATURE_EVENTS    0x0bu
-#define EVENTS_HEALTH     0x1fu     /* all critical warnings, */
-#define EVENTS_NAMESPACES (1u << 8) /* and changes of namespaces, of a controller that has this bit in OAES */
+#define FEATURE_QUEUES 0x07u
+#define FEATURE_EVENTS 0x0bu
+#define EVENTS_HEALTH  0x1fu /* all critical warnings, */
+/* and changes of namespaces, of a controller that has this bit in OAES */
+#define EVENTS_NAMESPACES (1u << 8)
 
 /* An event of type 2, a notice: namespaces have changed. */
 #define EVENT_NAMESPACES 0x0002u
@@ -64,25 +68,28 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 #define ADMIN_ENTRIES_MAX 4096u
 
 /*
- * Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off would be another
- * question.
+ * Identify: limits of the NVM command set. CNS had fewer bits before NVMe 1.2, and what is cut off
+ * would be another question.
  */
 #define IDENTIFY_LIMITS         0x06u
 #define IDENTIFY_LIMITS_VERSION 0x00010200u
 
-/* How long a shutdown may take: what the controller says, but as the kernel, no less and no more than this. */
+/*
+ * How long a shutdown may take: what the controller says, but as the kernel, no less and no more
+ * than this.
+ */
 #define SHUTDOWN_MS_MIN 5000u
 #define SHUTDOWN_MS_MAX 60000u
 
 /*
- * How long a start may take at most, whatever the controller says: CRTO has room for nine hours, and reads as that where
- * it is not filled in.
+ * How long a start may take at most, whatever the controller says: CRTO has room for nine hours,
+ * and reads as that where it is not filled in.
  */
 #define READY_MS_MAX 600000u
 
 /*
- * How long one that is given up may take to end its transfers; then it is cut off, which ends them too. As long as a
- * start takes is too long: all that it had waits for this.
+ * How long one that is given up may take to end its transfers; then it is cut off, which ends them
+ * too. As long as a start takes is too long: all that it had waits for this.
  */
 #define STOP_MS_MAX 5000u
 
@@ -96,7 +103,7 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 uint32_t spw_vfio_timeout_ms = SPW_VFIO_TIMEOUT_MS;
 uint32_t spw_vfio_idle_ms = 1000;
 
-/* ---- Life and death --------------------------------------------------------------------------------------------------------- */
+/* ---- Life and death -------------------------------------------------------------------------- */
 
 static void relax(struct spw_vfio_controller *c)
 {
@@ -112,13 +119,17 @@ static uint32_t status_register(const struct spw_vfio_controller *c)
  * Nothing tells when a register changes. @hopeless: bits of it that end the wait.
  * Return: 0; -ENODEV gone; -EIO one of @hopeless; -ETIMEDOUT.
  */
-static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value, uint32_t hopeless, uint32_t ms)
+static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value,
+			 uint32_t hopeless, uint32_t ms)
 {
 	const struct timespec pause = {.tv_nsec = SLEEP_NS};
 	uint64_t start_ns = spw_clock_ns();
 
 	for (;;) {
-		/* In this order: what it has become while this process was stopped is no late answer. */
+		/*
+		 * In this order: what it has become while this process was stopped is no late
+		 * answer.
+		 */
 		uint64_t passed_ns = spw_clock_ns() - start_ns;
 		uint32_t now = status_register(c);
 
@@ -145,7 +156,8 @@ static int disable(struct spw_vfio_controller *c, uint32_t ms)
 }
 
 /*
- * As it was left. One that is about to start need not heed that it shall stop, and looks stopped before it has begun:
+ * As it was left. One that is about to start need not heed that it shall stop, and looks stopped
+ * before it has begun:
  * it is stopped once it has started, or has failed to.
  */
 static int disable_as_found(struct spw_vfio_controller *c)
@@ -174,8 +186,8 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	(void)vsnprintf(c->reason + used, sizeof(c->reason) - (size_t)used, format, args);
 	va_end(args);
 	/*
-	 * A controller that can still hear ends its transfers before it says that it is disabled. One that cannot
-	 * is cut off all the same.
+	 * A controller that can still hear ends its transfers before it says that it is disabled.
+	 * One that cannot is cut off all the same.
 	 */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
@@ -199,23 +211,27 @@ static bool looks_alive(struct spw_vfio_controller *c)
 	if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE)
 		return false;
 	if (status == ALL_ONES)
-		spw_vfio_controller_stop(c, -ENODEV, "the controller is gone: its registers read as all ones");
+		spw_vfio_controller_stop(c, -ENODEV,
+					 "the controller is gone: its registers read as all ones");
 	else if (status & CSTS_FATAL)
-		spw_vfio_controller_stop(c, -EIO, "the controller reports a fatal error (CSTS.CFS)");
+		spw_vfio_controller_stop(c, -EIO,
+					 "the controller reports a fatal error (CSTS.CFS)");
 	else if (!(status & CSTS_READY))
-		spw_vfio_controller_stop(c, -EIO, "the controller is not ready any more (CSTS.RDY): it was reset");
+		spw_vfio_controller_stop(
+			c, -EIO, "the controller is not ready any more (CSTS.RDY): it was reset");
 	else if (c->link->ops->is_wanted_back(c->link))
-		spw_vfio_controller_stop(c, -ENODEV, "the kernel wants the device back: it is removed, or unbound");
+		spw_vfio_controller_stop(
+			c, -ENODEV, "the kernel wants the device back: it is removed, or unbound");
 	else
 		return true;
 	return false;
 }
 
-/* ---- One command and its completion ----------------------------------------------------------------------------------------- */
+/* ---- One command and its completion ---------------------------------------------------------- */
 
 /* Take what is there. Return: whether @slot was among it. */
-static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32_t wanted, uint32_t *status,
-		 uint32_t *result)
+static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32_t wanted,
+		 uint32_t *status, uint32_t *result)
 {
 	uint32_t slot, one_status = 0, one_result = 0;
 	bool found = false;
@@ -256,12 +272,18 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	spw_vfio_pair_submit(pair);
 	deadline_ns = spw_clock_ns() + spw_vfio_timeout_ms * UINT64_C(1000000);
 	while (!take(c, pair, slot, &status, result)) {
-		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) && spw_clock_ns() > deadline_ns) {
-			/* Nobody may have looked for long, this process being stopped: what has ended is in time. */
+		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) &&
+		    spw_clock_ns() > deadline_ns) {
+			/*
+			 * Nobody may have looked for long, this process being stopped: what has
+			 * ended is in time.
+			 */
 			if (take(c, pair, slot, &status, result))
 				break;
-			spw_vfio_controller_stop(c, -ETIMEDOUT, "no answer to command %02xh of queue %u within %u ms",
-						 command->opcode, pair->id, spw_vfio_timeout_ms);
+			spw_vfio_controller_stop(
+				c, -ETIMEDOUT,
+				"no answer to command %02xh of queue %u within %u ms",
+				command->opcode, pair->id, spw_vfio_timeout_ms);
 		}
 		if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE) {
 			(void)spw_vfio_controller_error(c);
@@ -276,8 +298,8 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 }
 
 /* The lock is held. */
-static int run_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command, void *data,
-		     uint32_t len_bytes, uint32_t *result)
+static int run_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command,
+		     void *data, uint32_t len_bytes, uint32_t *result)
 {
 	union spw_vfio_command whole = *command;
 	uint32_t ignored;
@@ -295,8 +317,8 @@ static int run_admin(struct spw_vfio_controller *c, const union spw_vfio_command
 	return ret;
 }
 
-int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command, void *data, uint32_t len_bytes,
-		   uint32_t *result)
+int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command, void *data,
+		   uint32_t len_bytes, uint32_t *result)
 {
 	int ret;
 
@@ -306,8 +328,8 @@ int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *
 	return ret;
 }
 
-int spw_vfio_command(struct spw_vfio_controller *c, const union spw_vfio_command *command, void *data,
-		     uint32_t len_bytes, bool sends, bool fetches)
+int spw_vfio_command(struct spw_vfio_controller *c, const union spw_vfio_command *command,
+		     void *data, uint32_t len_bytes, bool sends, bool fetches)
 {
 	struct spw_vfio_prp_list list = {
 		.entries = (uint64_t *)(void *)(c->io_data + SPW_VFIO_COPY_BYTES),
@@ -322,7 +344,8 @@ int spw_vfio_command(struct spw_vfio_controller *c, const union spw_vfio_command
 	if (sends)
 		memcpy(c->io_data, data, len_bytes);
 	if (len_bytes > 0)
-		spw_vfio_prp(&list, spw_vfio_memory_iova(&c->io.memory, c->io_data), len_bytes, whole.prp);
+		spw_vfio_prp(&list, spw_vfio_memory_iova(&c->io.memory, c->io_data), len_bytes,
+			     whole.prp);
 	ret = run(c, &c->io, 0, &whole, &ignored);
 	if (ret == 0 && fetches)
 		memcpy(data, c->io_data, len_bytes);
@@ -330,7 +353,7 @@ int spw_vfio_command(struct spw_vfio_controller *c, const union spw_vfio_command
 	return ret;
 }
 
-/* ---- Asynchronous events ---------------------------------------------------------------------------------------------------- */
+/* ---- Asynchronous events --------------------------------------------------------------------- */
 
 /* The lock is held. Have the controller say when something happens to it. */
 static void listen(struct spw_vfio_controller *c)
@@ -356,9 +379,11 @@ static const char *event_text(uint32_t event)
 		"a transient internal error",
 		"loading the firmware failed",
 	};
-	static const char *const health[] = {"the drive has become unreliable", "the temperature is over its limit",
+	static const char *const health[] = {"the drive has become unreliable",
+					     "the temperature is over its limit",
 					     "the spare capacity is below its limit"};
-	static const char *const notices[] = {"namespaces have changed", "new firmware is being started"};
+	static const char *const notices[] = {"namespaces have changed",
+					      "new firmware is being started"};
 	uint32_t what = event >> 8 & 0xffu;
 
 	switch (event & 7u) {
@@ -370,7 +395,8 @@ static const char *event_text(uint32_t event)
 }
 
 /*
- * The lock is held. Log the event, read the page that it names, which allows the next of its kind, and listen again:
+ * The lock is held. Log the event, read the page that it names, which allows the next of its kind,
+ * and listen again:
  * for those of other kinds also when the page cannot be read.
  */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
@@ -383,8 +409,8 @@ static void answer_event(struct spw_vfio_controller *c, const struct spw_log *lo
 		.cdw10 = page | (uint32_t)(sizeof(data) / 4 - 1) << 16,
 	};
 
-	spw_log(log, SPW_LOG_WARNING, "pci:%s reports: %s (event %06xh)", c->link->address, event_text(c->event),
-		c->event & 0xffffffu);
+	spw_log(log, SPW_LOG_WARNING, "pci:%s reports: %s (event %06xh)", c->link->address,
+		event_text(c->event), c->event & 0xffffffu);
 	c->has_event = false;
 	if ((c->event & EVENT_MASK) == EVENT_NAMESPACES)
 		atomic_fetch_add_explicit(&c->namespace_changes, 1, memory_order_relaxed);
@@ -408,7 +434,7 @@ bool spw_vfio_controller_check(struct spw_vfio_controller *c, const struct spw_l
 	return spw_vfio_controller_state(c) == SPW_VFIO_LIVE;
 }
 
-/* ---- Pairs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Pairs ----------------------------------------------------------------------------------- */
 
 static int refused(const struct spw_vfio_controller *c, const char *what, int status)
 {
@@ -416,7 +442,8 @@ static int refused(const struct spw_vfio_controller *c, const char *what, int st
 		return status;
 	return spw_error(spw_nvme_errno((uint32_t)status) ? spw_nvme_errno((uint32_t)status) : -EIO,
 			 "pci:%s refuses %s: %s (%03xh)", c->link->address, what,
-			 spw_nvme_status_text((uint32_t)status), (unsigned)status & SPW_NVME_STATUS_CODE);
+			 spw_nvme_status_text((uint32_t)status),
+			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
 /* The lock is held. */
@@ -445,7 +472,9 @@ static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair
 	return ret;
 }
 
-/* The lock is held. What cannot be taken from the controller, it may write to: then it is stopped. */
+/*
+ * The lock is held. What cannot be taken from the controller, it may write to: then it is stopped.
+ */
 static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair *pair)
 {
 	union spw_vfio_command sq = {.opcode = DELETE_SQ, .cdw10 = pair->id};
@@ -458,16 +487,19 @@ static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pai
 }
 
 /* The lock is held. */
-static int open_pair(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes, struct spw_vfio_pair *pair)
+static int open_pair(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes,
+		     struct spw_vfio_pair *pair)
 {
 	uint16_t id;
 	int ret;
 
 	if (c->pairs_free == 0)
-		return spw_error(-EBUSY, "pci:%s: all %u queue pairs that the controller has are in use",
+		return spw_error(-EBUSY,
+				 "pci:%s: all %u queue pairs that the controller has are in use",
 				 c->link->address, c->pairs);
 	id = (uint16_t)(__builtin_ctzll(c->pairs_free) + 1);
-	ret = spw_vfio_pair_init(pair, c->link, id, slots, c->entries_max, c->doorbell_bytes, extra_bytes);
+	ret = spw_vfio_pair_init(pair, c->link, id, slots, c->entries_max, c->doorbell_bytes,
+				 extra_bytes);
 	if (ret)
 		return ret;
 	ret = create_pair(c, pair);
@@ -478,7 +510,8 @@ static int open_pair(struct spw_vfio_controller *c, uint32_t slots, uint64_t ext
 	return ret;
 }
 
-int spw_vfio_pair_open(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes, struct spw_vfio_pair *pair)
+int spw_vfio_pair_open(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes,
+		       struct spw_vfio_pair *pair)
 {
 	int ret;
 
@@ -494,21 +527,25 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 		return;
 	(void)pthread_mutex_lock(&c->admin_lock);
 	delete_pair(c, pair);
-	/* A controller that is being stopped by another thread may still write: until it is stopped. */
+	/*
+	 * A controller that is being stopped by another thread may still write: until it is
+	 * stopped.
+	 */
 	(void)spw_vfio_controller_error(c);
 	spw_vfio_pair_free(pair, c->link);
 	c->pairs_free |= UINT64_C(1) << (pair->id - 1);
 	(void)pthread_mutex_unlock(&c->admin_lock);
 }
 
-/* ---- Start and end ---------------------------------------------------------------------------------------------------------- */
+/* ---- Start and end --------------------------------------------------------------------------- */
 
 static int read_capabilities(struct spw_vfio_controller *c)
 {
 	uint64_t cap = spw_vfio_get64(c->link, REG_CAP);
 
 	if (cap == UINT64_MAX)
-		return spw_error(-ENODEV, "pci:%s: the controller is gone: its registers read as all ones",
+		return spw_error(-ENODEV,
+				 "pci:%s: the controller is gone: its registers read as all ones",
 				 c->link->address);
 	c->entries_max = (uint32_t)(cap & 0xffffu) + 1;
 	c->ready_ms = (uint32_t)(cap >> 24 & 0xffu) * 500;
@@ -525,21 +562,25 @@ static int read_capabilities(struct spw_vfio_controller *c)
 	c->stop_ms = c->ready_ms < STOP_MS_MAX ? c->ready_ms : STOP_MS_MAX;
 	c->doorbell_bytes = 4u << (cap >> 32 & 0xfu);
 	if (!(cap >> 37 & 1u))
-		return spw_error(-EOPNOTSUPP, "pci:%s does not know the NVM command set", c->link->address);
+		return spw_error(-EOPNOTSUPP, "pci:%s does not know the NVM command set",
+				 c->link->address);
 	if ((cap >> 48 & 0xfu) != 0)
-		return spw_error(-EOPNOTSUPP, "pci:%s cannot work with memory pages of 4 KiB", c->link->address);
+		return spw_error(-EOPNOTSUPP, "pci:%s cannot work with memory pages of 4 KiB",
+				 c->link->address);
 	return 0;
 }
 
 static int ready_error(struct spw_vfio_controller *c, int ret, const char *what)
 {
 	if (ret == -ENODEV)
-		return spw_error(ret, "pci:%s: the controller is gone: its registers read as all ones",
+		return spw_error(ret,
+				 "pci:%s: the controller is gone: its registers read as all ones",
 				 c->link->address);
 	if (ret == -EIO)
-		return spw_error(ret, "pci:%s: the controller reports a fatal error (CSTS.CFS)", c->link->address);
-	return spw_error(ret, "pci:%s: %s within %u ms, the time that the controller itself states", c->link->address,
-			 what, c->ready_ms);
+		return spw_error(ret, "pci:%s: the controller reports a fatal error (CSTS.CFS)",
+				 c->link->address);
+	return spw_error(ret, "pci:%s: %s within %u ms, the time that the controller itself states",
+			 c->link->address, what, c->ready_ms);
 }
 
 static int enable(struct spw_vfio_controller *c)
@@ -551,8 +592,8 @@ static int enable(struct spw_vfio_controller *c)
 	ret = c->link->ops->let_transfer(c->link);
 	if (ret)
 		return ret;
-	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, ADMIN_ENTRIES_MAX, c->doorbell_bytes,
-				 SPW_NVME_PAGE_BYTES);
+	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, ADMIN_ENTRIES_MAX,
+				 c->doorbell_bytes, SPW_NVME_PAGE_BYTES);
 	if (ret)
 		return ret;
 	c->admin_data = spw_vfio_pair_extra(&c->admin);
@@ -582,14 +623,16 @@ static uint32_t shutdown_ms(uint32_t rtd3e_us)
 
 static int identify(struct spw_vfio_controller *c)
 {
-	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY, .cdw10 = SPW_NVME_IDENTIFY_CONTROLLER};
+	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
+						   .cdw10 = SPW_NVME_IDENTIFY_CONTROLLER};
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
 	int ret = refused(c, "its identity", spw_vfio_admin(c, &ask, data, sizeof(data), NULL));
 
 	if (ret)
 		return ret;
 	if ((data[512] & 0xfu) > 6 || (data[513] & 0xfu) > 4)
-		return spw_error(-EOPNOTSUPP, "pci:%s wants larger queue entries than 64 and 16 bytes",
+		return spw_error(-EOPNOTSUPP,
+				 "pci:%s wants larger queue entries than 64 and 16 bytes",
 				 c->link->address);
 	spw_nvme_decode_controller(data, &c->identity);
 	c->command_bytes_max = c->identity.transfer_bytes_max;
@@ -605,12 +648,13 @@ static int identify(struct spw_vfio_controller *c)
 }
 
 /*
- * How much Write Zeroes (WZSL) and Dataset Management (DMRSL, DMSL) take at a time. Older controllers do not know the
- * question and have no such limits.
+ * How much Write Zeroes (WZSL) and Dataset Management (DMRSL, DMSL) take at a time. Older
+ * controllers do not know the question and have no such limits.
  */
 static int identify_limits(struct spw_vfio_controller *c)
 {
-	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY, .cdw10 = IDENTIFY_LIMITS};
+	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
+						   .cdw10 = IDENTIFY_LIMITS};
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
 	uint64_t blocks;
 	int ret = 0;
@@ -621,7 +665,8 @@ static int identify_limits(struct spw_vfio_controller *c)
 		ret = spw_vfio_admin(c, &ask, data, sizeof(data), NULL);
 	if (ret)
 		return ret < 0 ? ret : 0;
-	if (data[1] > 0 && data[1] < 32 && c->zeroes_bytes_max > (uint64_t)SPW_NVME_PAGE_BYTES << data[1])
+	if (data[1] > 0 && data[1] < 32 &&
+	    c->zeroes_bytes_max > (uint64_t)SPW_NVME_PAGE_BYTES << data[1])
 		c->zeroes_bytes_max = (uint64_t)SPW_NVME_PAGE_BYTES << data[1];
 	if (le32(data + 4) > 0)
 		c->deallocate_blocks_max = le32(data + 4);
@@ -636,7 +681,9 @@ static uint32_t pairs_with_doorbells(const struct spw_vfio_controller *c)
 {
 	uint64_t pairs = (c->link->registers_bytes - SPW_VFIO_DOORBELLS) / (2 * c->doorbell_bytes);
 
-	return pairs > SPW_VFIO_PAIRS_MAX ? SPW_VFIO_PAIRS_MAX : pairs > 0 ? (uint32_t)pairs - 1 : 0;
+	return pairs > SPW_VFIO_PAIRS_MAX ? SPW_VFIO_PAIRS_MAX
+	       : pairs > 0                ? (uint32_t)pairs - 1
+					  : 0;
 }
 
 static int set_features(struct spw_vfio_controller *c)
@@ -657,8 +704,10 @@ static int set_features(struct spw_vfio_controller *c)
 	if (ret)
 		return ret;
 	if (room == 0)
-		return spw_error(-EPROTO, "pci:%s: the %llu bytes of its registers have no doorbells for a queue",
-				 c->link->address, (unsigned long long)c->link->registers_bytes);
+		return spw_error(
+			-EPROTO,
+			"pci:%s: the %llu bytes of its registers have no doorbells for a queue",
+			c->link->address, (unsigned long long)c->link->registers_bytes);
 	pairs = (granted & 0xffffu) < granted >> 16 ? granted & 0xffffu : granted >> 16;
 	pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
 	c->pairs = pairs < room ? pairs : room;
@@ -692,8 +741,8 @@ static int start(struct spw_vfio_controller *c)
 }
 
 /*
- * Say that it is over, so that the drive has its house in order; then disable it. One that has not started, or has
- * failed, would never answer.
+ * Say that it is over, so that the drive has its house in order; then disable it. One that has not
+ * started, or has failed, would never answer.
  */
 static void shut_down(struct spw_vfio_controller *c)
 {
@@ -703,7 +752,8 @@ static void shut_down(struct spw_vfio_controller *c)
 		return;
 	if ((status & (CSTS_READY | CSTS_FATAL)) == CSTS_READY) {
 		spw_vfio_set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
-		(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, CSTS_FATAL, c->shutdown_ms);
+		(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, CSTS_FATAL,
+				    c->shutdown_ms);
 	}
 	(void)disable(c, c->stop_ms);
 }
@@ -713,7 +763,10 @@ void spw_vfio_controller_close(struct spw_vfio_controller *c)
 	if (!c)
 		return;
 	spw_vfio_pair_close(c, &c->io);
-	/* Then nothing can be written to what is freed below, whatever the controller has made of it. */
+	/*
+	 * Then nothing can be written to what is freed below, whatever the controller has made of
+	 * it.
+	 */
 	if (spw_vfio_controller_state(c) == SPW_VFIO_LIVE) {
 		shut_down(c);
 		c->link->ops->cut(c->link);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/controller.h - an NVMe controller: started, asked, given queue pairs, shut down; or found dead, and
- * stopped
+ * engine/vfio/controller.h - an NVMe controller: started, asked, given queue pairs, shut down; or
+ * found dead, and stopped
  *
- * Threads    All functions may be called from any thread. A pair belongs to who made it; what is sent by
- *            spw_vfio_admin() takes turns.
+ * Threads    All functions may be called from any thread. A pair belongs to who made it; what is
+ *            sent by spw_vfio_admin() takes turns.
  *
- * Life       LIVE until it is closed, or until somebody finds that it does not work: a command past its deadline, a
- *            fatal status, a completion that cannot be, registers that read as all ones, the kernel wanting it back.
- *            That somebody stops it: the controller is disabled and then cut off from memory. Once it is STOPPED it
- *            can write nowhere any more, and whoever has commands in flight fails them and has the memory back. It
- *            does not come back to life; the next spw_vfio_open() starts anew.
+ * Life       LIVE until it is closed, or until somebody finds that it does not work: a command past
+ *            its deadline, a fatal status, a completion that cannot be, registers that read as all
+ *            ones, the kernel wanting it back. That somebody stops it: the controller is disabled
+ *            and then cut off from memory. Once it is STOPPED it can write nowhere any more, and
+ *            whoever has commands in flight fails them and has the memory back. It does not come
+ *            back to life; the next spw_vfio_open() starts anew.
  */
 #ifndef SPW_ENGINE_VFIO_CONTROLLER_H
 #define SPW_ENGINE_VFIO_CONTROLLER_H
@@ -25,7 +26,10 @@
 /* What spw_vfio_read() and its like copy through at a time. */
 #define SPW_VFIO_COPY_BYTES (128u << 10)
 
-/* How long a command may take, unless somebody says otherwise: as long as the kernel's nvme_core.io_timeout. */
+/*
+ * How long a command may take, unless somebody says otherwise: as long as the kernel's
+ * nvme_core.io_timeout.
+ */
 #define SPW_VFIO_TIMEOUT_MS 30000u
 
 enum spw_vfio_state { SPW_VFIO_LIVE, SPW_VFIO_STOPPING, SPW_VFIO_STOPPED };
@@ -33,7 +37,8 @@ enum spw_vfio_state { SPW_VFIO_LIVE, SPW_VFIO_STOPPING, SPW_VFIO_STOPPED };
 struct spw_vfio_controller {
 	struct spw_vfio_link *link;
 	atomic_uint state;
-	int error;        /* of what was in flight when it was found dead, and why; once it is not LIVE */
+	/* of what was in flight when it was found dead, and why; once it is not LIVE */
+	int error;
 	char reason[160]; /* "pci:0000:3d:00.0: ..." */
 
 	/* CAP */
@@ -48,7 +53,8 @@ struct spw_vfio_controller {
 	uint64_t command_bytes_max; /* MDTS, and what one list of pages holds */
 	uint32_t namespaces;
 	bool writes_zeroes;
-	bool takes_sgl;                 /* with I/O commands; aligned to 4 bytes, as all memory here is */
+	/* with I/O commands; aligned to 4 bytes, as all memory here is */
+	bool takes_sgl;
 	bool tells_namespaces;          /* when they change */
 	uint64_t zeroes_bytes_max;      /* of one Write Zeroes, */
 	uint32_t deallocate_blocks_max; /* and of one Dataset Management */
@@ -80,22 +86,22 @@ void spw_vfio_controller_close(struct spw_vfio_controller *controller);
 int spw_vfio_controller_error(const struct spw_vfio_controller *controller);
 
 /*
- * Send an admin command, without its addresses, and wait. @data: at most a page, NULL for none; goes both ways.
- * Return: 0; the drive's status, positive; a negative errno.
+ * Send an admin command, without its addresses, and wait. @data: at most a page, NULL for none;
+ * goes both ways. Return: 0; the drive's status, positive; a negative errno.
  */
-int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
-		   uint32_t len_bytes, uint32_t *result);
+int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
+		   void *data, uint32_t len_bytes, uint32_t *result);
 
 /*
- * The same on the controller's own pair of I/O rings, at most SPW_VFIO_COPY_BYTES. @sends, @fetches: which way
- * @data is copied.
+ * The same on the controller's own pair of I/O rings, at most SPW_VFIO_COPY_BYTES. @sends,
+ * @fetches: which way @data is copied.
  */
-int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
-		     uint32_t len_bytes, bool sends, bool fetches);
+int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
+		     void *data, uint32_t len_bytes, bool sends, bool fetches);
 
 /*
- * Make a pair, with @extra_bytes of memory for its owner. Return: 0; -EBUSY the controller has no more; a negative
- * errno.
+ * Make a pair, with @extra_bytes of memory for its owner. Return: 0; -EBUSY the controller has no
+ * more; a negative errno.
  */
 int spw_vfio_pair_open(struct spw_vfio_controller *controller, uint32_t slots, uint64_t extra_bytes,
 		       struct spw_vfio_pair *pair);
@@ -110,10 +116,11 @@ void spw_vfio_pair_close(struct spw_vfio_controller *controller, struct spw_vfio
 bool spw_vfio_controller_check(struct spw_vfio_controller *controller, const struct spw_log *log);
 
 /* Stop it. The first to call says why: @error, and the text. On return it is STOPPED. */
-void spw_vfio_controller_stop(struct spw_vfio_controller *controller, int error, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+void spw_vfio_controller_stop(struct spw_vfio_controller *controller, int error, const char *format,
+			      ...) __attribute__((format(printf, 3, 4)));
 
-static inline enum spw_vfio_state spw_vfio_controller_state(const struct spw_vfio_controller *controller)
+static inline enum spw_vfio_state spw_vfio_controller_state(
+	const struct spw_vfio_controller *controller)
 {
 	return (enum spw_vfio_state)atomic_load_explicit(&controller->state, memory_order_acquire);
 }
@@ -121,7 +128,10 @@ static inline enum spw_vfio_state spw_vfio_controller_state(const struct spw_vfi
 /* Used by all whose own timeout is not given; the tests shorten it. */
 extern uint32_t spw_vfio_timeout_ms;
 
-/* How long a queue without commands sleeps at most until it looks at its controllers; the tests change it. */
+/*
+ * How long a queue without commands sleeps at most until it looks at its controllers; the tests
+ * change it.
+ */
 extern uint32_t spw_vfio_idle_ms;
 
 #endif

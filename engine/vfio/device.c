@@ -8,7 +8,8 @@ static int vfio_read(const struct spw_device *device, void *buf, size_t len, uin
 	return spw_vfio_read(device->state, buf, len, offset_bytes);
 }
 
-static int vfio_write(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+static int vfio_write(const struct spw_device *device, const void *buf, size_t len,
+		      uint64_t offset_bytes)
 {
 	return spw_vfio_write(device->state, buf, len, offset_bytes);
 }
@@ -23,7 +24,8 @@ static int vfio_discard(const struct spw_device *device, uint64_t offset_bytes, 
 	return spw_vfio_deallocate(device->state, offset_bytes, len_bytes);
 }
 
-static int vfio_write_zeroes(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int vfio_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
+			     uint64_t len_bytes)
 {
 	return spw_vfio_write_zeroes(device->state, offset_bytes, len_bytes);
 }

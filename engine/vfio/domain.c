@@ -10,7 +10,8 @@
 
 pthread_mutex_t spw_vfio_domains_lock = PTHREAD_MUTEX_INITIALIZER;
 
-int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current, struct spw_vfio_function *f)
+int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
+			struct spw_vfio_function *f)
 {
 	struct spw_vfio_domain *d = *current;
 	int ret;
@@ -50,7 +51,8 @@ void spw_vfio_domain_put(struct spw_vfio_function *f)
 int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *module)
 {
 	return spw_error(-EPERM,
-			 "pci:%s: the IOMMU does not keep its interrupts apart (no interrupt remapping), which "
+			 "pci:%s: the IOMMU does not keep its interrupts apart (no interrupt "
+			 "remapping), which "
 			 "vfio takes only with %s.allow_unsafe_interrupts=1: any device could then "
 			 "raise any interrupt",
 			 f->link.address, module);

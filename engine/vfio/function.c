@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/function.c - controllers behind the kernel's vfio-pci: registers, configuration, memory that they reach
+ * engine/vfio/function.c - controllers behind the kernel's vfio-pci: registers, configuration,
+ * memory that they reach
  *
- * Which of the two ways leads to one is found by trying: iommufd, else its IOMMU group; whatever it is that keeps
- * iommufd from it.
+ * Which of the two ways leads to one is found by trying: iommufd, else its IOMMU group; whatever it
+ * is that keeps iommufd from it.
  */
 #include "engine/vfio/function.h"
 
@@ -29,7 +30,7 @@
 /* So many pauses until another thread gets the core. */
 #define RELAXES_PER_YIELD 16u
 
-/* ---- What sysfs says -------------------------------------------------------------------------------------------------------- */
+/* ---- What sysfs says ------------------------------------------------------------------------- */
 
 /* The end of the link @name in the device's folder of sysfs: a driver, a group. */
 static bool link_target(const char *address, const char *name, char *target, size_t len)
@@ -59,8 +60,8 @@ static bool sysfs_number(const char *address, const char *name, long *number)
 }
 
 /*
- * What has to be so before vfio is asked at all, each with its remedy. Return: 0, and the group's number; a
- * negative errno.
+ * What has to be so before vfio is asked at all, each with its remedy. Return: 0, and the group's
+ * number; a negative errno.
  */
 static int examine(const char *address, unsigned *number)
 {
@@ -69,53 +70,62 @@ static int examine(const char *address, unsigned *number)
 
 	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s", address);
 	if (access(path, F_OK))
-		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)", address);
+		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
+				 address);
 	if (!sysfs_number(address, "class", &class) || (unsigned long)class != CLASS_NVME)
 		return spw_error(-ENODEV, "pci:%s is not an NVMe controller", address);
 	if (!link_target(address, "driver", driver, sizeof(driver)))
-		return spw_error(-ENODEV, "pci:%s has no driver; spillway bind %s gives it to vfio-pci", address,
-				 address);
+		return spw_error(-ENODEV,
+				 "pci:%s has no driver; spillway bind %s gives it to vfio-pci",
+				 address, address);
 	if (strcmp(driver, "vfio-pci") != 0)
 		return spw_error(-ENODEV,
-				 "pci:%s belongs to the kernel's driver %s; spillway bind %s takes it out of use there "
+				 "pci:%s belongs to the kernel's driver %s; spillway bind %s takes "
+				 "it out of use there "
 				 "and gives it to vfio-pci",
 				 address, driver, address);
 	if (!link_target(address, "iommu_group", group, sizeof(group)))
 		return spw_error(-EOPNOTSUPP,
-				 "pci:%s has no IOMMU: switch it on in the firmware and on the kernel's command line "
+				 "pci:%s has no IOMMU: switch it on in the firmware and on the "
+				 "kernel's command line "
 				 "(intel_iommu=on)",
 				 address);
 	*number = (unsigned)strtoul(group, &end, 10);
 	if (end == group || *end != '\0')
-		return spw_error(-EOPNOTSUPP, "pci:%s is in no IOMMU group that vfio knows (%s)", address, group);
+		return spw_error(-EOPNOTSUPP, "pci:%s is in no IOMMU group that vfio knows (%s)",
+				 address, group);
 	return 0;
 }
 
-/* ---- Mapping ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Mapping --------------------------------------------------------------------------------- */
 
-static int map_new(struct spw_vfio_domain *d, const char *address, void *memory, uint64_t len_bytes, uint64_t *iova)
+static int map_new(struct spw_vfio_domain *d, const char *address, void *memory, uint64_t len_bytes,
+		   uint64_t *iova)
 {
 	struct spw_vfio_mapping *m;
 	int ret;
 
 	if (!spw_vfio_space_find(&d->space, memory, len_bytes, iova))
-		return spw_error(-ENOMEM, "pci:%s: the IOMMU has no addresses left for %llu bytes", address,
-				 (unsigned long long)len_bytes);
+		return spw_error(-ENOMEM, "pci:%s: the IOMMU has no addresses left for %llu bytes",
+				 address, (unsigned long long)len_bytes);
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return spw_error(-ENOMEM, "vfio: no memory");
-	*m = (struct spw_vfio_mapping){.memory = memory, .len_bytes = len_bytes, .iova = *iova, .users = 1};
+	*m = (struct spw_vfio_mapping){
+		.memory = memory, .len_bytes = len_bytes, .iova = *iova, .users = 1};
 	ret = d->way->map(d, m);
 	if (ret) {
 		free(m);
-		return spw_error_errno(ret, "pci:%s: %llu bytes of memory cannot be mapped for it%s", address,
-				       (unsigned long long)len_bytes, ret == -ENOMEM ? d->way->more_memory : "");
+		return spw_error_errno(
+			ret, "pci:%s: %llu bytes of memory cannot be mapped for it%s", address,
+			(unsigned long long)len_bytes, ret == -ENOMEM ? d->way->more_memory : "");
 	}
 	spw_vfio_space_insert(&d->space, m);
 	return 0;
 }
 
-static int function_map(struct spw_vfio_link *link, void *memory, uint64_t len_bytes, uint64_t *iova)
+static int function_map(struct spw_vfio_link *link, void *memory, uint64_t len_bytes,
+			uint64_t *iova)
 {
 	struct spw_vfio_domain *d = ((struct spw_vfio_function *)link)->domain;
 	struct spw_vfio_mapping *m;
@@ -150,7 +160,7 @@ static void function_unmap(struct spw_vfio_link *link, void *memory, uint64_t le
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 }
 
-/* ---- The device ------------------------------------------------------------------------------------------------------------- */
+/* ---- The device ------------------------------------------------------------------------------ */
 
 static void function_relax(struct spw_vfio_link *link)
 {
@@ -176,12 +186,14 @@ static bool function_is_wanted_back(struct spw_vfio_link *link)
 /* The kernel opens a device with both off. */
 static int set_bus_master(struct spw_vfio_function *f, bool on)
 {
-	struct vfio_region_info info = {.argsz = sizeof(info), .index = VFIO_PCI_CONFIG_REGION_INDEX};
+	struct vfio_region_info info = {.argsz = sizeof(info),
+					.index = VFIO_PCI_CONFIG_REGION_INDEX};
 	uint16_t command = 0;
 	off_t at;
 
 	if (ioctl(f->fd, VFIO_DEVICE_GET_REGION_INFO, &info))
-		return spw_error_errno(-errno, "pci:%s does not tell where its configuration is", f->link.address);
+		return spw_error_errno(-errno, "pci:%s does not tell where its configuration is",
+				       f->link.address);
 	at = (off_t)info.offset + PCI_COMMAND;
 	if (pread(f->fd, &command, sizeof(command), at) != sizeof(command))
 		return spw_error(-EIO, "pci:%s: its configuration cannot be read", f->link.address);
@@ -189,7 +201,8 @@ static int set_bus_master(struct spw_vfio_function *f, bool on)
 	if (!on)
 		command &= (uint16_t)~PCI_COMMAND_MASTER;
 	if (pwrite(f->fd, &command, sizeof(command), at) != sizeof(command))
-		return spw_error(-EIO, "pci:%s: its configuration cannot be written", f->link.address);
+		return spw_error(-EIO, "pci:%s: its configuration cannot be written",
+				 f->link.address);
 	return 0;
 }
 
@@ -205,15 +218,21 @@ static void function_cut(struct spw_vfio_link *link)
 
 	if (f->fd < 0)
 		return;
-	/* For a descriptor that a child of fork(2) has kept; one that is gone cannot be told, and needs not. */
+	/*
+	 * For a descriptor that a child of fork(2) has kept; one that is gone cannot be told, and
+	 * needs not.
+	 */
 	(void)set_bus_master(f, false);
 	/*
-	 * The mapping holds the device open; other threads may be about to ring a doorbell. So memory takes its
-	 * place in one step.
+	 * The mapping holds the device open; other threads may be about to ring a doorbell. So
+	 * memory takes its place in one step.
 	 */
 	SPW_ASSERT(mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == registers);
-	/* The last descriptor: the kernel clears bus master and resets the function, which takes long. */
+	/*
+	 * The last descriptor: the kernel clears bus master and resets the function, which takes
+	 * long.
+	 */
 	f->way->leave(f);
 }
 
@@ -252,11 +271,13 @@ static int map_registers(struct spw_vfio_function *f)
 	void *registers;
 
 	if (ioctl(f->fd, VFIO_DEVICE_GET_REGION_INFO, &info))
-		return spw_error_errno(-errno, "pci:%s does not tell where its registers are", address);
+		return spw_error_errno(-errno, "pci:%s does not tell where its registers are",
+				       address);
 	if (!(info.flags & VFIO_REGION_INFO_FLAG_MMAP) || info.size < 0x2000)
-		return spw_error(-EOPNOTSUPP, "pci:%s: its registers (%llu bytes) cannot be mapped", address,
-				 (unsigned long long)info.size);
-	registers = mmap(NULL, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, (off_t)info.offset);
+		return spw_error(-EOPNOTSUPP, "pci:%s: its registers (%llu bytes) cannot be mapped",
+				 address, (unsigned long long)info.size);
+	registers = mmap(NULL, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd,
+			 (off_t)info.offset);
 	if (registers == MAP_FAILED)
 		return spw_error_errno(-errno, "pci:%s: its registers cannot be mapped", address);
 	/* A child of fork(2) must not ring doorbells, nor keep the device open. */
@@ -294,9 +315,9 @@ static int open_by(struct spw_vfio_function *f, const struct spw_vfio_way *way)
 }
 
 /*
- * Nothing was let transfer yet, and none of its memory is mapped: what the kernel does not let iommufd do, it may let
- * the group do. Where that does not work either, the first @error is the one to mend; but only the group knows who has
- * a device that is in use.
+ * Nothing was let transfer yet, and none of its memory is mapped: what the kernel does not let
+ * iommufd do, it may let the group do. Where that does not work either, the first @error is the one
+ * to mend; but only the group knows who has a device that is in use.
  */
 static int open_by_group_instead(struct spw_vfio_function *f, int error)
 {
@@ -308,7 +329,9 @@ static int open_by_group_instead(struct spw_vfio_function *f, int error)
 	spw_vfio_domain_put(f);
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 	ret = open_by(f, &spw_vfio_by_group);
-	return ret == 0 || (ret == -EBUSY && error == -EBUSY) ? ret : spw_error(error, "%s", f->link.why_group);
+	return ret == 0 || (ret == -EBUSY && error == -EBUSY)
+		       ? ret
+		       : spw_error(error, "%s", f->link.why_group);
 }
 
 static int open_device(struct spw_vfio_function *f)
@@ -335,11 +358,17 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	f->fd = -1;
 	f->link.wanted_back = -1;
 	(void)snprintf(f->link.address, sizeof(f->link.address), "%s", address);
-	f->link.numa_node = sysfs_number(address, "numa_node", &node) && node >= 0 && node <= INT_MAX ? (int)node : -1;
+	f->link.numa_node =
+		sysfs_number(address, "numa_node", &node) && node >= 0 && node <= INT_MAX
+			? (int)node
+			: -1;
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);
-	/* Registers answer from now on. What the controller was at when it was left, it cannot go on with. */
+	/*
+	 * Registers answer from now on. What the controller was at when it was left, it cannot go
+	 * on with.
+	 */
 	if (ret == 0)
 		ret = set_bus_master(f, false);
 	if (ret) {
@@ -351,9 +380,10 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	return 0;
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
-int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes, struct spw_vfio_memory *memory)
+int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
+			  struct spw_vfio_memory *memory)
 {
 	void *base;
 	int ret;
@@ -363,7 +393,9 @@ int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes, struct
 	base = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return spw_error_errno(-errno, "pci:%s: no memory for its queues", link->address);
-	/* Else a child of fork(2) would make the parent copy pages that the controller writes to. */
+	/*
+	 * Else a child of fork(2) would make the parent copy pages that the controller writes to.
+	 */
 	(void)madvise(base, len_bytes, MADV_DONTFORK);
 	ret = link->ops->map(link, base, len_bytes, &memory->iova);
 	if (ret) {

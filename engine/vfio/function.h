@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/function.h - controllers (PCI functions) behind the kernel's vfio-pci, and the two ways to reach one
+ * engine/vfio/function.h - controllers (PCI functions) behind the kernel's vfio-pci, and the two
+ * ways to reach one
  *
- *   iommufd  (iommufd.c) The device has a node of its own, /dev/vfio/devices/vfioN. It is bound to /dev/iommu and
- *            attached to an address space there. Kernels from 6.6 on may have it.
- *   group    (container.c) What the IOMMU can keep apart from the rest, mostly one device, is a group and has
- *            the node /dev/vfio/N. It is put into a container, /dev/vfio/vfio, which has the address space.
+ *   iommufd  (iommufd.c) The device has a node of its own, /dev/vfio/devices/vfioN. It is bound to
+ *            /dev/iommu and attached to an address space there. Kernels from 6.6 on may have it.
+ *   group    (container.c) What the IOMMU can keep apart from the rest, mostly one device, is a
+ *            group and has the node /dev/vfio/N. It is put into a container, /dev/vfio/vfio, which
+ *            has the address space.
  *
- * Whichever it is, all controllers of a process that are reached the same way share one address space, a domain: memory
- * is mapped once for all of them. What is the same either way, registers and configuration, is function.c; domains are domain.c.
+ * Whichever it is, all controllers of a process that are reached the same way share one address
+ * space, a domain: memory is mapped once for all of them. What is the same either way, registers
+ * and configuration, is function.c; domains are domain.c.
  */
 #ifndef SPW_ENGINE_VFIO_FUNCTION_H
 #define SPW_ENGINE_VFIO_FUNCTION_H
@@ -54,12 +57,15 @@ struct spw_vfio_way {
 	int (*make)(struct spw_vfio_domain *domain);
 
 	/*
-	 * Open the device and let it reach what is mapped; the kernel resets it meanwhile, which takes long. What was
-	 * done when this fails, leave() undoes. Return: 0; a negative errno.
+	 * Open the device and let it reach what is mapped; the kernel resets it meanwhile, which
+	 * takes long. What was done when this fails, leave() undoes. Return: 0; a negative errno.
 	 */
 	int (*open)(struct spw_vfio_function *f);
 
-	/* Close the device: when this returns, the IOMMU lets nothing of it through. It keeps its domain. */
+	/*
+	 * Close the device: when this returns, the IOMMU lets nothing of it through. It keeps its
+	 * domain.
+	 */
 	void (*leave)(struct spw_vfio_function *f);
 
 	/* The lock is held. Return: 0; a negative errno, without words. */
@@ -69,15 +75,19 @@ struct spw_vfio_way {
 
 extern const struct spw_vfio_way spw_vfio_by_iommufd, spw_vfio_by_group;
 
-/* A way's present domain, or a new one, is the function's. The lock is held. Return: 0; a negative errno. */
-int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current, struct spw_vfio_function *f);
+/*
+ * A way's present domain, or a new one, is the function's. The lock is held. Return: 0; a negative
+ * errno.
+ */
+int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
+			struct spw_vfio_function *f);
 
 /* The function has none any more; without functions it is gone. The lock is held. */
 void spw_vfio_domain_put(struct spw_vfio_function *f);
 
 /*
- * Can the function be reached by iommufd? Opens its node and a domain, which are the function's then.
- * Return: false: why not is in link.why_group.
+ * Can the function be reached by iommufd? Opens its node and a domain, which are the function's
+ * then. Return: false: why not is in link.why_group.
  */
 bool spw_vfio_iommufd_reaches(struct spw_vfio_function *f);
 

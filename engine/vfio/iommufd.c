@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/iommufd.c - controllers by nodes of their own, and the address space that they share in /dev/iommu
+ * engine/vfio/iommufd.c - controllers by nodes of their own, and the address space that they share
+ * in /dev/iommu
  *
  * What is mapped stays so without a device: the address space lasts until no function has it.
  */
@@ -26,7 +27,7 @@
 /* spw_vfio_domains_lock is held. */
 static struct spw_vfio_domain *current;
 
-/* ---- Is it there? ----------------------------------------------------------------------------------------------------------- */
+/* ---- Is it there? ---------------------------------------------------------------------------- */
 
 static bool SPW_PRINTF(2, 3) unreachable(struct spw_vfio_function *f, const char *format, ...)
 {
@@ -49,7 +50,8 @@ static bool find_name(const char *address, char *name, size_t len)
 	(void)snprintf(folder, sizeof(folder), SPW_VFIO_PCI_DEVICES "/%s/vfio-dev", address);
 	dir = opendir(folder);
 	while (dir && !found && (entry = readdir(dir)) != NULL)
-		found = strncmp(entry->d_name, "vfio", 4) == 0 && snprintf(name, len, "%s", entry->d_name) < (int)len;
+		found = strncmp(entry->d_name, "vfio", 4) == 0 &&
+			snprintf(name, len, "%s", entry->d_name) < (int)len;
 	if (dir)
 		(void)closedir(dir);
 	return found;
@@ -61,7 +63,8 @@ static bool is_node_of(int fd, const char *address, const char *name)
 	char path[PATH_MAX], line[32], own[32];
 	struct stat st;
 
-	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s/vfio-dev/%s/dev", address, name);
+	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s/vfio-dev/%s/dev", address,
+		       name);
 	if (fstat(fd, &st) || !spw_read_line(path, line, sizeof(line)))
 		return false;
 	(void)snprintf(own, sizeof(own), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
@@ -118,7 +121,7 @@ bool spw_vfio_iommufd_reaches(struct spw_vfio_function *f)
 	return unreachable(f, "%s", spw_last_error());
 }
 
-/* ---- The device ------------------------------------------------------------------------------------------------------------- */
+/* ---- The device ------------------------------------------------------------------------------ */
 
 /* The kernel resets the function, which takes long: others may open and close theirs meanwhile. */
 static int bind_device(const struct spw_vfio_function *f)
@@ -157,7 +160,8 @@ static int ask_ranges(struct spw_vfio_domain *d)
 		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
 	d->space.range_count = ask.count < SPW_VFIO_RANGES_MAX ? ask.count : SPW_VFIO_RANGES_MAX;
 	for (unsigned i = 0; i < d->space.range_count; i++)
-		d->space.ranges[i] = (struct spw_vfio_range){.first = ranges[i].first, .last = ranges[i].last};
+		d->space.ranges[i] =
+			(struct spw_vfio_range){.first = ranges[i].first, .last = ranges[i].last};
 	return 0;
 }
 
@@ -173,9 +177,11 @@ static int attach_device(struct spw_vfio_function *f)
 		if (ret == -ENOMEM)
 			remedy = spw_vfio_by_iommufd.more_memory;
 		else if (ret == -EADDRINUSE)
-			remedy = " (it cannot have addresses that others use already: open it before them)";
-		return spw_error_errno(ret, "pci:%s cannot share the address space of this process%s", f->link.address,
-				       remedy);
+			remedy = " (it cannot have addresses that others use already: open it "
+				 "before them)";
+		return spw_error_errno(ret,
+				       "pci:%s cannot share the address space of this process%s",
+				       f->link.address, remedy);
 	}
 	f->attached = true;
 	f->domain->members++;
@@ -210,13 +216,14 @@ static void leave_iommufd(struct spw_vfio_function *f)
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 }
 
-/* ---- Mapping ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Mapping --------------------------------------------------------------------------------- */
 
 static int ioas_map(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
 {
 	struct spw_iommufd_map map = {
 		.size_bytes = sizeof(map),
-		.flags = SPW_IOMMUFD_MAP_FIXED | SPW_IOMMUFD_MAP_WRITABLE | SPW_IOMMUFD_MAP_READABLE,
+		.flags =
+			SPW_IOMMUFD_MAP_FIXED | SPW_IOMMUFD_MAP_WRITABLE | SPW_IOMMUFD_MAP_READABLE,
 		.ioas = d->ioas,
 		.memory = (uintptr_t)m->memory,
 		.len_bytes = m->len_bytes,
@@ -228,15 +235,18 @@ static int ioas_map(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
 
 static int ioas_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
 {
-	struct spw_iommufd_unmap unmap = {
-		.size_bytes = sizeof(unmap), .ioas = d->ioas, .iova = m->iova, .len_bytes = m->len_bytes};
+	struct spw_iommufd_unmap unmap = {.size_bytes = sizeof(unmap),
+					  .ioas = d->ioas,
+					  .iova = m->iova,
+					  .len_bytes = m->len_bytes};
 
 	return ioctl(d->fd, SPW_IOMMUFD_UNMAP, &unmap) ? -errno : 0;
 }
 
 const struct spw_vfio_way spw_vfio_by_iommufd = {
 	.name = "iommufd",
-	.more_memory = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all processes of this user share "
+	.more_memory = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all "
+		       "processes of this user share "
 		       "it, and "
 		       "so does memory that io_uring has registered)",
 	.make = make_ioas,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/iommufd.h - what the kernel is asked for through /dev/iommu and the node of a vfio device
+ * engine/vfio/iommufd.h - what the kernel is asked for through /dev/iommu and the node of a vfio
+ * device
  *
  * The kernel's interface as of Linux 6.6, which never changes: include/uapi/linux/iommufd.h, and of
- * include/uapi/linux/vfio.h what came with device nodes. The headers of Debian 12 are older. Only what is used; every
- * request begins with its own size, and what is reserved is 0.
+ * include/uapi/linux/vfio.h what came with device nodes. The headers of Debian 12 are older. Only
+ * what is used; every request begins with its own size, and what is reserved is 0.
  */
 #ifndef SPW_ENGINE_VFIO_IOMMUFD_H
 #define SPW_ENGINE_VFIO_IOMMUFD_H
@@ -32,7 +33,10 @@ struct spw_iommufd_range {
 };
 static_assert(sizeof(struct spw_iommufd_range) == 16, "as the kernel has it");
 
-/* Which addresses all devices that are attached can have. -EMSGSIZE: there are more than there was room for. */
+/*
+ * Which addresses all devices that are attached can have. -EMSGSIZE: there are more than there was
+ * room for.
+ */
 struct spw_iommufd_ranges {
 	uint32_t size_bytes;
 	uint32_t ioas;
@@ -75,7 +79,10 @@ static_assert(sizeof(struct spw_iommufd_unmap) == 24, "as the kernel has it");
 
 #define SPW_VFIO_REQUEST(number) _IO(';', 100 + (number))
 
-/* It belongs to what is open as /dev/iommu, until it is closed; until then nothing can be done with it. */
+/*
+ * It belongs to what is open as /dev/iommu, until it is closed; until then nothing can be done with
+ * it.
+ */
 struct spw_vfio_bind {
 	uint32_t size_bytes;
 	uint32_t flags; /* none */

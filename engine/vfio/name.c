@@ -22,9 +22,10 @@ static const char *hex(const char *text, unsigned digits, unsigned *value)
 	for (unsigned i = 0; i < digits; i++, text++) {
 		if (!isxdigit((unsigned char)*text))
 			return NULL;
-		*value = *value * 16 + (unsigned)(isdigit((unsigned char)*text)
-							  ? *text - '0'
-							  : tolower((unsigned char)*text) - 'a' + 10);
+		*value = *value * 16 +
+			 (unsigned)(isdigit((unsigned char)*text)
+					    ? *text - '0'
+					    : tolower((unsigned char)*text) - 'a' + 10);
 	}
 	return text;
 }
@@ -47,8 +48,8 @@ static bool parse_address(const char *text, struct spw_vfio_name *name, const ch
 	function = (unsigned)(*at++ - '0');
 	if (function > 7)
 		return false;
-	(void)snprintf(name->address, sizeof(name->address), "%04x:%02x:%02x.%u", domain & 0xffffu, bus & 0xffu,
-		       slot & 0x1fu, function);
+	(void)snprintf(name->address, sizeof(name->address), "%04x:%02x:%02x.%u", domain & 0xffffu,
+		       bus & 0xffu, slot & 0x1fu, function);
 	*end = at;
 	return true;
 }
@@ -80,12 +81,14 @@ int spw_vfio_parse(const char *path, struct spw_vfio_name *name)
 	    parse_namespace(end, &name->namespace_id))
 		return 0;
 	return spw_error(-EINVAL,
-			 "%s is no NVMe namespace at a PCI address, which looks like pci:0000:3d:00.0/1: domain, bus, "
+			 "%s is no NVMe namespace at a PCI address, which looks like "
+			 "pci:0000:3d:00.0/1: domain, bus, "
 			 "device, function (see lspci -D), and the namespace's number",
 			 path);
 }
 
 void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES])
 {
-	(void)snprintf(text, SPW_VFIO_NAME_BYTES, "%s%s/%u", SPW_VFIO_PREFIX, name->address, name->namespace_id);
+	(void)snprintf(text, SPW_VFIO_NAME_BYTES, "%s%s/%u", SPW_VFIO_PREFIX, name->address,
+		       name->namespace_id);
 }

@@ -18,7 +18,8 @@ struct spw_vfio_namespace {
 	struct holding *holding;
 	struct spw_vfio_controller *controller;
 	struct spw_nvme_namespace nvme;
-	uint64_t command_bytes_max; /* what one command carries, by the controller and by its count of blocks */
+	/* what one command carries, by the controller and by its count of blocks */
+	uint64_t command_bytes_max;
 	uint32_t physical_block_bytes;
 	uint8_t unique[24]; /* identifiers that no other namespace has; zeroes: it has none */
 	bool exclusive;
@@ -36,7 +37,8 @@ static inline uint64_t spw_vfio_deallocate_max(const struct spw_vfio_namespace *
 {
 	uint32_t blocks = ns->controller->deallocate_blocks_max;
 
-	return (uint64_t)(blocks < SPW_VFIO_DEALLOCATE_BLOCKS_MAX ? blocks : SPW_VFIO_DEALLOCATE_BLOCKS_MAX)
+	return (uint64_t)(blocks < SPW_VFIO_DEALLOCATE_BLOCKS_MAX ? blocks
+								  : SPW_VFIO_DEALLOCATE_BLOCKS_MAX)
 	       << ns->nvme.block_shift;
 }
 

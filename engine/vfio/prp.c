@@ -41,5 +41,7 @@ bool spw_vfio_prp_add(struct spw_vfio_prp_builder *builder, uint64_t iova, uint6
 void spw_vfio_prp_end(const struct spw_vfio_prp_builder *builder, uint64_t prp[2])
 {
 	prp[0] = builder->first;
-	prp[1] = builder->count == 0 ? 0 : builder->count == 1 ? builder->list->entries[0] : builder->list->iova;
+	prp[1] = builder->count == 0   ? 0
+		 : builder->count == 1 ? builder->list->entries[0]
+				       : builder->list->iova;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/queue.c - rings and slots of a queue pair, and what is said of completions that cannot be */
+/*
+ * engine/vfio/queue.c - rings and slots of a queue pair, and what is said of completions that
+ * cannot be
+ */
 #include "engine/vfio/queue.h"
 
 #include <errno.h>
@@ -11,7 +14,9 @@ uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
 {
 	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
 
-	/* A ring with all entries in use looks like an empty one: more than the slots, in any case. */
+	/*
+	 * A ring with all entries in use looks like an empty one: more than the slots, in any case.
+	 */
 	while (entries < 2 * slots)
 		entries *= 2;
 	while (entries > entries_max && entries > 2)
@@ -34,8 +39,9 @@ static uint64_t cq_bytes(const struct spw_vfio_pair *pair)
 	return ring_bytes(pair->mask + 1, sizeof(struct spw_vfio_completion));
 }
 
-int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id, uint32_t slots,
-		       uint32_t entries_max, uint32_t doorbell_bytes, uint64_t extra_bytes)
+int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
+		       uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
+		       uint64_t extra_bytes)
 {
 	uint64_t doorbells = SPW_VFIO_DOORBELLS + 2ull * id * doorbell_bytes;
 	volatile char *registers = link->registers;
@@ -44,22 +50,27 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 	*pair = (struct spw_vfio_pair){.id = id, .slot_count = slots};
 	SPW_ASSERT(slots > 0 && slots <= SPW_VFIO_SLOTS_MAX);
 	if (doorbells + doorbell_bytes + sizeof(uint32_t) > link->registers_bytes)
-		return spw_error(-EPROTO, "pci:%s: queue %u has its doorbells beyond the %llu bytes of registers",
-				 link->address, id, (unsigned long long)link->registers_bytes);
+		return spw_error(
+			-EPROTO,
+			"pci:%s: queue %u has its doorbells beyond the %llu bytes of registers",
+			link->address, id, (unsigned long long)link->registers_bytes);
 	pair->mask = spw_vfio_pair_entries(slots, entries_max) - 1;
 	pair->head_lag_max = slots < pair->mask ? pair->mask - slots : 0;
 	pair->sq_doorbell = (volatile uint32_t *)(registers + doorbells);
 	pair->cq_doorbell = (volatile uint32_t *)(registers + doorbells + doorbell_bytes);
 	pair->slots = calloc(SPW_VFIO_SLOTS_MAX, sizeof(*pair->slots));
 	if (!pair->slots)
-		return spw_error(-ENOMEM, "pci:%s: no memory for a queue of %u commands", link->address, slots);
-	ret = spw_vfio_memory_alloc(link, sq_bytes(pair) + cq_bytes(pair) + extra_bytes, &pair->memory);
+		return spw_error(-ENOMEM, "pci:%s: no memory for a queue of %u commands",
+				 link->address, slots);
+	ret = spw_vfio_memory_alloc(link, sq_bytes(pair) + cq_bytes(pair) + extra_bytes,
+				    &pair->memory);
 	if (ret) {
 		spw_vfio_pair_free(pair, link);
 		return ret;
 	}
 	pair->commands = (union spw_vfio_command *)(void *)pair->memory.base;
-	pair->completions = (const struct spw_vfio_completion *)(void *)(pair->memory.base + sq_bytes(pair));
+	pair->completions =
+		(const struct spw_vfio_completion *)(void *)(pair->memory.base + sq_bytes(pair));
 	return 0;
 }
 
@@ -93,7 +104,8 @@ void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot)
 	pair->in_flight--;
 }
 
-__attribute__((cold)) int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id)
+__attribute__((cold)) int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid,
+						 uint16_t sq_id)
 {
 	uint32_t slot = cid & SPW_VFIO_CID_SLOT;
 

@@ -23,7 +23,8 @@ bool spw_vfio_sgl_add(struct spw_vfio_sgl_builder *builder, uint64_t iova, uint3
 	return true;
 }
 
-void spw_vfio_sgl_end(const struct spw_vfio_sgl_builder *builder, uint64_t descriptor[SPW_VFIO_SGL_WORDS])
+void spw_vfio_sgl_end(const struct spw_vfio_sgl_builder *builder,
+		      uint64_t descriptor[SPW_VFIO_SGL_WORDS])
 {
 	const struct spw_vfio_prp_list *list = builder->list;
 	uint64_t bytes = (uint64_t)builder->count * SPW_VFIO_SGL_WORDS * sizeof(list->entries[0]);

@@ -7,7 +7,10 @@
 
 #define LARGE_PAGE_BYTES (UINT64_C(2) << 20)
 
-/* The lowest address from @at on that is as far into a large page as @memory. Return: false: there is none. */
+/*
+ * The lowest address from @at on that is as far into a large page as @memory. Return: false: there
+ * is none.
+ */
 static bool align(uint64_t at, const void *memory, uint64_t *aligned)
 {
 	uint64_t offset = (uintptr_t)memory & (LARGE_PAGE_BYTES - 1);
@@ -19,8 +22,8 @@ static bool align(uint64_t at, const void *memory, uint64_t *aligned)
 	return true;
 }
 
-static bool find_in(const struct spw_vfio_space *space, const struct spw_vfio_range *range, const void *memory,
-		    uint64_t len_bytes, uint64_t *iova)
+static bool find_in(const struct spw_vfio_space *space, const struct spw_vfio_range *range,
+		    const void *memory, uint64_t len_bytes, uint64_t *iova)
 {
 	uint64_t at = range->first > 0 ? range->first : SPW_VFIO_FIRST_IOVA;
 
@@ -29,8 +32,8 @@ static bool find_in(const struct spw_vfio_space *space, const struct spw_vfio_ra
 
 		while (m && m->iova + (m->len_bytes - 1) < at)
 			m = m->next;
-		if (!align(at, memory, iova) || __builtin_add_overflow(*iova, len_bytes - 1, &last) ||
-		    last > range->last)
+		if (!align(at, memory, iova) ||
+		    __builtin_add_overflow(*iova, len_bytes - 1, &last) || last > range->last)
 			return false;
 		if (!m || last < m->iova)
 			return true;
@@ -39,7 +42,8 @@ static bool find_in(const struct spw_vfio_space *space, const struct spw_vfio_ra
 	}
 }
 
-bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes, uint64_t *iova)
+bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes,
+			 uint64_t *iova)
 {
 	for (unsigned i = 0; i < space->range_count; i++)
 		if (find_in(space, &space->ranges[i], memory, len_bytes, iova))
@@ -47,8 +51,8 @@ bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory,
 	return false;
 }
 
-struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space, const void *memory,
-						uint64_t len_bytes)
+struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space,
+						const void *memory, uint64_t len_bytes)
 {
 	for (struct spw_vfio_mapping *m = space->mappings; m; m = m->next)
 		if (m->memory == memory && m->len_bytes == len_bytes)

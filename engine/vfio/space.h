@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/space.h - the addresses by which controllers reach memory: which are free, and what is mapped where */
+/*
+ * engine/vfio/space.h - the addresses by which controllers reach memory: which are free, and what
+ * is mapped where
+ */
 #ifndef SPW_ENGINE_VFIO_SPACE_H
 #define SPW_ENGINE_VFIO_SPACE_H
 
@@ -28,14 +31,16 @@ struct spw_vfio_space {
 };
 
 /*
- * Find room for a mapping, the lowest that there is, as far from the beginning of a large page as the memory is, so
- * that the IOMMU can use large pages too. Address 0 is never given. Return: whether there is room.
+ * Find room for a mapping, the lowest that there is, as far from the beginning of a large page as
+ * the memory is, so that the IOMMU can use large pages too. Address 0 is never given. Return:
+ * whether there is room.
  */
-bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes, uint64_t *iova);
+bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes,
+			 uint64_t *iova);
 
 /* NULL: just this memory is not mapped. */
-struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space, const void *memory,
-						uint64_t len_bytes);
+struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space,
+						const void *memory, uint64_t len_bytes);
 
 void spw_vfio_space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
 void spw_vfio_space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/system.c - NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, who drives them */
+/*
+ * engine/vfio/system.c - NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, who
+ * drives them
+ */
 #include "engine/vfio/system.h"
 
 #include <ctype.h>
@@ -47,7 +50,8 @@ static bool may_lock_all(void)
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
 
-	return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1u << CAP_IPC_LOCK) != 0;
+	return syscall(SYS_capget, &header, data) == 0 &&
+	       (data[0].effective & 1u << CAP_IPC_LOCK) != 0;
 }
 
 void spw_vfio_system_init(struct spw_vfio_system *system)
@@ -61,17 +65,19 @@ void spw_vfio_system_init(struct spw_vfio_system *system)
 		.write = write_attribute,
 		.memlock_bytes = UINT64_MAX,
 	};
-	if (!may_lock_all() && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+	if (!may_lock_all() && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+	    limit.rlim_cur != RLIM_INFINITY)
 		system->memlock_bytes = limit.rlim_cur;
 }
 
 /* ---- Files ---- */
 
-void spw_vfio_folder(const struct spw_vfio_system *system, const char *address, const char *file, char path[PATH_MAX])
+void spw_vfio_folder(const struct spw_vfio_system *system, const char *address, const char *file,
+		     char path[PATH_MAX])
 {
 	/* A path that does not fit leads nowhere, and is then found missing. */
-	if (snprintf(path, PATH_MAX, "%s/bus/pci/devices/%s%s%s", system->sysfs, address, file[0] ? "/" : "", file) >=
-	    PATH_MAX)
+	if (snprintf(path, PATH_MAX, "%s/bus/pci/devices/%s%s%s", system->sysfs, address,
+		     file[0] ? "/" : "", file) >= PATH_MAX)
 		path[0] = '\0';
 }
 
@@ -79,7 +85,10 @@ bool spw_vfio_read_line(const char *path, char *line, size_t len)
 {
 	bool found = spw_read_line(path, line, len);
 
-	/* What a drive says of itself is padded, and what it or a process calls itself may be any bytes. */
+	/*
+	 * What a drive says of itself is padded, and what it or a process calls itself may be any
+	 * bytes.
+	 */
 	for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--)
 		line[end - 1] = '\0';
 	spw_make_printable(line);
@@ -102,8 +111,8 @@ static bool read_link_name(const char *path, char *name, size_t len)
 	return true;
 }
 
-static int64_t read_number(const struct spw_vfio_system *system, const char *address, const char *file,
-			   int64_t otherwise)
+static int64_t read_number(const struct spw_vfio_system *system, const char *address,
+			   const char *file, int64_t otherwise)
 {
 	char path[PATH_MAX], line[64], *end;
 	int64_t value;
@@ -115,7 +124,8 @@ static int64_t read_number(const struct spw_vfio_system *system, const char *add
 	return end != line && *end == '\0' ? value : otherwise;
 }
 
-void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *address, char *driver, size_t len)
+void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *address, char *driver,
+			  size_t len)
 {
 	char path[PATH_MAX];
 
@@ -140,7 +150,8 @@ bool spw_vfio_block_name(const char *entry, char *name, size_t len)
 	if (sscanf(entry, "nvme%un%u%n", &instance, &number, &end) == 2 && entry[end] == '\0')
 		return snprintf(name, len, "nvme%un%u", instance, number) < (int)len;
 	end = 0;
-	if (sscanf(entry, "nvme%uc%un%u%n", &instance, &path, &number, &end) == 3 && entry[end] == '\0')
+	if (sscanf(entry, "nvme%uc%un%u%n", &instance, &path, &number, &end) == 3 &&
+	    entry[end] == '\0')
 		return snprintf(name, len, "nvme%un%u", instance, number) < (int)len;
 	return false;
 }
@@ -152,14 +163,18 @@ static int verify_node(const struct spw_vfio_system *system, const char *node, c
 	struct stat st;
 
 	if (stat(node, &st))
-		return spw_error_errno(-errno, "%s, by which its use would be seen, cannot be examined", node);
+		return spw_error_errno(
+			-errno, "%s, by which its use would be seen, cannot be examined", node);
 	if (system->namespaces_are_files)
 		return 0;
 	(void)snprintf(own, sizeof(own), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
-	if (snprintf(path, sizeof(path), "%s/class/block/%s/dev", system->sysfs, name) < (int)sizeof(path) &&
-	    S_ISBLK(st.st_mode) && spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, own) == 0)
+	if (snprintf(path, sizeof(path), "%s/class/block/%s/dev", system->sysfs, name) <
+		    (int)sizeof(path) &&
+	    S_ISBLK(st.st_mode) && spw_vfio_read_line(path, line, sizeof(line)) &&
+	    strcmp(line, own) == 0)
 		return 0;
-	return spw_error(-ESTALE, "%s is not the block device of that name; its use cannot be seen", node);
+	return spw_error(-ESTALE, "%s is not the block device of that name; its use cannot be seen",
+			 node);
 }
 
 static int visit_namespace(void *context, const char *folder, const char *entry)
@@ -228,14 +243,15 @@ static int normalise(const char *address, char normal[16])
 	struct spw_vfio_name name;
 	int rc;
 
-	if (snprintf(text, sizeof(text), "%s%s", spw_vfio_is_name(address) ? "" : SPW_VFIO_PREFIX, address) >=
-	    (int)sizeof(text))
+	if (snprintf(text, sizeof(text), "%s%s", spw_vfio_is_name(address) ? "" : SPW_VFIO_PREFIX,
+		     address) >= (int)sizeof(text))
 		rc = -EINVAL;
 	else
 		rc = spw_vfio_parse(text, &name);
 	if (rc)
 		return spw_error(-EINVAL,
-				 "%.40s: is no PCI address, which looks like 0000:3d:00.0; spillway probe lists them",
+				 "%.40s: is no PCI address, which looks like 0000:3d:00.0; "
+				 "spillway probe lists them",
 				 address);
 	(void)snprintf(normal, 16, "%s", name.address);
 	return 0;
@@ -247,14 +263,16 @@ static int take_vfio_name(void *context, const char *folder, const char *entry)
 	char path[PATH_MAX];
 
 	if (strncmp(entry, "vfio", 4) != 0 ||
-	    snprintf(path, sizeof(path), "%s/%s/dev", folder, entry) >= (int)sizeof(path) || access(path, F_OK) != 0)
+	    snprintf(path, sizeof(path), "%s/%s/dev", folder, entry) >= (int)sizeof(path) ||
+	    access(path, F_OK) != 0)
 		return 0;
 	(void)snprintf(context, 64, "%.63s", entry);
 	return 1;
 }
 
 /* The node by which iommufd has the device, where the kernel has such. */
-static void read_device_node(const struct spw_vfio_system *system, const char *address, char *node, size_t len)
+static void read_device_node(const struct spw_vfio_system *system, const char *address, char *node,
+			     size_t len)
 {
 	char path[PATH_MAX], name[64];
 
@@ -265,7 +283,8 @@ static void read_device_node(const struct spw_vfio_system *system, const char *a
 		node[0] = '\0';
 }
 
-int spw_vfio_identify(const struct spw_vfio_system *system, const char *address, struct spw_vfio_probe_info *controller)
+int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
+		      struct spw_vfio_probe_info *controller)
 {
 	char path[PATH_MAX], group[32];
 	int64_t class;
@@ -277,17 +296,21 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		return rc;
 	class = read_number(system, controller->address, "class", -1);
 	if (class < 0)
-		return spw_error(-ENODEV, "%s: there is no such PCI device; spillway probe lists the NVMe controllers",
+		return spw_error(-ENODEV,
+				 "%s: there is no such PCI device; spillway probe lists the NVMe "
+				 "controllers",
 				 controller->address);
 	if (class != CLASS_NVME)
-		return spw_error(-EMEDIUMTYPE, "%s: is no NVMe controller (its PCI class is %06x)", controller->address,
-				 (unsigned)class);
-	spw_vfio_read_driver(system, controller->address, controller->driver, sizeof(controller->driver));
+		return spw_error(-EMEDIUMTYPE, "%s: is no NVMe controller (its PCI class is %06x)",
+				 controller->address, (unsigned)class);
+	spw_vfio_read_driver(system, controller->address, controller->driver,
+			     sizeof(controller->driver));
 	controller->numa_node = (int32_t)read_number(system, controller->address, "numa_node", -1);
 	spw_vfio_folder(system, controller->address, "iommu_group", path);
 	if (read_link_name(path, group, sizeof(group)))
 		controller->iommu_group = (int32_t)strtol(group, NULL, 10);
-	read_device_node(system, controller->address, controller->device_node, sizeof(controller->device_node));
+	read_device_node(system, controller->address, controller->device_node,
+			 sizeof(controller->device_node));
 	spw_vfio_folder(system, controller->address, "nvme", path);
 	(void)spw_each_name(path, read_names, controller);
 	(void)spw_vfio_each_namespace(system, controller->address, add_block_device, controller);
@@ -309,32 +332,38 @@ static bool process_has(const char *pid, const char *group_node, const char *dev
 	while (dir && !has && (entry = readdir(dir)) != NULL) {
 		ssize_t len;
 
-		if (snprintf(link, sizeof(link), "%s/%s", folder, entry->d_name) >= (int)sizeof(link))
+		if (snprintf(link, sizeof(link), "%s/%s", folder, entry->d_name) >=
+		    (int)sizeof(link))
 			continue;
 		len = readlink(link, target, sizeof(target) - 1);
 		target[len > 0 ? len : 0] = '\0';
-		has = strcmp(target, group_node) == 0 || (device_node[0] && strcmp(target, device_node) == 0);
+		has = strcmp(target, group_node) == 0 ||
+		      (device_node[0] && strcmp(target, device_node) == 0);
 	}
 	if (dir)
 		(void)closedir(dir);
 	return has;
 }
 
-bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid, char *text, size_t len)
+bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid,
+		     char *text, size_t len)
 {
-	char path[PATH_MAX], name[64] = "", group_node[PATH_MAX], device_node[PATH_MAX], command[32];
+	char path[PATH_MAX], name[64] = "", group_node[PATH_MAX], device_node[PATH_MAX],
+			     command[32];
 	struct dirent *entry;
 	bool found = false;
 	DIR *proc;
 
 	spw_vfio_folder(system, address, "iommu_group", path);
 	if (!read_link_name(path, name, sizeof(name)) ||
-	    snprintf(group_node, sizeof(group_node), "%s/vfio/%s", system->dev, name) >= (int)sizeof(group_node))
+	    snprintf(group_node, sizeof(group_node), "%s/vfio/%s", system->dev, name) >=
+		    (int)sizeof(group_node))
 		return false;
 	read_device_node(system, address, device_node, sizeof(device_node));
 	proc = opendir("/proc");
 	while (proc && !found && (entry = readdir(proc)) != NULL) {
-		if (!isdigit((unsigned char)entry->d_name[0]) || !process_has(entry->d_name, group_node, device_node))
+		if (!isdigit((unsigned char)entry->d_name[0]) ||
+		    !process_has(entry->d_name, group_node, device_node))
 			continue;
 		found = true;
 		(void)snprintf(path, sizeof(path), "/proc/%.20s/comm", entry->d_name);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/vfio.c - namespaces behind vfio: who has them open and locked, and transfers that wait */
+/*
+ * engine/vfio/vfio.c - namespaces behind vfio: who has them open and locked, and transfers that
+ * wait
+ */
 #include "engine/vfio/vfio.h"
 
 #include <errno.h>
@@ -37,7 +40,8 @@ struct holding {
 	struct range_lock *locks;
 	unsigned holds; /* that keep it open, besides namespaces */
 	char address[SPW_VFIO_ADDRESS_BYTES];
-	bool changing; /* it is being opened or closed, without the lock, since that takes long: wait */
+	/* it is being opened or closed, without the lock, since that takes long: wait */
+	bool changing;
 };
 
 /* Of all holdings. */
@@ -45,7 +49,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a holding is not changing any more */
 static struct holding *holdings;
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static int refused(const struct spw_vfio_namespace *ns, const char *what, int status)
 {
@@ -53,11 +57,13 @@ static int refused(const struct spw_vfio_namespace *ns, const char *what, int st
 
 	/* Only a controller that is dead answers nothing. */
 	if (status < 0)
-		return spw_error(status, "%s: %s failed: %s", ns->path, what, ns->controller->reason);
+		return spw_error(status, "%s: %s failed: %s", ns->path, what,
+				 ns->controller->reason);
 	if (status == 0)
 		return 0;
 	return spw_error(error ? error : -EIO, "%s: %s failed: %s (%03xh)", ns->path, what,
-			 spw_nvme_status_text((uint32_t)status), (unsigned)status & SPW_NVME_STATUS_CODE);
+			 spw_nvme_status_text((uint32_t)status),
+			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
 /* The smallest write that the drive does not have to read for (NPWG), in blocks, where it says. */
@@ -72,10 +78,12 @@ static bool is_worth_another_try(int status, unsigned tries)
 	return status > 0 && !(status & (int)SPW_NVME_STATUS_DNR) && tries < RETRIES_MAX;
 }
 
-static int ask_for_namespace(const struct spw_vfio_namespace *ns, uint8_t data[SPW_NVME_IDENTIFY_BYTES])
+static int ask_for_namespace(const struct spw_vfio_namespace *ns,
+			     uint8_t data[SPW_NVME_IDENTIFY_BYTES])
 {
-	union spw_vfio_command ask = {
-		.opcode = SPW_NVME_IDENTIFY, .nsid = ns->nvme.id, .cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
+	union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
+				      .nsid = ns->nvme.id,
+				      .cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
 	int status;
 
 	for (unsigned i = 0;; i++) {
@@ -93,27 +101,30 @@ static int identify(struct spw_vfio_namespace *ns)
 	int ret;
 
 	if (ns->nvme.id > c->namespaces)
-		return spw_error(-ENODEV, "%s: the controller has no namespace %u, but 1 to %u", ns->path, ns->nvme.id,
-				 c->namespaces);
+		return spw_error(-ENODEV, "%s: the controller has no namespace %u, but 1 to %u",
+				 ns->path, ns->nvme.id, c->namespaces);
 	ret = refused(ns, "asking for the namespace", ask_for_namespace(ns, data));
 	if (ret)
 		return ret;
 	if (spw_nvme_decode_namespace(data, &ns->nvme))
-		return spw_error(-ENODEV, "%s: there is no such namespace, or it is not attached (its size is none)",
-				 ns->path);
+		return spw_error(
+			-ENODEV,
+			"%s: there is no such namespace, or it is not attached (its size is none)",
+			ns->path);
 	if (ns->nvme.metadata_bytes > 0)
-		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block", ns->path,
-				 ns->nvme.metadata_bytes);
+		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block",
+				 ns->path, ns->nvme.metadata_bytes);
 	memcpy(ns->unique, data + UNIQUE_AT, sizeof(ns->unique));
 	physical = (uint64_t)write_blocks(data) << ns->nvme.block_shift;
-	ns->physical_block_bytes =
-		spw_is_power_of_two(physical) && physical <= 1u << 20 ? (uint32_t)physical : 1u << ns->nvme.block_shift;
+	ns->physical_block_bytes = spw_is_power_of_two(physical) && physical <= 1u << 20
+					   ? (uint32_t)physical
+					   : 1u << ns->nvme.block_shift;
 	ns->command_bytes_max = c->command_bytes_max;
 	if (ns->command_bytes_max > (uint64_t)SPW_NVME_BLOCKS_MAX << ns->nvme.block_shift)
 		ns->command_bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << ns->nvme.block_shift;
 	if (ns->command_bytes_max >> ns->nvme.block_shift == 0)
-		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block", ns->path,
-				 (unsigned long long)ns->command_bytes_max);
+		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block",
+				 ns->path, (unsigned long long)ns->command_bytes_max);
 	return 0;
 }
 
@@ -178,7 +189,9 @@ static int open_controller(struct holding *h)
 	return ret ? ret : spw_vfio_controller_open(link, &h->controller);
 }
 
-/* The lock is held. One that died stays with those who have it; whoever opens it again begins anew. */
+/*
+ * The lock is held. One that died stays with those who have it; whoever opens it again begins anew.
+ */
 static struct holding *present_holding(const char *address)
 {
 	struct holding *h = holdings;
@@ -264,13 +277,15 @@ static void log_opened(const struct spw_log *log, const struct spw_vfio_namespac
 	const struct spw_vfio_link *link = ns->controller->link;
 
 	spw_log(log, SPW_LOG_INFO, "%s: %s, %u queue pairs, %llu KiB per command", ns->path,
-		ns->controller->identity.model, ns->controller->pairs, (unsigned long long)ns->command_bytes_max >> 10);
+		ns->controller->identity.model, ns->controller->pairs,
+		(unsigned long long)ns->command_bytes_max >> 10);
 	if (link->why_group[0])
-		spw_log(log, SPW_LOG_INFO, "%s: reached by its IOMMU group, not by iommufd: %s", ns->path,
-			link->why_group);
+		spw_log(log, SPW_LOG_INFO, "%s: reached by its IOMMU group, not by iommufd: %s",
+			ns->path, link->why_group);
 }
 
-int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log, struct spw_vfio_namespace **out)
+int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log,
+		  struct spw_vfio_namespace **out)
 {
 	struct spw_vfio_namespace *ns;
 	struct spw_vfio_name name;
@@ -318,7 +333,7 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 	free(ns);
 }
 
-/* ---- Several at once -------------------------------------------------------------------------------------------------------- */
+/* ---- Several at once ------------------------------------------------------------------------- */
 
 struct held {
 	const char *path;        /* to be opened */
@@ -350,7 +365,10 @@ static int start_threads(struct spw_vfio_hold *hold, void *(*work)(void *))
 	return -error;
 }
 
-/* For the work on each; what no thread can be had for is done by whoever calls, one after the other. */
+/*
+ * For the work on each; what no thread can be had for is done by whoever calls, one after the
+ * other.
+ */
 static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(void *))
 {
 	int error = start_threads(hold, work);
@@ -360,7 +378,8 @@ static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(
 		alone += !hold->held[i].has_thread;
 	if (error)
 		spw_log(&hold->log, SPW_LOG_INFO,
-			"vfio: %u of %u controllers are %s one after the other, as no more threads can be started: %s",
+			"vfio: %u of %u controllers are %s one after the other, as no more threads "
+			"can be started: %s",
 			alone, hold->count, what, spw_strerror(error));
 	for (unsigned i = 0; i < hold->count; i++)
 		if (!hold->held[i].has_thread)
@@ -370,10 +389,14 @@ static void run_all(struct spw_vfio_hold *hold, const char *what, void *(*work)(
 			(void)pthread_join(hold->held[i].thread, NULL);
 }
 
-/* For names or devices that @names of are behind vfio. One alone is opened and closed as fast by whoever wants it. */
+/*
+ * For names or devices that @names of are behind vfio. One alone is opened and closed as fast by
+ * whoever wants it.
+ */
 static struct spw_vfio_hold *new_hold(unsigned names)
 {
-	return names > 1 ? calloc(1, sizeof(struct spw_vfio_hold) + names * sizeof(struct held)) : NULL;
+	return names > 1 ? calloc(1, sizeof(struct spw_vfio_hold) + names * sizeof(struct held))
+			 : NULL;
 }
 
 static void *hold_one(void *context)
@@ -390,7 +413,8 @@ static void *hold_one(void *context)
 	return NULL;
 }
 
-struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count, const struct spw_log *log)
+struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
+				    const struct spw_log *log)
 {
 	struct spw_vfio_hold *hold;
 	unsigned names = 0;
@@ -466,7 +490,7 @@ void spw_vfio_let_go(struct spw_vfio_hold *hold)
 	free(hold);
 }
 
-/* ---- What it is ------------------------------------------------------------------------------------------------------------- */
+/* ---- What it is ------------------------------------------------------------------------------ */
 
 void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry *g)
 {
@@ -488,8 +512,8 @@ void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry 
 }
 
 /*
- * Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme/admin.h) knows descriptors
- * only.
+ * Whom asked_of_namespace() asks: what questions to a drive are written for (engine/nvme/admin.h)
+ * knows descriptors only.
  */
 static _Thread_local struct spw_vfio_namespace *asked;
 
@@ -519,7 +543,8 @@ static int answer_of_namespace(int fd, unsigned long request, void *argument)
 	if (request == NVME_IOCTL_ADMIN_CMD)
 		ret = spw_vfio_admin(asked->controller, &command, data, cmd->data_len, NULL);
 	else
-		ret = spw_vfio_command(asked->controller, &command, data, cmd->data_len, false, true);
+		ret = spw_vfio_command(asked->controller, &command, data, cmd->data_len, false,
+				       true);
 	return ret < 0 ? fail(ret) : ret;
 }
 
@@ -532,7 +557,8 @@ int spw_vfio_info(struct spw_vfio_namespace *ns, struct spw_nvme_info *info)
 	ret = spw_nvme_ask_all(answer_of_namespace, -1, ns->path, &own);
 	asked = NULL;
 	if (ret == 0)
-		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
+		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
+			       sizeof(own));
 	return ret;
 }
 
@@ -548,10 +574,11 @@ int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLA
 	return ret;
 }
 
-/* ---- Transfers that wait ---------------------------------------------------------------------------------------------------- */
+/* ---- Transfers that wait --------------------------------------------------------------------- */
 
-static int send(struct spw_vfio_namespace *ns, const char *what, const union spw_vfio_command *command, void *data,
-		uint32_t len_bytes, bool sends, bool fetches)
+static int send(struct spw_vfio_namespace *ns, const char *what,
+		const union spw_vfio_command *command, void *data, uint32_t len_bytes, bool sends,
+		bool fetches)
 {
 	int status;
 
@@ -562,21 +589,24 @@ static int send(struct spw_vfio_namespace *ns, const char *what, const union spw
 	}
 }
 
-static int check_range(const struct spw_vfio_namespace *ns, uint64_t len_bytes, uint64_t offset_bytes)
+static int check_range(const struct spw_vfio_namespace *ns, uint64_t len_bytes,
+		       uint64_t offset_bytes)
 {
 	uint64_t size_bytes = ns->nvme.blocks << ns->nvme.block_shift;
 
 	if (((len_bytes | offset_bytes) & ((UINT64_C(1) << ns->nvme.block_shift) - 1)) == 0 &&
 	    len_bytes <= size_bytes && offset_bytes <= size_bytes - len_bytes)
 		return 0;
-	return spw_error(-EINVAL, "%s: %llu bytes at byte %llu are not whole blocks of %u bytes within the device",
-			 ns->path, (unsigned long long)len_bytes, (unsigned long long)offset_bytes,
-			 1u << ns->nvme.block_shift);
+	return spw_error(
+		-EINVAL,
+		"%s: %llu bytes at byte %llu are not whole blocks of %u bytes within the device",
+		ns->path, (unsigned long long)len_bytes, (unsigned long long)offset_bytes,
+		1u << ns->nvme.block_shift);
 }
 
 /* A command for @blocks from @offset_bytes on. */
-static union spw_vfio_command command_for(const struct spw_vfio_namespace *ns, uint8_t opcode, uint64_t offset_bytes,
-					  uint64_t len_bytes)
+static union spw_vfio_command command_for(const struct spw_vfio_namespace *ns, uint8_t opcode,
+					  uint64_t offset_bytes, uint64_t len_bytes)
 {
 	uint64_t first = offset_bytes >> ns->nvme.block_shift;
 
@@ -589,9 +619,11 @@ static union spw_vfio_command command_for(const struct spw_vfio_namespace *ns, u
 	};
 }
 
-static int transfer(struct spw_vfio_namespace *ns, bool is_read, char *buf, uint64_t len_bytes, uint64_t offset_bytes)
+static int transfer(struct spw_vfio_namespace *ns, bool is_read, char *buf, uint64_t len_bytes,
+		    uint64_t offset_bytes)
 {
-	uint64_t step = ns->command_bytes_max < SPW_VFIO_COPY_BYTES ? ns->command_bytes_max : SPW_VFIO_COPY_BYTES;
+	uint64_t step = ns->command_bytes_max < SPW_VFIO_COPY_BYTES ? ns->command_bytes_max
+								    : SPW_VFIO_COPY_BYTES;
 	int ret = check_range(ns, len_bytes, offset_bytes);
 
 	step = spw_round_down(step, UINT64_C(1) << ns->nvme.block_shift);
@@ -600,8 +632,8 @@ static int transfer(struct spw_vfio_namespace *ns, bool is_read, char *buf, uint
 				 1u << ns->nvme.block_shift);
 	while (ret == 0 && len_bytes > 0) {
 		uint32_t now = (uint32_t)(len_bytes < step ? len_bytes : step);
-		union spw_vfio_command command =
-			command_for(ns, is_read ? SPW_NVME_READ : SPW_NVME_WRITE, offset_bytes, now);
+		union spw_vfio_command command = command_for(
+			ns, is_read ? SPW_NVME_READ : SPW_NVME_WRITE, offset_bytes, now);
 
 		ret = send(ns, is_read ? "read" : "write", &command, buf, now, !is_read, is_read);
 		buf += now;
@@ -611,12 +643,14 @@ static int transfer(struct spw_vfio_namespace *ns, bool is_read, char *buf, uint
 	return ret;
 }
 
-int spw_vfio_read(struct spw_vfio_namespace *ns, void *buf, uint64_t len_bytes, uint64_t offset_bytes)
+int spw_vfio_read(struct spw_vfio_namespace *ns, void *buf, uint64_t len_bytes,
+		  uint64_t offset_bytes)
 {
 	return transfer(ns, true, buf, len_bytes, offset_bytes);
 }
 
-int spw_vfio_write(struct spw_vfio_namespace *ns, const void *buf, uint64_t len_bytes, uint64_t offset_bytes)
+int spw_vfio_write(struct spw_vfio_namespace *ns, const void *buf, uint64_t len_bytes,
+		   uint64_t offset_bytes)
 {
 	return transfer(ns, false, (char *)(uintptr_t)buf, len_bytes, offset_bytes);
 }
@@ -642,8 +676,10 @@ int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, ui
 		union spw_vfio_command command;
 
 		spw_nvme_encode_deallocate(&cmd, &ns->nvme, offset_bytes, now, &range);
-		command = (union spw_vfio_command){
-			.opcode = cmd.opcode, .nsid = cmd.nsid, .cdw10 = cmd.cdw10, .cdw11 = cmd.cdw11};
+		command = (union spw_vfio_command){.opcode = cmd.opcode,
+						   .nsid = cmd.nsid,
+						   .cdw10 = cmd.cdw10,
+						   .cdw11 = cmd.cdw11};
 		ret = send(ns, "deallocation", &command, &range, sizeof(range), true, false);
 		len_bytes -= now;
 		offset_bytes += now;
@@ -663,7 +699,8 @@ int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, 
 		return spw_error(-EOPNOTSUPP, "%s cannot write zeroes by itself", ns->path);
 	while (ret == 0 && len_bytes > 0) {
 		uint64_t now = len_bytes < step ? len_bytes : step;
-		union spw_vfio_command command = command_for(ns, SPW_VFIO_WRITE_ZEROES, offset_bytes, now);
+		union spw_vfio_command command =
+			command_for(ns, SPW_VFIO_WRITE_ZEROES, offset_bytes, now);
 
 		ret = send(ns, "writing zeroes", &command, NULL, 0, false, false);
 		len_bytes -= now;
@@ -672,37 +709,48 @@ int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, 
 	return ret;
 }
 
-/* ---- Locks ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Locks ----------------------------------------------------------------------------------- */
 
 static uint64_t last_byte(uint64_t offset_bytes, uint64_t len_bytes)
 {
 	uint64_t last;
 
-	return len_bytes == 0 || __builtin_add_overflow(offset_bytes, len_bytes - 1, &last) ? UINT64_MAX : last;
+	return len_bytes == 0 || __builtin_add_overflow(offset_bytes, len_bytes - 1, &last)
+		       ? UINT64_MAX
+		       : last;
 }
 
-static int add_lock(struct holding *h, uint32_t namespace_id, const void *owner, uint64_t first, uint64_t last)
+static int add_lock(struct holding *h, uint32_t namespace_id, const void *owner, uint64_t first,
+		    uint64_t last)
 {
 	struct range_lock *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		return spw_error(-ENOMEM, "no memory for a lock");
-	*l = (struct range_lock){
-		.next = h->locks, .namespace_id = namespace_id, .owner = owner, .first = first, .last = last};
+	*l = (struct range_lock){.next = h->locks,
+				 .namespace_id = namespace_id,
+				 .owner = owner,
+				 .first = first,
+				 .last = last};
 	h->locks = l;
 	return 0;
 }
 
-int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes, uint64_t len_bytes)
+int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
+		  uint64_t len_bytes)
 {
 	uint64_t last = last_byte(offset_bytes, len_bytes);
 	int ret = 0;
 
 	(void)pthread_mutex_lock(&lock);
 	for (const struct range_lock *l = ns->holding->locks; l && ret == 0; l = l->next)
-		if (l->namespace_id == ns->nvme.id && l->owner != owner && l->first <= last && offset_bytes <= l->last)
-			ret = spw_error(-EBUSY, "%s: bytes %llu to %llu are locked by another opener of this process",
-					ns->path, (unsigned long long)offset_bytes, (unsigned long long)last);
+		if (l->namespace_id == ns->nvme.id && l->owner != owner && l->first <= last &&
+		    offset_bytes <= l->last)
+			ret = spw_error(-EBUSY,
+					"%s: bytes %llu to %llu are locked by another opener of "
+					"this process",
+					ns->path, (unsigned long long)offset_bytes,
+					(unsigned long long)last);
 	if (ret == 0)
 		ret = add_lock(ns->holding, ns->nvme.id, owner, offset_bytes, last);
 	(void)pthread_mutex_unlock(&lock);
@@ -725,7 +773,8 @@ static int shrink_lock(struct holding *h, struct range_lock *l, uint64_t first, 
 	return 0;
 }
 
-int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes, uint64_t len_bytes)
+int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
+		    uint64_t len_bytes)
 {
 	uint64_t last = last_byte(offset_bytes, len_bytes);
 	struct range_lock **at, *l;
@@ -734,8 +783,8 @@ int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t o
 	(void)pthread_mutex_lock(&lock);
 	at = &ns->holding->locks;
 	while ((l = *at) != NULL && ret == 0) {
-		bool overlaps = l->namespace_id == ns->nvme.id && l->owner == owner && l->first <= last &&
-				offset_bytes <= l->last;
+		bool overlaps = l->namespace_id == ns->nvme.id && l->owner == owner &&
+				l->first <= last && offset_bytes <= l->last;
 
 		if (overlaps && l->first >= offset_bytes && l->last <= last) {
 			*at = l->next;

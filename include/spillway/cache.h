@@ -2,28 +2,31 @@
 /*
  * spillway/cache.h - the tensor cache: which saved tensors spill, when, and when they come back
  *
- * The caller (a training framework's binding) says where it is and offers the tensors that the forward pass saves; it
- * gets an id for each, and later, for the id, the bytes. Everything in between is decided here: by a fixed rule, or, in
- * the modes that plan, from what the last steps measured. tensor/adapt.c says how.
+ * The caller (a training framework's binding) says where it is and offers the tensors that the
+ * forward pass saves; it gets an id for each, and later, for the id, the bytes. Everything in
+ * between is decided here: by a fixed rule, or, in the modes that plan, from what the last steps
+ * measured. tensor/control/control.c says how.
  *
  * Contract
- *   Threads    Every function may be called from any thread. spw_cache_take() and spw_cache_close() wait for I/O;
- *              nothing else does. Steps, stages and scopes describe one forward and backward pass at a time: call those
- *              from one thread at a time.
- *   Memory     The cache never copies and never frees memory that is offered. One rule for owner tokens, whatever
- *              became of the entry: an offer that returned SPW_OFFER_KEEP or SPW_OFFER_SPILL hands its token to the
- *              cache, and the caller keeps that memory alive and unchanged until spw_cache_drain() gives the token
- *              back, exactly once: when the bytes are on the drives, or when the last user of the entry is gone. The
- *              token of any other offer (SPW_OFFER_DEDUP, errors) is never given back, and the cache needs nothing of
- *              that offer's memory.
- *              So the owner that spw_cache_take() names is always one the caller still holds, as long as it has not
- *              released the tensor.
- *   Identity   A storage is named by the caller's key, which must not be reused while the cache holds an entry of it,
- *              and a version that changes with every in-place write. Never an address that may be reused, never a
- *              clock.
- *   Errors     0 or a count, or a negative errno with spw_last_error(). Trouble with drives never fails an offer: the
- *              tensor is kept. A write that fails later turns the entry into a kept one: its memory is still there.
- *   Log        The log function is called without any lock of the cache held, and may call the cache.
+ *   Threads    Every function may be called from any thread. spw_cache_take() and spw_cache_close()
+ *              wait for I/O; nothing else does. Steps, stages and scopes describe one forward and
+ *              backward pass at a time: call those from one thread at a time.
+ *   Memory     The cache never copies and never frees memory that is offered. One rule for owner
+ *              tokens, whatever became of the entry: an offer that returned SPW_OFFER_KEEP or
+ *              SPW_OFFER_SPILL hands its token to the cache, and the caller keeps that memory alive
+ *              and unchanged until spw_cache_drain() gives the token back, exactly once: when the
+ *              bytes are on the drives, or when the last user of the entry is gone. The token of
+ *              any other offer (SPW_OFFER_DEDUP, errors) is never given back, and the cache needs
+ *              nothing of that offer's memory. So the owner that spw_cache_take() names is always
+ *              one the caller still holds, as long as it has not released the tensor.
+ *   Identity   A storage is named by the caller's key, which must not be reused while the cache
+ *              holds an entry of it, and a version that changes with every in-place write. Never an
+ *              address that may be reused, never a clock.
+ *   Errors     0 or a count, or a negative errno with spw_last_error(). Trouble with drives never
+ *              fails an offer: the tensor is kept. A write that fails later turns the entry into a
+ *              kept one: its memory is still there.
+ *   Log        The log function is called without any lock of the cache held, and may call the
+ *              cache.
  *   Promise    take returns the bytes that were offered, or an error. Never other bytes.
  */
 #ifndef SPILLWAY_CACHE_H
@@ -49,31 +52,43 @@ typedef struct {
 } spw_tensor;
 
 /*
- * The last three record each step, plan between steps, and plan again when the step or the drives have
- * changed. Up to four shapes of step have a plan each. A step that is not like one that was planned for, and the first
- * one, follows the rule of SPW_CACHE_SPILL, and in the first two of these modes reads ahead as far as its own peak
- * allows.
+ * The last three record each step, plan between steps, and plan again when the step or the drives
+ * have changed. Up to four shapes of step have a plan each. A step that is not like one that was
+ * planned for, and the first one, follows the rule of SPW_CACHE_SPILL, and in the first two of
+ * these modes reads ahead as far as its own peak allows.
  */
 enum spw_cache_mode {
-	/* Spill all but: small tensors, the last scope, what the backward stage saves, what the drives cannot take. */
+	/*
+	 * Spill all but: small tensors, the last scope, what the backward stage saves, what the
+	 * drives cannot take.
+	 */
 	SPW_CACHE_SPILL,
-	SPW_CACHE_OBSERVE,    /* keep everything, count as if: for measuring what plain training holds */
-	SPW_CACHE_FASTEST,    /* plans the lowest peak without a stall, then the fewest bytes written */
-	SPW_CACHE_BUDGET,     /* plans the fewest bytes written such that the peak fits memory_bytes */
-	SPW_CACHE_POSITIONAL, /* plans by position once: all before one scope spills. SSDTrain's rule, the baseline */
+	/* keep everything, count as if: for measuring what plain training holds */
+	SPW_CACHE_OBSERVE,
+	/* plans the lowest peak without a stall, then the fewest bytes written */
+	SPW_CACHE_FASTEST,
+	/* plans the fewest bytes written such that the peak fits memory_bytes */
+	SPW_CACHE_BUDGET,
+	/* plans by position once: all before one scope spills. SSDTrain's rule, the baseline */
+	SPW_CACHE_POSITIONAL,
 };
 
 struct spw_cache_opts {
 	size_t size;
 	enum spw_cache_mode mode; /* default SPW_CACHE_FASTEST */
 	uint64_t min_bytes;       /* smaller tensors are kept; default 64 KiB */
-	uint64_t staging_bytes;   /* most bytes that wait to be written; beyond it tensors are kept; default 1 GiB */
-	uint64_t prefetch_bytes;  /* most bytes read ahead without a plan; 0: as the largest scope spilled; default 0 */
-	bool spill_last_scope;    /* do not keep the last scope before the backward pass; default false */
-	uint32_t tensors_max;     /* entries that exist at once; more are kept; default 65536 */
+	/* most bytes that wait to be written; beyond it tensors are kept; default 1 GiB */
+	uint64_t staging_bytes;
+	/* most bytes read ahead without a plan; 0: as the largest scope spilled; default 0 */
+	uint64_t prefetch_bytes;
+	/* do not keep the last scope before the backward pass; default false */
+	bool spill_last_scope;
+	uint32_t tensors_max; /* entries that exist at once; more are kept; default 65536 */
 	struct spw_log log;
-	uint64_t memory_bytes;          /* SPW_CACHE_BUDGET: most bytes of activations in memory; no default */
-	struct spw_trace_writer *trace; /* every call is recorded here; the caller's, and outlives the cache; or NULL */
+	/* SPW_CACHE_BUDGET: most bytes of activations in memory; no default */
+	uint64_t memory_bytes;
+	/* every call is recorded here; the caller's, and outlives the cache; or NULL */
+	struct spw_trace_writer *trace;
 };
 
 enum spw_stage {
@@ -84,26 +99,45 @@ enum spw_stage {
 /* What the caller knows better about a tensor. */
 enum spw_cache_hint {
 	SPW_HINT_NONE,
-	SPW_HINT_KEEP,  /* keep it; a budget that cannot be met otherwise may spill it all the same */
-	SPW_HINT_SPILL, /* in a forward stage: spill it, whatever its size and the plan, if the drives can take it */
-	SPW_HINT_PIN,   /* keep it in any case */
+	/* keep it; a budget that cannot be met otherwise may spill it all the same */
+	SPW_HINT_KEEP,
+	/*
+	 * in a forward stage: spill it, whatever its size and the plan, if the drives can take it
+	 */
+	SPW_HINT_SPILL,
+	SPW_HINT_PIN, /* keep it in any case */
 };
 
 enum spw_offer_result {
-	SPW_OFFER_KEEP,  /* stays in memory: hold the memory until its token is drained, at the last release */
-	SPW_OFFER_SPILL, /* goes to the drives: hold the memory until its token is drained, as soon as it is written */
-	SPW_OFFER_DEDUP, /* the same bytes are held already: this memory is not needed, its token is never drained */
+	/* stays in memory: hold the memory until its token is drained, at the last release */
+	SPW_OFFER_KEEP,
+	/*
+	 * goes to the drives: hold the memory until its token is drained, as soon as it is written
+	 */
+	SPW_OFFER_SPILL,
+	/* the same bytes are held already: this memory is not needed, its token is never drained */
+	SPW_OFFER_DEDUP,
+	/* of a device, as SPW_OFFER_SPILL: copy, and say when that has ended */
+	SPW_OFFER_COPY,
+	/*
+	 * of a device, as SPW_OFFER_DEDUP, but the copy that is under way may have begun before the
+	 * memory was changed: copy once more, after that one, and say when that has ended
+	 */
+	SPW_OFFER_COPY_AGAIN,
 };
 
 /*
- * A saved tensor's bytes: the part [offset, offset + len) of a storage that the tensor's elements lie in. If that is at
- * least half of the storage the whole storage is stored once for all its views, else that part alone.
+ * A saved tensor's bytes: the part [offset, offset + len) of a storage that the tensor's elements
+ * lie in. If that is at least half of the storage the whole storage is stored once for all its
+ * views, else that part alone.
  *
- * An offer whose part lies within what a living entry of the same key and version has is a duplicate of that entry if it has the same
- * bytes: the version may not count all changes (in PyTorch not those through .data). Memory that the caller still holds is the same
- * memory. Else the offer compares the bytes with those read back, or by checksum with what was written; of a write under way that is done at
- * its end, and where the bytes changed the entry stays in memory. So spw_cache_offer() may take as long as reading the memory once does. Of
- * a store without checksums what has been given to it has no duplicates.
+ * An offer whose part lies within what a living entry of the same key and version has is a
+ * duplicate of that entry if it has the same bytes: the version may not count all changes (in
+ * PyTorch not those through .data). Memory that the caller still holds is the same memory. Else the
+ * offer compares the bytes with those read back, or by checksum with what was written; of a write
+ * under way that is done at its end, and where the bytes changed the entry stays in memory. So
+ * spw_cache_offer() may take as long as reading the memory once does. Of a store without checksums
+ * what has been given to it has no duplicates.
  */
 struct spw_offer {
 	uint64_t storage_key;
@@ -111,99 +145,163 @@ struct spw_offer {
 	const void *storage_bytes;  /* the whole storage */
 	uint64_t storage_len_bytes; /* at most 2^56 */
 	uint64_t offset_bytes, len_bytes;
-	uint64_t owner; /* the caller's token for the memory, not 0; spw_cache_drain() gives it back */
+	/* the caller's token for the memory, not 0; spw_cache_drain() gives it back */
+	uint64_t owner;
 };
 
 struct spw_taken {
-	const void *bytes; /* of the offered range [offset, offset + len); NULL: take them from the memory of @owner */
-	uint64_t owner;    /* if bytes is NULL: the token of the offer whose memory, of the whole storage, holds them */
-	uint64_t lease;    /* if bytes is not NULL: for spw_cache_return(), when nothing uses them any more */
+	/* of the offered range [offset, offset + len); NULL: take them from the memory of @owner */
+	const void *bytes;
+	/*
+	 * if bytes is NULL: the token of the offer whose memory, of the whole storage, holds them
+	 */
+	uint64_t owner;
+	/* if bytes is not NULL: for spw_cache_return(), when nothing uses them any more */
+	uint64_t lease;
 	uint64_t storage_bytes_before; /* how far before bytes the lease's memory starts, and */
-	uint64_t storage_bytes_total;  /* how long it is: views of one storage share one lease's memory */
+	/* how long it is: views of one storage share one lease's memory */
+	uint64_t storage_bytes_total;
 };
 
 SPW_EXPORT void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size);
 
 /*
- * The store stays the caller's, must outlive the cache and must not be in inline mode: nobody would poll it while take
- * waits. In SPW_CACHE_OBSERVE mode it may be NULL.
+ * The store stays the caller's, must outlive the cache and must not be in inline mode: nobody would
+ * poll it while take waits. In SPW_CACHE_OBSERVE mode it may be NULL.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
-SPW_EXPORT int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache);
+SPW_EXPORT int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
+			      struct spw_cache **cache);
 
 /*
- * Cancels and waits for I/O in flight. Outstanding leases are void; tokens not drained need not be held any longer.
- * NULL is no cache.
+ * Cancels and waits for I/O in flight. Outstanding leases are void; tokens not drained need not be
+ * held any longer. Copies between a device and staging memory must have ended before: those that
+ * spw_cache_copied() was not called for count as ended. NULL is no cache.
  */
 SPW_EXPORT void spw_cache_close(struct spw_cache *cache);
 
-/* ---- Where the caller is ------------------------------------------------------------------------------------- */
+/* ---- Where the caller is --------------------------------------------------------------------- */
 
 /*
- * A training step begins, in the forward stage of micro-batch 0 and outside all scopes. What the last one left (tensors
- * nobody released) stays valid, but is not read ahead.
+ * A training step begins, in the forward stage of micro-batch 0 and outside all scopes. What the
+ * last one left (tensors nobody released) stays valid, but is not read ahead.
  */
 SPW_EXPORT void spw_cache_step(struct spw_cache *cache);
 
 /*
- * The pass changes. In SPW_STAGE_BACKWARD the micro-batch's tensors are read ahead in the reverse order of their last
- * offers, and what is offered (recomputation, double backward) is kept. A caller that never says SPW_STAGE_BACKWARD
- * says SPW_STAGE_FORWARD, or calls spw_cache_step(), before each forward pass: the first take after it then begins the
- * backward stage.
+ * The pass changes. In SPW_STAGE_BACKWARD the micro-batch's tensors are read ahead in the reverse
+ * order of their last offers, and what is offered (recomputation, double backward) is kept. A
+ * caller that never says SPW_STAGE_BACKWARD says SPW_STAGE_FORWARD, or calls spw_cache_step(),
+ * before each forward pass: the first take after it then begins the backward stage.
  */
-SPW_EXPORT void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage);
+SPW_EXPORT void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch,
+				enum spw_stage stage);
 
 /*
- * The same, and says which stage comes after it: if that is a backward stage, reading ahead goes on into it without a
- * pause. A pipeline with several model chunks per rank (interleaved) gives each pair of micro-batch and chunk a number
- * of its own. A plan knows the stages of the last step, and needs no such help.
+ * The same, and says which stage comes after it: if that is a backward stage, reading ahead goes on
+ * into it without a pause. A pipeline with several model chunks per rank (interleaved) gives each
+ * pair of micro-batch and chunk a number of its own. A plan knows the stages of the last step, and
+ * needs no such help.
  */
-SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
-				     uint32_t next_micro_batch, enum spw_stage next_stage);
+SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch,
+				     enum spw_stage stage, uint32_t next_micro_batch,
+				     enum spw_stage next_stage);
 
 /*
- * A scope of the forward pass is entered or left. Scopes nest; tensors belong to the innermost one. Name layers (the
- * blocks of a transformer) and what encloses them, not the parts of a layer: the last scope without scopes inside, and
- * all that is offered after it was entered, is what the next step keeps because its backward pass comes at once.
+ * A scope of the forward pass is entered or left. Scopes nest; tensors belong to the innermost one.
+ * Name layers (the blocks of a transformer) and what encloses them, not the parts of a layer: the
+ * last scope without scopes inside, and all that is offered after it was entered, is what the next
+ * step keeps because its backward pass comes at once.
  */
 SPW_EXPORT void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key);
 SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 /**
  * spw_cache_offer - a tensor is being saved for the backward pass
  * @tensor:  set in every case: one user more of the entry; spw_cache_release() ends it
  *
- * A write that is accepted begins at once, or, of a small tensor or while others are written, with the next call of the
- * cache or the end of some I/O, whichever is first.
+ * A write that is accepted begins at once, or, of a small tensor or while others are written, with
+ * the next call of the cache or the end of some I/O, whichever is first.
  *
- * Return: an enum spw_offer_result; or -EINVAL, -ENOBUFS all entries are in use: the caller keeps the tensor by itself,
- * @tensor is 0, there is nothing to release and no token to be drained. An entry is in use until its users, its leases
- * and its token are gone.
+ * Return: an enum spw_offer_result; or -EINVAL, -ENOBUFS all entries are in use: the caller keeps
+ * the tensor by itself, @tensor is 0, there is nothing to release and no token to be drained. An
+ * entry is in use until its users, its leases and its token are gone.
  */
-SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor);
-
-/* The same with a hint. Of a duplicate only SPW_HINT_KEEP and SPW_HINT_PIN count, for the steps after. */
-SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer, enum spw_cache_hint hint,
-				    spw_tensor *tensor);
-
-/**
- * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of the storage
- *
- * Any number of times until release, also after an error: it reads again. Forwarded if the bytes are still in memory;
- * else waits for the read. What is forwarded out of a write that has not been issued cancels the write.
- *
- * Return: 0; -EINVAL; -ENOENT no such tensor; -ERANGE not within what was offered; -ENOMEM; -EBADMSG, -EIO the drive
- * failed.
- */
-SPW_EXPORT int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes, uint64_t len_bytes,
-			      struct spw_taken *taken);
+SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer,
+			       spw_tensor *tensor);
 
 /*
- * The bytes of a lease are used no longer. Once for every take that gave it; takes of one tensor give the same. It
- * outlives the release.
+ * The same with a hint. Of a duplicate only SPW_HINT_KEEP and SPW_HINT_PIN count, for the steps
+ * after.
+ */
+SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
+				    enum spw_cache_hint hint, spw_tensor *tensor);
+
+/* What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN. */
+struct spw_copy {
+	void *staging;                    /* in the store's arena, see spw_store_arena() */
+	uint64_t offset_bytes, len_bytes; /* of the storage */
+};
+
+/**
+ * spw_cache_offer_device - the same for a tensor in memory of a device
+ * @offer:   storage_bytes is the address on the device: only compared, never read
+ * @device:  which one, from 1 on, as the caller numbers them
+ * @copy:    set if the caller is to copy
+ *
+ * The bytes pass through staging memory, which the cache takes out of the store's arena; if none is
+ * free the tensor is kept. The caller carries out the copies, by streams of the device or in any
+ * other way: the cache never calls into a device, and never waits for one.
+ *
+ * Out: after SPW_OFFER_COPY the caller begins to copy, and calls spw_cache_copied() when the copy
+ * has ended. The write begins then, and spw_cache_drain_device() gives the token back. Released
+ * before, the entry keeps token and staging memory until the copy is said to have ended.
+ *
+ * In: spw_cache_take() names the token while the device still has the bytes; else it gives a lease
+ * of staging memory that has them. The caller copies from there into new memory of the device,
+ * which is its own to keep for as long as it has use for it, and returns the lease when the copy
+ * has ended. A take after that may read from the drives again.
+ *
+ * Memory of a device cannot be compared with what has left it. So an offer is a duplicate if key,
+ * version and address are those of an entry whose memory the device still has, and of no other.
+ *
+ * Return: as spw_cache_offer_hint(), and SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN.
+ */
+SPW_EXPORT int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offer,
+				      uint32_t device, enum spw_cache_hint hint, spw_tensor *tensor,
+				      struct spw_copy *copy);
+
+/**
+ * spw_cache_copied - a copy to staging memory has ended, or could not begin
+ * @tensor:  of the offer that asked for it, released or not
+ * @rc:      0; or a negative errno: the bytes stay on the device
+ *
+ * Once for each SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN.
+ *
+ * Return: 0; -EINVAL; -ENOENT no copy of this tensor is under way.
+ */
+SPW_EXPORT int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc);
+
+/**
+ * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of
+ * the storage
+ *
+ * Any number of times until release, also after an error: it reads again. Forwarded if the bytes
+ * are still in memory; else waits for the read. What is forwarded out of a write that has not been
+ * issued cancels the write.
+ *
+ * Return: 0; -EINVAL; -ENOENT no such tensor; -ERANGE not within what was offered; -ENOMEM;
+ * -EBADMSG, -EIO the drive failed.
+ */
+SPW_EXPORT int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
+			      uint64_t len_bytes, struct spw_taken *taken);
+
+/*
+ * The bytes of a lease are used no longer. Once for every take that gave it; takes of one tensor
+ * give the same. It outlives the release.
  */
 SPW_EXPORT void spw_cache_return(struct spw_cache *cache, uint64_t lease);
 
@@ -213,54 +311,64 @@ SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
 /**
  * spw_cache_drain - tokens whose memory the cache needs no longer
  *
- * Call it often (each offer and take is a good moment, and plans take it for granted): until then the memory stays in
- * use, and is still forwarded if it is asked for.
+ * Call it often (each offer and take is a good moment, and plans take it for granted): until then
+ * the memory stays in use, and is still forwarded if it is asked for.
  *
  * Return: how many of @owners (at most @count) were set; -EINVAL.
  */
 SPW_EXPORT int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count);
+/* The same for the tokens of spw_cache_offer_device(), which the other does not give back. */
+SPW_EXPORT int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count);
 
-/* ---- Counters ------------------------------------------------------------------------------------------------ */
+/* ---- Counters -------------------------------------------------------------------------------- */
 
 struct spw_cache_stats {
 	size_t size;
 	uint64_t steps, offers, takes, releases;
-	uint32_t entries;          /* that exist now */
-	uint64_t activation_bytes; /* in memory now: kept or waiting to be written (till drained), being read, leased */
+	uint32_t entries; /* that exist now */
+	/* in memory now: kept or waiting to be written (till drained), being read, leased */
+	uint64_t activation_bytes;
 	uint64_t activation_bytes_max; /* since open or spw_cache_reset_peak() */
 	uint64_t bytes_offered;        /* all offers, duplicates included */
 	uint64_t bytes_spilled;        /* written to drives, whole tensors */
 	uint64_t bytes_read;
-	uint64_t bytes_forwarded; /* taken while still in memory because of a write; each entry once */
+	/* taken while still in memory because of a write; each entry once */
+	uint64_t bytes_forwarded;
 	uint64_t bytes_deduplicated;
-	uint64_t bytes_kept_small, bytes_kept_last_scope, bytes_kept_backpressure, bytes_kept_no_space,
-		bytes_kept_error, bytes_kept_entries, bytes_kept_observed, bytes_kept_backward;
+	uint64_t bytes_kept_small, bytes_kept_last_scope, bytes_kept_backpressure,
+		bytes_kept_no_space, bytes_kept_error, bytes_kept_entries, bytes_kept_observed,
+		bytes_kept_backward;
 	uint64_t writes_cancelled, bytes_writes_cancelled;
-	uint64_t prefetches, prefetch_hits;              /* taken after the read had ended */
-	uint64_t prefetch_late;                          /* taken while it was under way */
-	uint64_t misses;                                 /* taken when stored and not asked for */
-	uint64_t stall_ns;                               /* takes that waited */
-	uint64_t read_memory_outside_arena_bytes;        /* arena full: ordinary memory used */
-	uint64_t staging_bytes, staging_bytes_max;       /* given to the store to be written, not ended */
-	uint64_t prefetched_bytes, prefetched_bytes_max; /* ahead of their use in this step: read, or not given back */
+	uint64_t prefetches, prefetch_hits;       /* taken after the read had ended */
+	uint64_t prefetch_late;                   /* taken while it was under way */
+	uint64_t misses;                          /* taken when stored and not asked for */
+	uint64_t stall_ns;                        /* takes that waited */
+	uint64_t read_memory_outside_arena_bytes; /* arena full: ordinary memory used */
+	/* given to the store to be written, not ended */
+	uint64_t staging_bytes, staging_bytes_max;
+	/* ahead of their use in this step: read, or not given back */
+	uint64_t prefetched_bytes, prefetched_bytes_max;
 	uint64_t tensors_spilled, tensors_forwarded, tensors_deduplicated;
-	uint64_t tensors_kept_small, tensors_kept_last_scope, tensors_kept_backpressure, tensors_kept_no_space,
-		tensors_kept_error, tensors_kept_entries, tensors_kept_observed, tensors_kept_backward;
+	uint64_t tensors_kept_small, tensors_kept_last_scope, tensors_kept_backpressure,
+		tensors_kept_no_space, tensors_kept_error, tensors_kept_entries,
+		tensors_kept_observed, tensors_kept_backward;
 	uint64_t writes_failed, prefetches_failed, reads_failed; /* a read that a take waited for */
 	uint64_t prefetch_budget_bytes;                          /* of the last backward stage */
 
 	uint64_t bytes_kept_planned, bytes_kept_hint;     /* the plan said so; the caller did */
 	uint64_t tensors_kept_planned, tensors_kept_hint; /* the same */
 	uint64_t prefetches_across;                       /* for a stage that had not begun */
-	uint64_t steps_planned, steps_fixed;              /* ended: all of it by a plan; some of it by the fixed rule */
-	uint64_t plans;                                   /* made; why, but for the first: */
+	/* ended: all of it by a plan; some of it by the fixed rule */
+	uint64_t steps_planned, steps_fixed;
+	uint64_t plans; /* made; why, but for the first: */
 	uint64_t plans_shape, plans_timeline, plans_bandwidth, plans_stall, plans_memory;
-	uint64_t plans_failed;     /* not made, or infeasible: a budget that cannot be met */
-	uint64_t plan_mismatches;  /* steps that left the plan: other scopes or other tensors */
-	uint64_t plan_probes;      /* tensors spilled only to measure the drives */
-	uint64_t recordings_short; /* steps of more tensors or scopes than there is room to record */
-	uint64_t steps_hurried;    /* that stalled, and then read further ahead than planned */
-	uint64_t plan_cost_ns;     /* that the last planning took */
+	uint64_t plans_failed;    /* not made, or infeasible: a budget that cannot be met */
+	uint64_t plan_mismatches; /* steps that left the plan: other scopes or other tensors */
+	uint64_t plan_probes;     /* tensors spilled only to measure the drives */
+	/* steps of more tensors or scopes than there is room to record */
+	uint64_t recordings_short;
+	uint64_t steps_hurried; /* that stalled, and then read further ahead than planned */
+	uint64_t plan_cost_ns;  /* that the last planning took */
 
 	/* The plan in force; 0: there is none. */
 	uint64_t plan_tensors, plan_tensors_spilled;
@@ -275,19 +383,37 @@ struct spw_cache_stats {
 	uint64_t step_stall_ns; /* that some take waited */
 	uint64_t step_peak_bytes;
 
-	/* The drives, as this cache's own transfers had them while they were busy, smoothed; 0: not known. */
+	/*
+	 * The drives, as this cache's own transfers had them while they were busy, smoothed; 0: not
+	 * known.
+	 */
 	uint64_t write_bytes_per_second, read_bytes_per_second;
 	uint64_t mixed_bytes_per_second; /* sum of both while both ran */
 	uint64_t drive_latency_ns;
 
-	uint64_t plan_switches; /* steps that went on by the plan of another shape of step that is known */
+	/* steps that went on by the plan of another shape of step that is known */
+	uint64_t plan_switches;
 
-	uint64_t bytes_compared;                           /* of duplicates, with what the drives were given */
-	uint64_t offers_changed;                           /* would be duplicates, but have other bytes */
-	uint64_t bytes_kept_changed, tensors_kept_changed; /* other bytes than when they were written: not stored */
+	/* of duplicates, with what the drives were given */
+	uint64_t bytes_compared;
+	/* would be duplicates, but have other bytes */
+	uint64_t offers_changed;
+	/* other bytes than when they were written: not stored */
+	uint64_t bytes_kept_changed, tensors_kept_changed;
+
+	/* no staging memory was free for a tensor of a device */
+	uint64_t bytes_kept_no_staging, tensors_kept_no_staging;
+	/* of activation_bytes: in memory of devices, with what was handed out till its release */
+	uint64_t device_bytes, device_bytes_max;
+	/* staging memory of tensors of devices, both ways; no part of activation_bytes */
+	uint64_t device_staging_bytes, device_staging_bytes_max;
+	/* from devices to staging memory: copies that ended well, and that failed */
+	uint64_t copies, bytes_copied, copies_failed;
+	uint64_t bytes_copied_again; /* for SPW_OFFER_COPY_AGAIN */
 };
 
-SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, size_t size);
+SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,
+				size_t size);
 SPW_EXPORT void spw_cache_reset_peak(struct spw_cache *cache);
 
 #ifdef __cplusplus

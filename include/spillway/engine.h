@@ -3,15 +3,18 @@
  * spillway/engine.h - devices, DMA memory and queues: moves blocks, knows nothing of objects
  *
  * Contract
- *   Threads    A queue belongs to one thread: the one that first prepares, submits or reaps on it. Only
- *              spw_queue_wake() may be called from another. An arena may be used from any thread. A device is
- *              immutable once open and may be shared.
- *   Buffers    A buffer belongs to the engine from spw_queue_prepare() until its io's done function is called.
- *              Address, offset and length must meet the device's geometry: the engine does not copy; it refuses with
- *              -EINVAL and says what is unaligned.
- *   Lifetime   A device outlives the queues opened on it; an arena outlives the queues that registered it.
- *   Errors     0 or a count, or a negative errno, with spw_last_error() in words. An io's own outcome is in io->res.
- *   Memory     All slots are allocated by spw_queue_open(); preparing, submitting and reaping allocate nothing.
+ *   Threads    A queue belongs to one thread: the one that first prepares, submits or reaps on it.
+ *              Only spw_queue_wake() may be called from another. An arena may be used from any
+ *              thread. A device is immutable once open and may be shared.
+ *   Buffers    A buffer belongs to the engine from spw_queue_prepare() until its io's done function
+ *              is called. Address, offset and length must meet the device's geometry: the engine
+ *              does not copy; it refuses with -EINVAL and says what is unaligned.
+ *   Lifetime   A device outlives the queues opened on it; an arena outlives the queues that
+ *              registered it.
+ *   Errors     0 or a count, or a negative errno, with spw_last_error() in words. An io's own
+ *              outcome is in io->res.
+ *   Memory     All slots are allocated by spw_queue_open(); preparing, submitting and reaping
+ *              allocate nothing.
  */
 #ifndef SPILLWAY_ENGINE_H
 #define SPILLWAY_ENGINE_H
@@ -42,12 +45,15 @@ enum spw_device_kind {
 struct spw_geometry {
 	enum spw_device_kind kind;
 	uint64_t size_bytes;
-	uint32_t logical_block_bytes;  /* unit of offset and length of every transfer */
-	uint32_t physical_block_bytes; /* smallest unit the drive writes without read-modify-write */
-	uint32_t memory_align_bytes; /* buffers start at a multiple of this (STATX_DIOALIGN where the kernel has it) */
-	uint32_t transfer_bytes_max; /* largest transfer that the kernel hands to the drive in one piece */
-	uint32_t segments_max;       /* scatter-gather entries per transfer; 0: unknown */
-	int numa_node;               /* -1: unknown or none */
+	uint32_t logical_block_bytes; /* unit of offset and length of every transfer */
+	/* smallest unit the drive writes without read-modify-write */
+	uint32_t physical_block_bytes;
+	/* buffers start at a multiple of this (STATX_DIOALIGN where the kernel has it) */
+	uint32_t memory_align_bytes;
+	/* largest transfer that the kernel hands to the drive in one piece */
+	uint32_t transfer_bytes_max;
+	uint32_t segments_max; /* scatter-gather entries per transfer; 0: unknown */
+	int numa_node;         /* -1: unknown or none */
 	bool rotational;
 	bool polls;    /* completions can be polled (queue/io_poll) */
 	bool discards; /* discard is supported */
@@ -59,33 +65,38 @@ struct spw_geometry {
 struct spw_device_opts {
 	size_t size;    /* sizeof *this as the caller knows it */
 	bool read_only; /* default false */
-	bool exclusive; /* O_EXCL: a block device that is mounted or held refuses with -EBUSY; default false */
+	/* O_EXCL: a block device that is mounted or held refuses with -EBUSY; default false */
+	bool exclusive;
 	struct spw_log log;
 };
 
 SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
 
 /**
- * spw_device_open - open a block device, an NVMe character device, a regular file O_DIRECT, or a namespace behind vfio; read its geometry
- * @opts: options, or NULL for the defaults
+ * spw_device_open - open a block device, an NVMe character device, a regular file O_DIRECT, or a
+ * namespace behind vfio; read its geometry @opts: options, or NULL for the defaults
  *
- * Writes nothing. Does not look at what the device holds. Of an NVMe character device (/dev/ng0n1) the block device is
- * opened too: locks and exclusive claims are its, and so are the transfers below; only a queue goes past it.
+ * Writes nothing. Does not look at what the device holds. Of an NVMe character device (/dev/ng0n1)
+ * the block device is opened too: locks and exclusive claims are its, and so are the transfers
+ * below; only a queue goes past it.
  *
- * pci:0000:3d:00.0/1 is namespace 1 of the NVMe controller at that PCI address, which the kernel's vfio-pci driver has. Only one process
- * has a controller; within it, locks and exclusive claims work as between processes on a block device.
+ * pci:0000:3d:00.0/1 is namespace 1 of the NVMe controller at that PCI address, which the kernel's
+ * vfio-pci driver has. Only one process has a controller; within it, locks and exclusive claims
+ * work as between processes on a block device.
  *
- * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular file; -EOPNOTSUPP the
- * file system refuses O_DIRECT; -ENODEV a device of size 0, a character device without its block device, or a controller that is not
- * bound to vfio-pci; -EINVAL no such name of one.
+ * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular
+ * file; -EOPNOTSUPP the file system refuses O_DIRECT; -ENODEV a device of size 0, a character
+ * device without its block device, or a controller that is not bound to vfio-pci; -EINVAL no such
+ * name of one.
  */
-SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
+SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts,
+			       struct spw_device **device);
 SPW_EXPORT void spw_device_close(struct spw_device *device);
 
 /**
  * spw_device_block_node - the path by which mounts, locks and signatures of a device are known
- * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); to @path for all else, also for
- *         what does not exist and for what is behind vfio, which has no node
+ * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); to @path
+ *         for all else, also for what does not exist and for what is behind vfio, which has no node
  *
  * Return: 0; -ENODEV the namespace has no block device, or its node is missing; -ENAMETOOLONG.
  */
@@ -95,16 +106,18 @@ SPW_EXPORT const char *spw_device_path(const struct spw_device *device);
 SPW_EXPORT const struct spw_geometry *spw_device_geometry(const struct spw_device *device);
 
 /**
- * spw_device_pread, spw_device_pwrite - one blocking transfer, for the few blocks that are read or written outside a
- * queue
+ * spw_device_pread, spw_device_pwrite - one blocking transfer, for the few blocks that are read or
+ * written outside a queue
  *
- * The same alignment rules as for a queue. Continues after a short transfer. A write is not durable before
- * spw_device_sync().
+ * The same alignment rules as for a queue. Continues after a short transfer. A write is not durable
+ * before spw_device_sync().
  *
  * Return: 0 when all @len bytes were transferred, else a negative errno.
  */
-SPW_EXPORT int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes);
-SPW_EXPORT int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes);
+SPW_EXPORT int spw_device_pread(const struct spw_device *device, void *buf, size_t len,
+				uint64_t offset_bytes);
+SPW_EXPORT int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len,
+				 uint64_t offset_bytes);
 SPW_EXPORT int spw_device_sync(const struct spw_device *device);
 
 /**
@@ -114,22 +127,26 @@ SPW_EXPORT int spw_device_sync(const struct spw_device *device);
  *
  * Return: 0; -EOPNOTSUPP the device cannot; -EINVAL unaligned or beyond the end.
  */
-SPW_EXPORT int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+SPW_EXPORT int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes,
+				  uint64_t len_bytes);
 
 /**
  * spw_device_lock - take an exclusive advisory lock (OFD) on a byte range, or fail at once
  *
- * The lock ends with spw_device_unlock(), spw_device_close() or the process. Children of fork(2) share it until they
- * exec or exit. Works on a device opened read-write only.
+ * The lock ends with spw_device_unlock(), spw_device_close() or the process. Children of fork(2)
+ * share it until they exec or exit. Works on a device opened read-write only.
  *
  * Return: 0; -EBUSY somebody else holds it.
  */
-SPW_EXPORT int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-SPW_EXPORT int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+SPW_EXPORT int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes,
+			       uint64_t len_bytes);
+SPW_EXPORT int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes,
+				 uint64_t len_bytes);
 
 /* ---- DMA memory ---- */
 
-struct spw_arena; /* opaque: memory from huge pages, registered with every queue that is opened with it */
+/* opaque: memory from huge pages, registered with every queue that is opened with it */
+struct spw_arena;
 
 enum spw_page_kind {
 	SPW_PAGES_HUGETLB,     /* MAP_HUGETLB */
@@ -160,8 +177,9 @@ SPW_EXPORT void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size);
 /**
  * spw_arena_open - reserve DMA memory
  *
- * Huge pages where the system has them free, else transparent ones, else plain pages: which, and why, goes to the
- * log. Pages are not touched here; but a queue that registers the arena with io_uring makes all of it resident.
+ * Huge pages where the system has them free, else transparent ones, else plain pages: which, and
+ * why, goes to the log. Pages are not touched here; but a queue that registers the arena with
+ * io_uring makes all of it resident.
  */
 SPW_EXPORT int spw_arena_open(const struct spw_arena_opts *opts, struct spw_arena **arena);
 SPW_EXPORT void spw_arena_close(struct spw_arena *arena); /* everything allocated from it is gone */
@@ -176,19 +194,30 @@ SPW_EXPORT void spw_arena_close(struct spw_arena *arena); /* everything allocate
 SPW_EXPORT int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory);
 SPW_EXPORT void spw_arena_free(struct spw_arena *arena, void *memory);
 SPW_EXPORT bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len);
-SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats, size_t size);
+/* All of it: @len bytes. */
+SPW_EXPORT void *spw_arena_memory(const struct spw_arena *arena, size_t *len);
+SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats,
+				size_t size);
 
 /* ---- Queues ---- */
 
 struct spw_queue; /* opaque: submission and completion over one or more devices */
 
 enum spw_backend {
-	SPW_BACKEND_AUTO, /* vfio when one of the devices is behind vfio, and nvme when all are NVMe character devices; io_uring, else
-			     libaio; the reason is logged */
+	/*
+	 * vfio when one of the devices is behind vfio, nvme when all are NVMe character devices,
+	 * else io_uring, else libaio; the reason is logged
+	 */
+	SPW_BACKEND_AUTO,
 	SPW_BACKEND_IO_URING,
 	SPW_BACKEND_LIBAIO,
-	SPW_BACKEND_NVME, /* passthrough (io_uring_cmd): past the block layer to whole NVMe namespaces */
-	SPW_BACKEND_VFIO, /* the controllers' queues in this process: needs a device behind vfio (pci:...); others go by io_uring */
+	/* passthrough (io_uring_cmd): past the block layer to whole NVMe namespaces */
+	SPW_BACKEND_NVME,
+	/*
+	 * the controllers' queues in this process: needs a device behind vfio (pci:...); others go
+	 * by io_uring
+	 */
+	SPW_BACKEND_VFIO,
 };
 
 enum spw_op {
@@ -199,14 +228,15 @@ enum spw_op {
 };
 
 /*
- * One transfer, allocated by the caller and embedded wherever it likes. The caller fills the first group; the engine
- * sets res and calls done exactly once, from spw_queue_reap() or spw_queue_close(). The io may be prepared again
- * from inside done.
+ * One transfer, allocated by the caller and embedded wherever it likes. The caller fills the first
+ * group; the engine sets res and calls done exactly once, from spw_queue_reap() or
+ * spw_queue_close(). The io may be prepared again from inside done.
  */
 struct spw_io {
 	enum spw_op op;
 	uint32_t device; /* index into the queue's devices */
-	void *buf;       /* NULL: iov and iov_count describe the memory, which must stay valid until done */
+	/* NULL: iov and iov_count describe the memory, which must stay valid until done */
+	void *buf;
 	const struct iovec *iov;
 	uint32_t iov_count;
 	uint32_t len_bytes; /* at most SPW_IO_BYTES_MAX; the sum of the vector */
@@ -242,20 +272,27 @@ struct spw_queue_opts {
 	size_t size;
 	enum spw_backend backend; /* default SPW_BACKEND_AUTO */
 	enum spw_wait wait;       /* default SPW_WAIT_INTERRUPT; falls back to it, logged */
-	uint32_t depth;           /* kernel requests in flight per device, 1..SPW_QUEUE_DEPTH_MAX; default 32 */
-	struct spw_arena *arena;  /* registered with the queue where the backend can; NULL for none */
+	/* kernel requests in flight per device, 1..SPW_QUEUE_DEPTH_MAX; default 32 */
+	uint32_t depth;
+	/* registered with the queue where the backend can; NULL for none */
+	struct spw_arena *arena;
 	struct spw_log log;
-	uint32_t
-		placement; /* nvme, drives with FDP: writes name the drive's placement handle of this number, counted from 1 and
-			       modulo how many there are; 0: none; default 0 */
 	/*
-	 * A file that `spillway tune` wrote for these drives: its depth is used instead of depth (so often as its blocks have 1 MiB,
-	 * that as much is in flight as was measured), and its backend and way to wait where those above are the defaults; which, is
-	 * logged. A backend that it names and that is refused falls back as SPW_BACKEND_AUTO does. NULL: the file that the environment
-	 * variable SPILLWAY_TUNE names, if it is set; "": none. Read by spw_queue_open() only.
+	 * nvme, drives with FDP: writes name the drive's placement handle of this number, counted
+	 * from 1 and modulo how many there are; 0: none; default 0
+	 */
+	uint32_t placement;
+	/*
+	 * A file that `spillway tune` wrote for these drives: its depth is used instead of depth
+	 * (so often as its blocks have 1 MiB, that as much is in flight as was measured), and its
+	 * backend and way to wait where those above are the defaults; which, is logged. A backend
+	 * that it names and that is refused falls back as SPW_BACKEND_AUTO does. NULL: the file
+	 * that the environment variable SPILLWAY_TUNE names, if it is set; "": none. Read by
+	 * spw_queue_open() only.
 	 */
 	const char *tune_path;
-	uint32_t timeout_ms; /* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
+	/* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
+	uint32_t timeout_ms;
 };
 
 /* Counters of one queue; all are totals since open. */
@@ -271,16 +308,26 @@ struct spw_queue_stats {
 	uint64_t sleeps;
 	uint32_t in_flight_max;
 	uint32_t
-		kernel_workers; /* io_uring worker threads of the process now: what could not be issued without waiting */
-	uint64_t parts_copied_foreign; /* vfio: through mapped memory, because theirs is not in the arena, */
-	uint64_t parts_copied_gaps;    /* or because the elements of a vector do not fill whole pages */
+		/*
+		 * io_uring worker threads of the process now: what could not be issued without
+		 * waiting
+		 */
+		kernel_workers;
+	/* vfio: through mapped memory, because theirs is not in the arena, */
+	uint64_t parts_copied_foreign;
+	/* or because the elements of a vector do not fill whole pages */
+	uint64_t parts_copied_gaps;
 	uint64_t bytes_copied;
-	uint32_t vfio_by_group; /* vfio: drives that are reached by their IOMMU groups, iommufd not working */
+	/* vfio: drives that are reached by their IOMMU groups, iommufd not working */
+	uint32_t vfio_by_group;
 };
 
 #define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
 
-/* What suits reads, or writes, of all the drives at once. depth, of blocks in flight per drive, is 0 when nothing is known. */
+/*
+ * What suits reads, or writes, of all the drives at once. depth, of blocks in flight per drive, is
+ * 0 when nothing is known.
+ */
 struct spw_tune_settings {
 	uint64_t block_bytes;
 	uint32_t depth;
@@ -299,8 +346,8 @@ struct spw_tune {
  *
  * A drive is told by model, size and serial number; one without a serial number by its path.
  *
- * Return: 0; -EINVAL not such a file, with line and column where it is not even JSON; -ENODEV it is for other drives; or
- * what opening it gives.
+ * Return: 0; -EINVAL not such a file, with line and column where it is not even JSON; -ENODEV it is
+ * for other drives; or what opening it gives.
  */
 SPW_EXPORT int spw_tune_read(const char *path, struct spw_device *const devices[], unsigned count,
 			     struct spw_tune *tune, size_t size);
@@ -310,59 +357,66 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
 /**
  * spw_queue_open - a queue over @count devices
  *
- * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio, but never from vfio. Setup features that the
- * kernel refuses are dropped one at a time. What was chosen and dropped, and why, goes to the log and to
- * spw_queue_description().
+ * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio,
+ * but never from vfio. Setup features that the kernel refuses are dropped one at a time. What was
+ * chosen and dropped, and why, goes to the log and to spw_queue_description().
  *
- * Return: 0; -EINVAL; -ENOMEM; what spw_tune_read() returns of a settings file; or what io_uring_setup(2) or io_setup(2)
- * returns.
+ * Return: 0; -EINVAL; -ENOMEM; what spw_tune_read() returns of a settings file; or what
+ * io_uring_setup(2) or io_setup(2) returns.
  */
-SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-			      struct spw_queue **queue);
+SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count,
+			      const struct spw_queue_opts *opts, struct spw_queue **queue);
 
 /**
  * spw_queue_close - cancel what can be cancelled, wait for the rest, release the queue
  *
- * By the thread that used the queue. Calls done for every io in it. Does not return while a device may still write to
- * a caller's buffer.
+ * By the thread that used the queue. Calls done for every io in it. Does not return while a device
+ * may still write to a caller's buffer.
  */
 SPW_EXPORT void spw_queue_close(struct spw_queue *queue);
 
 SPW_EXPORT enum spw_backend spw_queue_backend(const struct spw_queue *queue);
 
-/* "io_uring: single_issuer defer_taskrun registered files and memory; libaio not needed" - for logs and reports. */
+/*
+ * "io_uring: single_issuer defer_taskrun registered files and memory; libaio not needed" - for logs
+ * and reports.
+ */
 SPW_EXPORT const char *spw_queue_description(const struct spw_queue *queue);
 
 /*
- * How many more kernel requests device @device takes now. Zero: further ios are accepted and wait inside the queue,
- * in order.
+ * How many more kernel requests device @device takes now. Zero: further ios are accepted and wait
+ * inside the queue, in order.
  */
 SPW_EXPORT uint32_t spw_queue_room(const struct spw_queue *queue, unsigned device);
 
 /**
  * spw_queue_prepare - hand over an io; issued by the next submit or reap
  *
- * A transfer larger than the device or the kernel takes at once is split; its parts are joined before done is called.
+ * A transfer larger than the device or the kernel takes at once is split; its parts are joined
+ * before done is called.
  *
- * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device (done is then not
- * called).
+ * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device (done
+ * is then not called).
  */
 SPW_EXPORT int spw_queue_prepare(struct spw_queue *queue, struct spw_io *io);
 
-/* Give everything prepared that fits the depth to the kernel, with one system call. Return: 0 or a negative errno. */
+/*
+ * Give everything prepared that fits the depth to the kernel, with one system call. Return: 0 or a
+ * negative errno.
+ */
 SPW_EXPORT int spw_queue_submit(struct spw_queue *queue);
 
 /**
  * spw_queue_reap - submit, then call done for completed ios
- * @min:         wait for at least so many ios, or for all that are in the queue if they are fewer; 0 does not wait.
- *               With an empty queue only a wake or the timeout ends the wait
+ * @min:         wait for at least so many ios, or for all that are in the queue if they are fewer;
+ *               0 does not wait. With an empty queue only a wake or the timeout ends the wait
  * @timeout_ns:  give up waiting after this; negative: no limit
  *
- * Returns early, with what there is, after spw_queue_wake() or a signal. done is called from here and from
- * spw_queue_close() only.
+ * Returns early, with what there is, after spw_queue_wake() or a signal. done is called from here
+ * and from spw_queue_close() only.
  *
- * Return: how many ios ended, or a negative errno of the queue itself (never of an io); -EDEADLK when called from
- * inside done.
+ * Return: how many ios ended, or a negative errno of the queue itself (never of an io); -EDEADLK
+ * when called from inside done.
  */
 SPW_EXPORT int spw_queue_reap(struct spw_queue *queue, unsigned min, int64_t timeout_ns);
 
@@ -372,25 +426,27 @@ SPW_EXPORT void spw_queue_wake(struct spw_queue *queue);
 /**
  * spw_queue_cancel - try to stop an io that is in the queue
  *
- * What the kernel has not been given is dropped; what it has is cancelled where it can. done is called in any case,
- * later, from spw_queue_reap(): with res -ECANCELED if the io was stopped, else with its outcome. A write stopped
- * midway may have reached the drive.
+ * What the kernel has not been given is dropped; what it has is cancelled where it can. done is
+ * called in any case, later, from spw_queue_reap(): with res -ECANCELED if the io was stopped, else
+ * with its outcome. A write stopped midway may have reached the drive.
  *
  * Return: 0; -ENOENT the io is not in the queue.
  */
 SPW_EXPORT int spw_queue_cancel(struct spw_queue *queue, struct spw_io *io);
 
-SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats *stats, size_t size);
+SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats *stats,
+				size_t size);
 
 /**
  * spw_queue_short_slice - have the calling thread run soon after what it waits for has come
  *
- * For a thread that does little but reap, prepare and submit: with a short time slice (Linux 6.12; earlier kernels
- * ignore it) it is run before threads that compute, and the drives do not fall idle meanwhile. Its share of the
- * processor stays what it is. Threads that it makes from now on inherit the slice.
+ * For a thread that does little but reap, prepare and submit: with a short time slice (Linux 6.12;
+ * earlier kernels ignore it) it is run before threads that compute, and the drives do not fall idle
+ * meanwhile. Its share of the processor stays what it is. Threads that it makes from now on inherit
+ * the slice.
  *
- * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which stays as it is; another negative
- * errno.
+ * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which stays as it is;
+ * another negative errno.
  */
 SPW_EXPORT int spw_queue_short_slice(void);
 

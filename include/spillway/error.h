@@ -3,11 +3,14 @@
  * spillway/error.h - how every layer reports errors, and where it writes its log
  *
  * Contract
- *   Errors     Every function returns 0 or a count on success and a negative errno otherwise. The errno says what
- *              kind of failure it was; spw_last_error() says in words which device, why, and what to do about it.
- *   Threads    The last error is kept per thread. A log function may be called from any thread, several at a time.
- *   Process    The library installs no signal handler, never exits and never prints. It keeps no state beside its handles, but for a list
- *              of the descriptors that a child of fork(2) closes: those that lock or claim drives, and rings.
+ *   Errors     Every function returns 0 or a count on success and a negative errno otherwise. The
+ *              errno says what kind of failure it was; spw_last_error() says in words which device,
+ *              why, and what to do about it.
+ *   Threads    The last error is kept per thread. A log function may be called from any thread,
+ *              several at a time.
+ *   Process    The library installs no signal handler, never exits and never prints. It keeps no
+ *              state beside its handles, but for a list of the descriptors that a child of fork(2)
+ *              closes: those that lock or claim drives, and rings.
  */
 #ifndef SPILLWAY_ERROR_H
 #define SPILLWAY_ERROR_H
@@ -27,7 +30,10 @@ enum spw_log_level {
 	SPW_LOG_ERROR,   /* a request failed */
 };
 
-/* Where messages go. @write gets one line without a newline, valid during the call only; NULL means silence. */
+/*
+ * Where messages go. @write gets one line without a newline, valid during the call only; NULL means
+ * silence.
+ */
 struct spw_log {
 	void (*write)(void *context, enum spw_log_level level, const char *message);
 	void *context;
@@ -43,7 +49,8 @@ SPW_EXPORT const char *spw_strerror(int error);
 /**
  * spw_last_error - the calling thread's last failure in words: device, cause, remedy
  *
- * Valid until the thread's next failing call. "" when nothing has failed yet. Does not reset anything.
+ * Valid until the thread's next failing call. "" when nothing has failed yet. Does not reset
+ * anything.
  */
 SPW_EXPORT const char *spw_last_error(void);
 

@@ -4,17 +4,21 @@
  *
  * Contract
  *   Threads    Every function may be called from any thread; none keeps anything between calls.
- *   Safety     spw_format() and spw_wipe() are the only functions of spillway that write to a device outside an open
- *              store by themselves, and they write only to the devices named, each claimed by spw_claim(). A device that is mounted, held, swapped on or in use
- *              by a store is refused always; one that carries a partition table, a file system or any signature that
- *              libblkid knows is refused unless forced; one on which nothing is known, but whose first or last MiB is
- *              not all zeros, unless it is to be erased. Neither stands for the other. A refusal happens before the
- *              first byte is written to any of the devices.
- *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
- *              -EBUSY, -EEXIST (carries something), -ENOTUNIQ (named twice) and -ESPIPE (zoned) are refusals for safety.
- *   Structs    The caller sets the size of an info struct before the call; 0 is taken as this library's. Of an array,
- *              the first element's counts for all.
- *   Trust      Nothing read from a drive is trusted: bad bytes give -EUCLEAN or -EMEDIUMTYPE, never a crash.
+ *   Safety     spw_format() and spw_wipe() are the only functions of spillway that write to a
+ *              device outside an open store by themselves, and they write only to the devices
+ *              named, each claimed by spw_claim(). A device that is mounted, held, swapped on or in
+ *              use by a store is refused always; one that carries a partition table, a file system
+ *              or any signature that libblkid knows is refused unless forced; one on which nothing
+ *              is known, but whose first or last MiB is not all zeros, unless it is to be erased.
+ *              Neither stands for the other. A refusal happens before the first byte is written to
+ *              any of the devices.
+ *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in
+ *              spw_last_error(). -EBUSY, -EEXIST (carries something), -ENOTUNIQ (named twice) and
+ *              -ESPIPE (zoned) are refusals for safety.
+ *   Structs    The caller sets the size of an info struct before the call; 0 is taken as this
+ *              library's. Of an array, the first element's counts for all.
+ *   Trust      Nothing read from a drive is trusted: bad bytes give -EUCLEAN or -EMEDIUMTYPE, never
+ *              a crash.
  */
 #ifndef SPILLWAY_FORMAT_H
 #define SPILLWAY_FORMAT_H
@@ -40,7 +44,8 @@ struct spw_format_opts {
 	size_t size;
 	uint32_t partitions;  /* 1..SPW_PARTITIONS_MAX; default 1 */
 	uint64_t chunk_bytes; /* unit of striping, a power of two; 0: chosen (1 MiB); default 0 */
-	bool force;           /* overwrite stores and signatures; never a device in use; default false */
+	/* overwrite stores and signatures; never a device in use; default false */
+	bool force;
 	struct spw_log log;
 	bool erase; /* overwrite bytes that nothing known accounts for; default false */
 };
@@ -81,11 +86,18 @@ struct spw_probe_info {
 	char path[256];
 	struct spw_geometry geometry;
 	char holds
-		[160]; /* "nothing known", "unknown data", "ext4 file system \"root\"", "spillway store UUID drive 2 of 4" */
+		/*
+		 * "nothing known", "unknown data", "ext4 file system \"root\"", "spillway store
+		 * UUID drive 2 of 4"
+		 */
+		[160];
 	bool usable; /* spw_format() without force and erase would take it */
 	bool has_store;
-	char reason[256];  /* why it is not usable, with the remedy; "" when usable */
-	int error;         /* 0 when usable, else what spw_format() returns for that reason: -EBUSY when it is in use */
+	char reason[256]; /* why it is not usable, with the remedy; "" when usable */
+	/*
+	 * 0 when usable, else what spw_format() returns for that reason: -EBUSY when it is in use
+	 */
+	int error;
 	bool unknown_data; /* nothing is known on it, but an end of it is not empty */
 };
 
@@ -93,26 +105,29 @@ SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
 
 /**
  * spw_format - make a new, empty store on @count drives
- * @paths:  block devices or existing regular files of at least SPW_DRIVE_BYTES_MIN each; sizes may differ
+ * @paths:  block devices or existing regular files of at least SPW_DRIVE_BYTES_MIN each; sizes may
+ *          differ
  * @info:   set on success; may be NULL
  *
- * Checks all drives before it writes to the first. Between the ends of a drive on which nothing is known it looks at 64
- * places: data there is a warning in the log. What the drives held is lost (their data blocks are not
- * overwritten: see spw_wipe()). A crash in between leaves drives that spw_store_open() refuses as "format did not
- * finish", never a store of mixed generations.
+ * Checks all drives before it writes to the first. Between the ends of a drive on which nothing is
+ * known it looks at 64 places: data there is a warning in the log. What the drives held is lost
+ * (their data blocks are not overwritten: see spw_wipe()). A crash in between leaves drives that
+ * spw_store_open() refuses as "format did not finish", never a store of mixed generations.
  *
- * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not forced), or data of
- * nobody knows whom (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what
- * opening and writing it returns.
+ * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not
+ * forced), or data of nobody knows whom (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a
+ * drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what opening
+ * and writing it returns.
  */
-SPW_EXPORT int spw_format(const char *const paths[], unsigned count, const struct spw_format_opts *opts,
-			  struct spw_store_info *info);
+SPW_EXPORT int spw_format(const char *const paths[], unsigned count,
+			  const struct spw_format_opts *opts, struct spw_store_info *info);
 
 /**
- * spw_check - read and verify every superblock copy of a store and whether its drives belong together
+ * spw_check - read and verify every superblock copy of a store and whether its drives belong
+ * together
  * @info:    set when the store is usable
- * @drives:  array of @count, one per path in the order given; entries are filled as far as they could be read; may be
- *           NULL
+ * @drives:  array of @count, one per path in the order given; entries are filled as far as they
+ *           could be read; may be NULL
  *
  * Reads only. Works while the store is open elsewhere.
  *
@@ -122,10 +137,12 @@ SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_s
 			 struct spw_drive_info drives[]);
 
 /**
- * spw_wipe - remove a store: overwrite both superblock copies of every drive, so that the drives are free again
+ * spw_wipe - remove a store: overwrite both superblock copies of every drive, so that the drives
+ * are free again
  *
- * Discards the data area too where the device can. Refuses a drive that holds no spillway superblock (-EMEDIUMTYPE),
- * or one in use (-EBUSY). A drive of an incomplete store (others missing) may be wiped.
+ * Discards the data area too where the device can. Refuses a drive that holds no spillway
+ * superblock (-EMEDIUMTYPE), or one in use (-EBUSY). A drive of an incomplete store (others
+ * missing) may be wiped.
  */
 SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log);
 
@@ -133,12 +150,13 @@ SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count, const struct 
  * spw_claim - open a drive read-write as its only user, to write anywhere on it
  * @log:  may be NULL
  *
- * Until spw_device_close() nobody who asks gets the drive, a part of it, or the whole of which it is a part: a block device is
- * held exclusively (O_EXCL), and all of its bytes, or of the file, are locked. Does not look at what the drive carries: see spw_probe().
- * A process that was killed a moment ago is waited for, up to five seconds, and the log says so.
+ * Until spw_device_close() nobody who asks gets the drive, a part of it, or the whole of which it
+ * is a part: a block device is held exclusively (O_EXCL), and all of its bytes, or of the file, are
+ * locked. Does not look at what the drive carries: see spw_probe(). A process that was killed a
+ * moment ago is waited for, up to five seconds, and the log says so.
  *
- * Return: 0; -EBUSY it is mounted, held, swapped on, shown by a loop device, or in use by a process; -EROFS it is
- * write-protected; or as spw_device_open().
+ * Return: 0; -EBUSY it is mounted, held, swapped on, shown by a loop device, or in use by a
+ * process; -EROFS it is write-protected; or as spw_device_open().
  */
 SPW_EXPORT int spw_claim(const char *path, const struct spw_log *log, struct spw_device **device);
 
@@ -150,8 +168,8 @@ SPW_EXPORT int spw_claim(const char *path, const struct spw_log *log, struct spw
 SPW_EXPORT int spw_probe(const char *path, struct spw_probe_info *info);
 
 /**
- * spw_probe_list - the paths of all whole block devices of this machine that have a size, partitions and
- * device-mapper targets included
+ * spw_probe_list - the paths of all whole block devices of this machine that have a size,
+ * partitions and device-mapper targets included
  * @paths:  set to an array of strings to be given to spw_probe_list_free()
  *
  * Return: how many, or a negative errno.
@@ -162,8 +180,9 @@ SPW_EXPORT void spw_probe_list_free(char **paths);
 /**
  * spw_drives_distinct - does each path name another drive?
  *
- * Two names of one: links, nodes of one number, the block and the character node of an NVMe namespace, spellings of a
- * PCI address. What cannot be examined counts as a drive of its own. Opens nothing.
+ * Two names of one: links, nodes of one number, the block and the character node of an NVMe
+ * namespace, spellings of a PCI address. What cannot be examined counts as a drive of its own.
+ * Opens nothing.
  *
  * Return: 0; -ENOTUNIQ, with the first two names of one drive in spw_last_error().
  */

@@ -4,11 +4,12 @@
  *
  * Contract
  *   Threads    The function may be called from any thread and keeps nothing between calls.
- *   Safety     Sends Identify, Get Log Page and (to a namespace) I/O Management Receive: none changes the drive. Sends nothing to a
- *              device that sysfs does not call NVMe.
+ *   Safety     Sends Identify, Get Log Page and (to a namespace) I/O Management Receive: none
+ *              changes the drive. Sends nothing to a device that sysfs does not call NVMe.
  *   Errors     0, or a negative errno with spw_last_error() in words.
  *   Structs    The caller sets the size of the struct before the call.
- *   Trust      Nothing that the drive answers is trusted beyond its range: counters saturate, texts are printable.
+ *   Trust      Nothing that the drive answers is trusted beyond its range: counters saturate, texts
+ *              are printable.
  */
 #ifndef SPILLWAY_NVME_H
 #define SPILLWAY_NVME_H
@@ -55,8 +56,10 @@ struct spw_nvme_info {
 	uint8_t critical_warning; /* SPW_NVME_WARNING_ */
 	int32_t temperature_celsius;
 	uint32_t spare_percent, spare_threshold_percent;
-	uint32_t percentage_used; /* of the endurance that the maker states: 100 and above when used up, 255 at most */
-	uint64_t bytes_read, bytes_written; /* by the host, as the drive counts: rounded up to 512000 */
+	/* of the endurance that the maker states: 100 and above when used up, 255 at most */
+	uint32_t percentage_used;
+	/* by the host, as the drive counts: rounded up to 512000 */
+	uint64_t bytes_read, bytes_written;
 	uint64_t read_commands, write_commands;
 	uint64_t busy_minutes;
 	uint64_t power_cycles, power_on_hours, unsafe_shutdowns;
@@ -66,16 +69,19 @@ struct spw_nvme_info {
 
 /**
  * spw_nvme_info - ask a drive
- * @path:  a namespace (/dev/nvme0n1, /dev/ng0n1, pci:0000:3d:00.0/1), a partition on it, or a controller (/dev/nvme0)
+ * @path:  a namespace (/dev/nvme0n1, /dev/ng0n1, pci:0000:3d:00.0/1), a partition on it, or a
+ *         controller (/dev/nvme0)
  *
  * Needs the right to send admin commands: root, on most systems.
  *
- * Return: 0; -EOPNOTSUPP not an NVMe device; -EACCES, -EPERM no right; -EIO and others, the drive refuses: the text has its status.
+ * Return: 0; -EOPNOTSUPP not an NVMe device; -EACCES, -EPERM no right; -EIO and others, the drive
+ * refuses: the text has its status.
  */
 SPW_EXPORT int spw_nvme_info(const char *path, struct spw_nvme_info *info);
 
 /**
- * spw_nvme_status_text - the specification's name of a status that a drive has answered: "Unrecovered Read Error"
+ * spw_nvme_status_text - the specification's name of a status that a drive has answered:
+ * "Unrecovered Read Error"
  * @status:  status code type and status code (0x281); other bits are ignored
  *
  * Return: "vendor specific" and "unknown status" for those that have none.

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/plan.h - which tensors of a training step to spill, from a measured step and measured drives
+ * spillway/plan.h - which tensors of a training step to spill, from a measured step and measured
+ * drives
  *
- * The planner simulates the step: compute, writes, reads, and the memory that tensors hold. plan/plan.c begins with
- * the model, what it assumes, and how it chooses.
+ * The planner simulates the step: compute, writes, reads, and the memory that tensors hold.
+ * plan/plan.c begins with the model, what it assumes, and how it chooses.
  *
  * Contract
- *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. What it takes is bounded by
- *              the number of tensors and calls; 10,000 are planned in a few milliseconds.
+ *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. What it
+ *              takes is bounded by the number of tensors and calls; 10,000 are planned in a few
+ *              milliseconds.
  *   Threads    Any thread, any number at a time.
- *   Memory     The caller's arrays are read, never kept. What is needed besides is allocated and freed within a call.
- *   Time       Nanoseconds of compute since the step began, without any wait for I/O, unless it says wall time.
+ *   Memory     The caller's arrays are read, never kept. What is needed besides is allocated and
+ *              freed within a call.
+ *   Time       Nanoseconds of compute since the step began, without any wait for I/O, unless it
+ *              says wall time.
  *   Errors     0, or a negative errno; spw_last_error() names the tensor and the field.
  */
 #ifndef SPILLWAY_PLAN_H
@@ -39,15 +43,19 @@ struct spw_plan_tensor {
 	uint64_t use_ns;     /* the backward pass first takes it; not read if there are no users */
 	uint64_t release_ns; /* the last user is gone, and with it the memory; not before use_ns */
 	uint32_t users;      /* takes expected; 0: saved and never taken */
-	uint32_t scope;      /* number of the scope it was saved in, in the order they ran, over all micro-batches */
-	bool must_keep;      /* too small, excluded, pinned: never spilled */
+	/* number of the scope it was saved in, in the order they ran, over all micro-batches */
+	uint32_t scope;
+	bool must_keep; /* too small, excluded, pinned: never spilled */
 };
 
 struct spw_plan_step {
 	const struct spw_plan_tensor *tensors; /* in any order */
 	uint32_t count;
 	uint64_t forward_ns, backward_ns; /* of the whole step, all micro-batches */
-	/* Other times, ascending, at which the memory of what has been written is given back; or NULL. */
+	/*
+	 * Other times, ascending, at which the memory of what has been written is given back; or
+	 * NULL.
+	 */
 	const uint64_t *calls_ns;
 	uint32_t calls;
 };
@@ -56,16 +64,22 @@ struct spw_plan_step {
 struct spw_plan_drives {
 	uint64_t write_bytes_per_second; /* when nothing is read */
 	uint64_t read_bytes_per_second;  /* when nothing is written */
-	uint64_t mixed_bytes_per_second; /* sum of both when both run; 0: not measured, the lower of the two is taken */
-	uint64_t latency_ns;             /* of one request on idle drives, beyond its bytes */
-	uint64_t chunk_bytes;            /* one request of every drive: chunk size x number of drives */
-	uint64_t staging_bytes; /* most bytes that may wait to be written: beyond it tensors are kept; 0: no limit */
+	/* sum of both when both run; 0: not measured, the lower of the two is taken */
+	uint64_t mixed_bytes_per_second;
+	uint64_t latency_ns; /* of one request on idle drives, beyond its bytes */
+	/* one request of every drive: chunk size x number of drives */
+	uint64_t chunk_bytes;
+	/* most bytes that may wait to be written: beyond it tensors are kept; 0: no limit */
+	uint64_t staging_bytes;
 };
 
 enum spw_plan_mode {
-	SPW_PLAN_FASTEST,    /* the lowest peak without a predicted stall, then the fewest bytes written */
-	SPW_PLAN_BUDGET,     /* the fewest bytes written such that the peak fits memory_bytes; may stall */
-	SPW_PLAN_POSITIONAL, /* SSDTrain's rule: everything before one scope spills, the rest stays; the baseline */
+	/* the lowest peak without a predicted stall, then the fewest bytes written */
+	SPW_PLAN_FASTEST,
+	/* the fewest bytes written such that the peak fits memory_bytes; may stall */
+	SPW_PLAN_BUDGET,
+	/* SSDTrain's rule: everything before one scope spills, the rest stays; the baseline */
+	SPW_PLAN_POSITIONAL,
 };
 
 struct spw_plan_opts {
@@ -81,12 +95,16 @@ enum spw_plan_choice {
 
 struct spw_plan_result {
 	size_t size;
-	bool feasible;                /* false in SPW_PLAN_BUDGET only: the plan is for the lowest peak found instead */
-	uint64_t peak_bytes;          /* most bytes of activations in memory at any time, as simulated */
+	/* false in SPW_PLAN_BUDGET only: the plan is for the lowest peak found instead */
+	bool feasible;
+	/* most bytes of activations in memory at any time, as simulated */
+	uint64_t peak_bytes;
 	uint64_t peak_keep_all_bytes; /* the same if nothing is spilled */
-	uint64_t memory_bytes; /* how high reading ahead may fill the memory: for the cache, and to simulate again */
-	uint64_t stall_ns;     /* time that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER */
-	uint64_t wall_ns;      /* of the step: compute and stall */
+	/* how high reading ahead may fill the memory: for the cache, and to simulate again */
+	uint64_t memory_bytes;
+	/* time that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER */
+	uint64_t stall_ns;
+	uint64_t wall_ns; /* of the step: compute and stall */
 	uint64_t bytes_written, bytes_read;
 	uint64_t bytes_forwarded; /* marked to be spilled, but wanted while still in memory */
 	uint32_t tensors_spilled; /* marked to be spilled */
@@ -106,8 +124,9 @@ SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
  * @choices:  step->count of them, set on success
  * @result:   what the plan leads to; its size field must be set
  *
- * A budget that cannot be met is no error: result->feasible is false, and the plan is for the lowest peak that was found
- * as the budget (result->memory_bytes). SPW_PLAN_FASTEST never gives a plan that stalls in the simulation.
+ * A budget that cannot be met is no error: result->feasible is false, and the plan is for the
+ * lowest peak that was found as the budget (result->memory_bytes). SPW_PLAN_FASTEST never gives a
+ * plan that stalls in the simulation.
  *
  * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
  */
@@ -119,15 +138,18 @@ SPW_EXPORT int spw_plan(const struct spw_plan_step *step, const struct spw_plan_
  * spw_plan_simulate - what given choices lead to
  * @memory_bytes: how high reading ahead may fill the memory; UINT64_MAX: no limit
  * @points:       the memory in use over time, or NULL
- * @points_max:   SPW_PLAN_POINTS_PER_TENSOR x step->count always suffice; what does not fit is left out
+ * @points_max:   SPW_PLAN_POINTS_PER_TENSOR x step->count always suffice; what does not fit is left
+ *                out
  *
  * result->feasible says whether the peak is within @memory_bytes.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
-SPW_EXPORT int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-				 uint64_t memory_bytes, const enum spw_plan_choice choices[],
-				 struct spw_plan_point points[], size_t points_max, struct spw_plan_result *result);
+SPW_EXPORT int spw_plan_simulate(const struct spw_plan_step *step,
+				 const struct spw_plan_drives *drives, uint64_t memory_bytes,
+				 const enum spw_plan_choice choices[],
+				 struct spw_plan_point points[], size_t points_max,
+				 struct spw_plan_result *result);
 
 #ifdef __cplusplus
 }

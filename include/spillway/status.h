@@ -2,13 +2,14 @@
 /*
  * spillway/status.h - what a store that some process has open is doing right now
  *
- * A process that opens a partition publishes its pid and its counters in a small page of shared memory
- * (/dev/shm/spillway-UUID-PARTITION, mode 0600) and refreshes it twice a second while there is traffic.
+ * A process that opens a partition publishes its pid and its counters in a small page of shared
+ * memory (/dev/shm/spillway-UUID-PARTITION, mode 0600) and refreshes it twice a second while there
+ * is traffic.
  *
  * Contract
  *   Threads    Any thread; nothing is kept between calls.
- *   Trust      A page is another process's: every field is checked before it is used, none decides about safety. Who
- *              owns a partition is decided by its lock alone, see docs/FORMAT.md.
+ *   Trust      A page is another process's: every field is checked before it is used, none decides
+ *              about safety. Who owns a partition is decided by its lock alone, see docs/FORMAT.md.
  *   Errors     0 or a count, or a negative errno with spw_last_error().
  */
 #ifndef SPILLWAY_STATUS_H
@@ -47,22 +48,26 @@ struct spw_status_name {
 /**
  * spw_status_read - the state of one open partition
  *
- * Return: 0; -ENOENT no process has it open; -ESRCH the one that had it is gone, killed perhaps, and has left its
- * page behind; -EACCES another user's; -EUCLEAN the page makes no sense, or is of another version of spillway.
+ * Return: 0; -ENOENT no process has it open; -ESRCH the one that had it is gone, killed perhaps,
+ * and has left its page behind; -EACCES another user's; -EUCLEAN the page makes no sense, or is of
+ * another version of spillway.
  */
-SPW_EXPORT int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status, size_t size);
+SPW_EXPORT int spw_status_read(const char *store_uuid, uint32_t partition,
+			       struct spw_status *status, size_t size);
 
 /**
  * spw_status_list - the open partitions of this machine that this user may read
  *
- * Removes the pages that killed processes left behind, as opening a store does: those that no process has locked.
+ * Removes the pages that killed processes left behind, as opening a store does: those that no
+ * process has locked.
  *
  * Return: how many there are; at most @count of @names are set.
  */
 SPW_EXPORT int spw_status_list(struct spw_status_name names[], unsigned count);
 
 /**
- * spw_status_revive - ask the process that has the partition open to try a retired drive again, as spw_store_revive()
+ * spw_status_revive - ask the process that has the partition open to try a retired drive again, as
+ * spw_store_revive()
  *
  * It does so when it next has traffic. Return: as spw_status_read(); -EINVAL no such drive.
  */

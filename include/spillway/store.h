@@ -3,19 +3,21 @@
  * spillway/store.h - objects striped over drives
  *
  * Contract
- *   Threads    A store may be used from any thread. A request belongs to the thread that waits for it; two threads
- *              must not wait for the same request. In inline mode (opts.inline_mode) one thread owns the store, and
- *              waiting does the work.
- *   Buffers    A buffer handed to put stays untouched by its owner until the request has ended; one handed to get
- *              holds undefined bytes until then. Any address and any length will do; memory from spw_store_alloc(),
- *              and any other that meets the drives' alignment, is not copied; every copy is counted.
- *   Fork       A store belongs to the process that opened it. In a child of fork(2) every call that could do
- *              something fails with -EPERM, and spw_store_close() leaves all to the parent; memory of
- *              spw_store_alloc() is not there. The child may open a partition of its own.
- *   Objects    An object exists from a successful put until free. Its bytes never change. Nothing survives
- *              spw_store_close().
- *   Errors     0 or a count on success, a negative errno otherwise; spw_last_error() names the drive, the cause and
- *              the remedy.
+ *   Threads    A store may be used from any thread. A request belongs to the thread that waits for
+ *              it; two threads must not wait for the same request. In inline mode
+ *              (opts.inline_mode) one thread owns the store, and waiting does the work.
+ *   Buffers    A buffer handed to put stays untouched by its owner until the request has ended; one
+ *              handed to get holds undefined bytes until then. Any address and any length will do;
+ *              memory from spw_store_alloc(), and any other that meets the drives' alignment, is
+ *              not copied; every copy is counted.
+ *   Fork       A store belongs to the process that opened it. In a child of fork(2) every call that
+ *              could do something fails with -EPERM, and spw_store_close() leaves all to the
+ *              parent; memory of spw_store_alloc() is not there. The child may open a partition of
+ *              its own.
+ *   Objects    An object exists from a successful put until free. Its bytes never change. Nothing
+ *              survives spw_store_close().
+ *   Errors     0 or a count on success, a negative errno otherwise; spw_last_error() names the
+ *              drive, the cause and the remedy.
  *   Promise    get returns the bytes that put was given, or an error. Never other bytes.
  */
 #ifndef SPILLWAY_STORE_H
@@ -36,12 +38,18 @@ extern "C" {
 struct spw_store;   /* opaque */
 struct spw_request; /* opaque, from a pool made at open */
 
-/* Slot and generation: the id of a freed object is refused, never reused for another. 0 is no object. */
+/*
+ * Slot and generation: the id of a freed object is refused, never reused for another. 0 is no
+ * object.
+ */
 typedef struct {
 	uint64_t value;
 } spw_object;
 
-/* Who goes first when a drive has a free slot. Bounded bypass: after 8 overtakings the next in line is served. */
+/*
+ * Who goes first when a drive has a free slot. Bounded bypass: after 8 overtakings the next in line
+ * is served.
+ */
 enum spw_class {
 	SPW_URGENT_READ, /* somebody waits */
 	SPW_PREFETCH,    /* somebody will wait */
@@ -50,31 +58,38 @@ enum spw_class {
 };
 
 enum spw_stripe {
-	SPW_STRIPE_PULL,   /* a drive takes the next chunk when it has a free slot; slow drives take less */
+	/* a drive takes the next chunk when it has a free slot; slow drives take less */
+	SPW_STRIPE_PULL,
 	SPW_STRIPE_STATIC, /* RAID 0 order; the baseline */
 };
 
 #define SPW_PARTITION_ANY UINT32_MAX
 
 struct spw_store_opts {
-	size_t size;                /* sizeof *this as the caller knows it */
-	uint32_t partition;         /* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
-	uint32_t queue_depth;       /* chunks in flight per drive; default 16 */
-	uint64_t arena_bytes;       /* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */
-	uint32_t requests_max;      /* requests that exist at once; default 4096 */
-	uint32_t objects_max;       /* objects that exist at once; default 65536 */
-	enum spw_stripe stripe;     /* default SPW_STRIPE_PULL */
-	enum spw_backend backend;   /* default SPW_BACKEND_AUTO */
-	bool no_checksums;          /* trust the drives; default false */
-	bool inline_mode;           /* no I/O thread: waiting and spw_store_poll() do the work; default false */
-	bool no_hugetlb;            /* see spw_arena_opts; default false */
-	struct spw_log log;         /* written to by the I/O thread too, with no lock held */
-	uint32_t read_deadline_ms;  /* a read that takes longer is reported and cancelled; default 30000, 0: none */
-	uint32_t write_deadline_ms; /* a write that takes longer retires its drive and is made elsewhere; the same */
+	size_t size; /* sizeof *this as the caller knows it */
+	/* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
+	uint32_t partition;
+	uint32_t queue_depth; /* chunks in flight per drive; default 16 */
+	/* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */
+	uint64_t arena_bytes;
+	uint32_t requests_max;    /* requests that exist at once; default 4096 */
+	uint32_t objects_max;     /* objects that exist at once; default 65536 */
+	enum spw_stripe stripe;   /* default SPW_STRIPE_PULL */
+	enum spw_backend backend; /* default SPW_BACKEND_AUTO */
+	bool no_checksums;        /* trust the drives; default false */
+	/* no I/O thread: waiting and spw_store_poll() do the work; default false */
+	bool inline_mode;
+	bool no_hugetlb;    /* see spw_arena_opts; default false */
+	struct spw_log log; /* written to by the I/O thread too, with no lock held */
+	/* a read that takes longer is reported and cancelled; default 30000, 0: none */
+	uint32_t read_deadline_ms;
+	/* a write that takes longer retires its drive and is made elsewhere; the same */
+	uint32_t write_deadline_ms;
 };
 
 /*
- * How a request reports its end without anyone waiting: @done runs on the I/O thread (inline mode: in the polling
+ * How a request reports its end without anyone waiting: @done runs on the I/O thread (inline mode:
+ * in the polling
  * call), must not block, and may submit further requests. */
 struct spw_notify {
 	void (*done)(void *context, int res); /* 0 or a negative errno */
@@ -90,84 +105,98 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * @opts:   options, or NULL for the defaults
  * @store:  set on success, else NULL
  *
- * Reads the superblock of every drive, takes the partition's lock, and claims the drives exclusively (O_EXCL), together with all
- * processes that have the store open: until the last of them closes it, nobody who asks mounts, formats or otherwise takes one.
- * Writes nothing. Does not format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
+ * Reads the superblock of every drive, takes the partition's lock, and claims the drives
+ * exclusively (O_EXCL), together with all processes that have the store open: until the last of
+ * them closes it, nobody who asks mounts, formats or otherwise takes one. Writes nothing. Does not
+ * format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
  * has to take, is waited for up to five seconds; the log says so.
  *
- * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one belongs to
- * another store or to none, or something else was made on it since; -EUCLEAN both superblock copies are damaged, or a
- * format did not finish; -ENOSPC a drive is smaller than when it was formatted; -EBUSY the partition is open elsewhere
- * (says in which process), or a drive, a part of it or its whole is mounted, held or in use; -EROFS one is write-protected; -EPROTONOSUPPORT a newer disk
- * format; -ENOMEM; or what open(2) and io_uring_setup(2) return.
+ * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
+ * belongs to another store or to none, or something else was made on it since; -EUCLEAN both
+ * superblock copies are damaged, or a format did not finish; -ENOSPC a drive is smaller than when
+ * it was formatted; -EBUSY the partition is open elsewhere (says in which process), or a drive, a
+ * part of it or its whole is mounted, held or in use; -EROFS one is write-protected;
+ * -EPROTONOSUPPORT a newer disk format; -ENOMEM; or what open(2) and io_uring_setup(2) return.
  */
-SPW_EXPORT int spw_store_open(const char *const paths[], unsigned count, const struct spw_store_opts *opts,
-			      struct spw_store **store);
+SPW_EXPORT int spw_store_open(const char *const paths[], unsigned count,
+			      const struct spw_store_opts *opts, struct spw_store **store);
 
 /**
  * spw_store_close - end all requests, forget all objects, release the drives
  *
- * Waits for I/O in flight; what has not been issued ends with -ECANCELED. Requests must not be waited for afterwards.
+ * Waits for I/O in flight; what has not been issued ends with -ECANCELED. Requests must not be
+ * waited for afterwards.
  */
 SPW_EXPORT void spw_store_close(struct spw_store *store);
 
 /**
  * spw_store_put - begin to store @len bytes as a new object
- * @object:   set at once; may be used by get before the write has ended (the bytes then come from memory)
+ * @object:   set at once; may be used by get before the write has ended (the bytes then come from
+ *            memory)
  * @notify:   copied; if given, it reports the end and releases the request by itself; else NULL
- * @request:  if @notify is NULL: set at once, must be given to spw_request_wait(), or to spw_request_test() until
- *            that ends it. With @notify it may be NULL; if not, it is set for spw_request_cancel(), valid until done
- *            returns.
+ * @request:  if @notify is NULL: set at once, must be given to spw_request_wait(), or to
+ *            spw_request_test() until that ends it. With @notify it may be NULL; if not, it is set
+ *            for spw_request_cancel(), valid until done returns.
  *
- * Places nothing yet: chunks find their drive when one has room. A drive that fails the write is retired and the
- * chunk goes to another. One that has no space below it, as a sparse file on a full file system or a thin volume, is tried again
- * every second, by the puts that come then. If the request fails, the object still has to be freed.
+ * Places nothing yet: chunks find their drive when one has room. A drive that fails the write is
+ * retired and the chunk goes to another. One that has no space below it, as a sparse file on a full
+ * file system or a thin volume, is tried again every second, by the puts that come then. If the
+ * request fails, the object still has to be freed.
  *
- * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has not @len bytes left (nothing is stored); -ENOBUFS all
- * requests or all objects are in use (a freed object's slot comes back when the worker has seen it). The request's
- * own end: 0; -ENOSPC, -EIO no drive is left that takes it; -ENOBUFS fragmentation has used up the chunk descriptors;
- * -EFAULT the kernel cannot read @bytes; -ENOMEM it has no memory for the transfer (of these two, no drive is to blame); -ECANCELED.
+ * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has not @len bytes left (nothing is stored);
+ * -ENOBUFS all requests or all objects are in use (a freed object's slot comes back when the worker
+ * has seen it). The request's own end: 0; -ENOSPC, -EIO no drive is left that takes it; -ENOBUFS
+ * fragmentation has used up the chunk descriptors; -EFAULT the kernel cannot read @bytes; -ENOMEM
+ * it has no memory for the transfer (of these two, no drive is to blame); -ECANCELED.
  *
- * @bytes must be readable until the request has ended: checksums and copies read them in the worker's thread, which gets SIGSEGV where
- * they are not, as memcpy() does. -EFAULT comes only where neither is made: without checksums, of aligned memory.
+ * @bytes must be readable until the request has ended: checksums and copies read them in the
+ * worker's thread, which gets SIGSEGV where they are not, as memcpy() does. -EFAULT comes only
+ * where neither is made: without checksums, of aligned memory.
  */
-SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-			     spw_object *object, struct spw_request **request);
+SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
+			     const struct spw_notify *notify, spw_object *object,
+			     struct spw_request **request);
 
 /**
  * spw_store_putv - the same for bytes that lie in @count pieces of memory
  * @vector:  must stay valid, like the memory it describes, until the request has ended
  *
- * A chunk that lies wholly in one aligned element is not copied; one that spans several is gathered by a copy.
+ * A chunk that lies wholly in one aligned element is not copied; one that spans several is gathered
+ * by a copy.
  */
 SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
-			      const struct spw_notify *notify, spw_object *object, struct spw_request **request);
+			      const struct spw_notify *notify, spw_object *object,
+			      struct spw_request **request);
 
 /**
  * spw_store_get - begin to read @len bytes of an object from @offset on
  * @cls:  SPW_URGENT_READ, SPW_PREFETCH or SPW_BACKGROUND
  *
- * The rest as for spw_store_put(). With checksums on, chunks that the range covers in part are read and verified
- * whole.
+ * The rest as for spw_store_put(). With checksums on, chunks that the range covers in part are read
+ * and verified whole.
  *
- * Return: 0; -ENOENT no such object; -ERANGE beyond its end; -ENOBUFS. The request's own end: 0; -EBADMSG the drive
- * returned other bytes than were written (names the drive and block); -EIO, -ENODEV; -ECANCELED.
+ * Return: 0; -ENOENT no such object; -ERANGE beyond its end; -ENOBUFS. The request's own end: 0;
+ * -EBADMSG the drive returned other bytes than were written (names the drive and block); -EIO,
+ * -ENODEV; -ECANCELED.
  */
-SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset, void *bytes, size_t len,
-			     enum spw_class cls, const struct spw_notify *notify, struct spw_request **request);
+SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset,
+			     void *bytes, size_t len, enum spw_class cls,
+			     const struct spw_notify *notify, struct spw_request **request);
 
 /**
  * spw_store_holds - compare memory with what an object has, without reading a drive
  * @bytes:  as long as the object: the whole of what it would be compared with
  *
- * Computes the checksums of the chunks that [offset, offset + len) covers, also in part, in the calling thread, and compares them with those
- * of what was written: other bytes have the same one by a chance of 2^-64.
+ * Computes the checksums of the chunks that [offset, offset + len) covers, also in part, in the
+ * calling thread, and compares them with those of what was written: other bytes have the same one
+ * by a chance of 2^-64.
  *
- * Return: 1 the object holds these bytes; 0 it holds others, in those chunks; -EINPROGRESS its put goes on; -ENOENT; -ERANGE;
- * -EOPNOTSUPP the store was opened without checksums; or how its put failed.
+ * Return: 1 the object holds these bytes; 0 it holds others, in those chunks; -EINPROGRESS its put
+ * goes on; -ENOENT; -ERANGE; -EOPNOTSUPP the store was opened without checksums; or how its put
+ * failed.
  */
-SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const void *bytes, uint64_t offset,
-			       size_t len);
+SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const void *bytes,
+			       uint64_t offset, size_t len);
 
 /**
  * spw_store_free - forget an object
@@ -179,27 +208,35 @@ SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const
 SPW_EXPORT int spw_store_free(struct spw_store *store, spw_object object);
 
 /*
- * Wait for a request and release it. Return: how it ended, 0 or a negative errno; the words are in spw_last_error().
+ * Wait for a request and release it. Return: how it ended, 0 or a negative errno; the words are in
+ * spw_last_error().
  */
 SPW_EXPORT int spw_request_wait(struct spw_request *request);
 
-/* As spw_request_wait(), but does not wait. Return: -EINPROGRESS the request goes on and is not released. */
+/*
+ * As spw_request_wait(), but does not wait. Return: -EINPROGRESS the request goes on and is not
+ * released.
+ */
 SPW_EXPORT int spw_request_test(struct spw_request *request);
 
 /**
  * spw_request_wait_any - wait until one of several requests of one store has ended
  * @timeout_ns:  negative: no limit
  *
- * Does not release it: spw_request_wait() or spw_request_test() on it does, and then returns at once.
+ * Does not release it: spw_request_wait() or spw_request_test() on it does, and then returns at
+ * once.
  *
  * Return: the index of the first of @requests that has ended; -ETIMEDOUT.
  */
-SPW_EXPORT int spw_request_wait_any(struct spw_request *const requests[], unsigned count, int64_t timeout_ns);
+SPW_EXPORT int spw_request_wait_any(struct spw_request *const requests[], unsigned count,
+				    int64_t timeout_ns);
 
 /**
- * spw_store_eventfd - for event loops: a descriptor that becomes readable when a request without a notify has ended
+ * spw_store_eventfd - for event loops: a descriptor that becomes readable when a request without a
+ * notify has ended
  *
- * Read its 8 bytes, then spw_request_test() the requests. The store's: do not close it. The same on every call.
+ * Read its 8 bytes, then spw_request_test() the requests. The store's: do not close it. The same on
+ * every call.
  *
  * Return: the descriptor, or a negative errno.
  */
@@ -208,48 +245,64 @@ SPW_EXPORT int spw_store_eventfd(struct spw_store *store);
 /**
  * spw_request_cancel - stop what has not been issued
  *
- * Return: 0 nothing of it had been issued and no drive is touched: it will end with -ECANCELED; -EALREADY part of it
- * is on the way, or it has ended. Either way its end still has to be waited for, or notified.
+ * Return: 0 nothing of it had been issued and no drive is touched: it will end with -ECANCELED;
+ * -EALREADY part of it is on the way, or it has ended. Either way its end still has to be waited
+ * for, or notified.
  */
 SPW_EXPORT int spw_request_cancel(struct spw_request *request);
 
 /*
- * A request that was to come later is now urgent: serve what has not been issued of a read as @cls. Does not lower.
+ * A request that was to come later is now urgent: serve what has not been issued of a read as @cls.
+ * Does not lower.
  */
 SPW_EXPORT void spw_request_raise(struct spw_request *request, enum spw_class cls);
 
 /**
  * spw_store_flush - have every drive write out its volatile cache
  *
- * What puts that ended before have written is then on the medium. Activations do not need it; measurements do.
+ * What puts that ended before have written is then on the medium. Activations do not need it;
+ * measurements do.
  */
-SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify *notify, struct spw_request **request);
+SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
+			       struct spw_request **request);
 
 /**
  * spw_store_trim - tell the drives that can which blocks of the partition are free (discard)
  *
- * One batch, best at the end of a step: discards block the I/O worker. Drives that cannot discard are left out.
+ * One batch, best at the end of a step: discards block the I/O worker. Drives that cannot discard
+ * are left out.
  */
-SPW_EXPORT int spw_store_trim(struct spw_store *store, const struct spw_notify *notify, struct spw_request **request);
+SPW_EXPORT int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
+			      struct spw_request **request);
 
 /**
  * spw_store_revive - try a retired drive again
  *
- * It gets new chunks from now on; what was on it is where it was. The next failed write retires it again.
+ * It gets new chunks from now on; what was on it is where it was. The next failed write retires it
+ * again.
  *
  * Return: 0; -EINVAL no such drive; -EALREADY it is in service.
  */
 SPW_EXPORT int spw_store_revive(struct spw_store *store, unsigned drive);
 
-/* Inline mode: do what can be done. @wait: sleep until something has ended. Return: how many requests ended. */
+/*
+ * Inline mode: do what can be done. @wait: sleep until something has ended. Return: how many
+ * requests ended.
+ */
 SPW_EXPORT int spw_store_poll(struct spw_store *store, bool wait);
 
 /*
- * DMA memory of the store's arena, never copied. -ENOBUFS when it is used up. Lives until freed or the store is
- * closed.
+ * DMA memory of the store's arena, never copied. -ENOBUFS when it is used up. Lives until freed or
+ * the store is closed.
  */
 SPW_EXPORT int spw_store_alloc(struct spw_store *store, size_t len, void **memory);
 SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
+
+/*
+ * The whole arena, so that it can be made known to a device that copies to and from it (pinned),
+ * until the store is closed. Return: 0; -EPERM: in a child of fork().
+ */
+SPW_EXPORT int spw_store_arena(struct spw_store *store, void **memory, size_t *len);
 
 struct spw_store_stats {
 	size_t size;
@@ -282,16 +335,22 @@ struct spw_drive_stats {
 	uint32_t in_flight, in_flight_max, depth;
 	uint64_t write_bytes_per_second, read_bytes_per_second; /* moving average while busy */
 	uint64_t timeouts;
-	/* Of the transfers that ended in about the last half second of traffic; 0: there were none of that kind. */
-	uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50, write_latency_ns_p99;
-	uint64_t writes_no_space; /* of write_errors: the file system or the thin volume under it was full */
-	bool full;                /* retired for that: tried again every second */
+	/*
+	 * Of the transfers that ended in about the last half second of traffic; 0: there were none
+	 * of that kind.
+	 */
+	uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50,
+		write_latency_ns_p99;
+	/* of write_errors: the file system or the thin volume under it was full */
+	uint64_t writes_no_space;
+	bool full; /* retired for that: tried again every second */
 };
 
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
-SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size);
-SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive, struct spw_drive_stats *stats,
-				     size_t size);
+SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats,
+				size_t size);
+SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
+				     struct spw_drive_stats *stats, size_t size);
 
 /* The backend and its features, in words. */
 SPW_EXPORT const char *spw_store_description(const struct spw_store *store);

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/trace.h - a recorded run of the tensor cache: written while a model trains, read to replay it and to plan
+ * spillway/trace.h - a recorded run of the tensor cache: written while a model trains, read to
+ * replay it and to plan
  *
- * A trace is a file of JSON lines: a header, then one object per call of the cache. docs/TRACES.md says what each means.
- * A path that ends in .gz is compressed; reading finds that out by itself.
+ * A trace is a file of JSON lines: a header, then one object per call of the cache. docs/TRACES.md
+ * says what each means. A path that ends in .gz is compressed; reading finds that out by itself.
  *
  * Contract
- *   Threads    A writer takes events from any thread, and stamps them in the order in which it took them. A thread of
- *              its own writes the file, so that no event waits for a disk; what is not written yet is held in memory.
- *              A trace that has been read is constant: any thread may look at it.
- *   Memory     Events are copied. A writer remembers each storage and each tensor that it has numbered, 16 to 64 bytes
- *              each: record some steps, not a week.
- *   Errors     Writing never fails what is recorded: the first failure ends the recording, and spw_trace_finish()
- *              returns it. Reading trusts nothing: each error names the file, the line and what is wrong with it.
- *              0 or a negative errno otherwise; spw_last_error() has the words.
+ *   Threads    A writer takes events from any thread, and stamps them in the order in which it took
+ *              them. A thread of its own writes the file, so that no event waits for a disk; what
+ *              is not written yet is held in memory. A trace that has been read is constant: any
+ *              thread may look at it.
+ *   Memory     Events are copied. A writer remembers each storage and each tensor that it has
+ *              numbered, 16 to 64 bytes each: record some steps, not a week.
+ *   Errors     Writing never fails what is recorded: the first failure ends the recording, and
+ *              spw_trace_finish() returns it. Reading trusts nothing: each error names the file,
+ *              the line and what is wrong with it. 0 or a negative errno otherwise;
+ *              spw_last_error() has the words.
  */
 #ifndef SPILLWAY_TRACE_H
 #define SPILLWAY_TRACE_H
@@ -73,8 +76,9 @@ struct spw_trace_event {
 	uint64_t scope_key;
 
 	/*
-	 * OFFER, TAKE, RETURN, RELEASE: the cache's id, not 0. A writer numbers tensors, storage keys and scope keys,
-	 * each from 1 on in the order in which they appear; a reader gives those numbers.
+	 * OFFER, TAKE, RETURN, RELEASE: the cache's id, not 0. A writer numbers tensors, storage
+	 * keys and scope keys, each from 1 on in the order in which they appear; a reader gives
+	 * those numbers.
 	 */
 	uint64_t tensor;
 
@@ -98,17 +102,20 @@ struct spw_trace_event {
  *
  * Return: 0; -EINVAL; -ENOMEM; -EAGAIN no thread to be had; or what open(2) returns.
  */
-SPW_EXPORT int spw_trace_create(const char *path, const char *model, struct spw_trace_writer **writer);
+SPW_EXPORT int spw_trace_create(const char *path, const char *model,
+				struct spw_trace_writer **writer);
 
 /* Record an event, but for its time, which is now. Costs about as much as printing it to memory. */
-SPW_EXPORT void spw_trace_write(struct spw_trace_writer *writer, const struct spw_trace_event *event);
+SPW_EXPORT void spw_trace_write(struct spw_trace_writer *writer,
+				const struct spw_trace_event *event);
 
 /**
  * spw_trace_finish - write out what is left, close the file, free the writer
  *
  * NULL is no writer.
  *
- * Return: 0; or the first failure since the writer was made: -ENOSPC, -EIO, -ENOMEM. The file then ends early.
+ * Return: 0; or the first failure since the writer was made: -ENOSPC, -EIO, -ENOMEM. The file then
+ * ends early.
  */
 SPW_EXPORT int spw_trace_finish(struct spw_trace_writer *writer);
 
@@ -117,21 +124,23 @@ struct spw_trace {
 	const char *model;                    /* as given when it was made, or "" */
 	const struct spw_trace_event *events; /* in the order of their times */
 	uint32_t count;
-	uint32_t steps;             /* SPW_TRACE_STEP events */
-	uint32_t tensors, storages; /* numbered 1 to tensors, 1 to storages, in the order in which they appear */
+	uint32_t steps; /* SPW_TRACE_STEP events */
+	/* numbered 1 to tensors, 1 to storages, in the order in which they appear */
+	uint32_t tensors, storages;
 };
 
 /**
  * spw_trace_read - read a trace
  * @trace: set on success, else NULL; for spw_trace_free()
  *
- * What is guaranteed of the events: times never decrease; every tensor that is taken, returned or released was offered
- * before, with the part of the storage that is taken within the storage, and is not released more often than it was
- * offered, nor taken or offered after that; all offers of a tensor are of one version of one storage; parts are not empty
- * and lie within their storage.
+ * What is guaranteed of the events: times never decrease; every tensor that is taken, returned or
+ * released was offered before, with the part of the storage that is taken within the storage, and
+ * is not released more often than it was offered, nor taken or offered after that; all offers of a
+ * tensor are of one version of one storage; parts are not empty and lie within their storage.
  *
- * Return: 0; -EBADMSG no trace, or damaged: says in which line; -EPROTONOSUPPORT of a later version; -E2BIG more than
- * SPW_TRACE_EVENTS_MAX events; -ENOMEM; or what open(2) and read(2) return.
+ * Return: 0; -EBADMSG no trace, or damaged: says in which line; -EPROTONOSUPPORT of a later
+ * version; -E2BIG more than SPW_TRACE_EVENTS_MAX events; -ENOMEM; or what open(2) and read(2)
+ * return.
  */
 SPW_EXPORT int spw_trace_read(const char *path, struct spw_trace **trace);
 

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/vfio.h - NVMe controllers that a process may drive itself: which there are, what stands in the way,
- * taking one and giving it back
+ * spillway/vfio.h - NVMe controllers that a process may drive itself: which there are, what stands
+ * in the way, taking one and giving it back
  *
  * Contract
  *   Threads    Every function may be called from any thread; none keeps anything between calls.
- *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel only while no
- *              namespace of it is mounted, held, swapped on or in use by a store, partitions and other paths to the
- *              same drive included, and never one that carries what spw_format() would not overwrite unless forced.
- *              A refusal changes nothing; what fails half-way is put back.
- *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace behind one that is
- *              bound to vfio-pci is a device named "pci:0000:3d:00.0/1", wherever a device is named.
- *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in spw_last_error().
+ *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel
+ *              only while no namespace of it is mounted, held, swapped on or in use by a store,
+ *              partitions and other paths to the same drive included, and never one that carries
+ *              what spw_format() would not overwrite unless forced. A refusal changes nothing; what
+ *              fails half-way is put back.
+ *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace
+ *              behind one that is bound to vfio-pci is a device named "pci:0000:3d:00.0/1",
+ *              wherever a device is named.
+ *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in
+ *              spw_last_error().
  *   Structs    The caller sets the size of a struct before the call; 0 is taken as this library's.
  */
 #ifndef SPILLWAY_VFIO_H
@@ -31,8 +34,11 @@ extern "C" {
 
 /* One thing that stands in the way, with its remedy. */
 struct spw_vfio_obstacle {
-	int error;    /* what spw_vfio_bind(), or opening it, returns for it */
-	bool of_bind; /* it stands in the way of spw_vfio_bind(); else only of driving the controller afterwards */
+	int error; /* what spw_vfio_bind(), or opening it, returns for it */
+	/*
+	 * it stands in the way of spw_vfio_bind(); else only of driving the controller afterwards
+	 */
+	bool of_bind;
 	char text[320];
 };
 
@@ -49,20 +55,31 @@ struct spw_vfio_probe_info {
 	bool ready;              /* bound to vfio-pci, and nothing stands in the way */
 	uint32_t obstacles;
 	struct spw_vfio_obstacle obstacle[SPW_VFIO_OBSTACLES_MAX];
-	char way[16]; /* how this user's process would reach it: "iommufd", "group"; "": not known before vfio is loaded */
-	char not_iommufd[256]; /* why by its group and not by iommufd, with the remedy: no obstacle */
-	char device_node[192]; /* "/dev/vfio/devices/vfio0", for iommufd; "": it is not bound, or the kernel has none */
+	/*
+	 * how this user's process would reach it: "iommufd", "group"; "": not known before vfio is
+	 * loaded
+	 */
+	char way[16];
+	/* why by its group and not by iommufd, with the remedy: no obstacle */
+	char not_iommufd[256];
+	/* "/dev/vfio/devices/vfio0", for iommufd; "": it is not bound, or the kernel has none */
+	char device_node[192];
 };
 
 struct spw_vfio_bind_opts {
 	size_t size;
-	bool force;   /* take a controller although a namespace carries a signature; never one in use; default false */
+	/*
+	 * take a controller although a namespace carries a signature; never one in use; default
+	 * false
+	 */
+	bool force;
 	bool dry_run; /* examine and claim, then let go; default false */
 	struct spw_log log;
 	/*
-	 * Refuse a controller that shares its IOMMU group with any other device but bridges, also when it is bound already:
-	 * for whoever is to hand over the group's node, by which all that vfio-pci has in the group is reached; default
-	 * false
+	 * Refuse a controller that shares its IOMMU group with any other device but bridges, also
+	 * when it is bound already:
+	 * for whoever is to hand over the group's node, by which all that vfio-pci has in the group
+	 * is reached; default false
 	 */
 	bool alone;
 };
@@ -89,25 +106,28 @@ SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info 
 /**
  * spw_vfio_bind - take a controller from the kernel's driver and give it to vfio-pci
  *
- * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as spw_format() claims a
- * drive until the kernel's driver has let go. Loads no module. One that is bound already is left alone. What the
- * namespaces hold of a controller without a driver nobody can tell: it is taken as it is.
+ * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as
+ * spw_format() claims a drive until the kernel's driver has let go. Loads no module. One that is
+ * bound already is left alone. What the namespaces hold of a controller without a driver nobody can
+ * tell: it is taken as it is.
  *
- * Return: 0; -EBUSY a namespace, a partition of one, or the device by another driver is in use, the kernel reaches a
- * namespace by another controller too, or the IOMMU group is shared with other devices; -EEXIST a namespace carries
- * something (not forced); -EOPNOTSUPP there is no IOMMU; -ENOENT vfio-pci is not loaded; -EAGAIN the kernel has not
- * looked for its namespaces yet; -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and
- * what was done is undone.
+ * Return: 0; -EBUSY a namespace, a partition of one, or the device by another driver is in use, the
+ * kernel reaches a namespace by another controller too, or the IOMMU group is shared with other
+ * devices; -EEXIST a namespace carries something (not forced); -EOPNOTSUPP there is no IOMMU;
+ * -ENOENT vfio-pci is not loaded; -EAGAIN the kernel has not looked for its namespaces yet;
+ * -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and what was
+ * done is undone.
  */
 SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts);
 
 /**
  * spw_vfio_unbind - give a controller back to the kernel's driver
  *
- * Its block devices come back some time later. One that vfio-pci does not have is left with the driver that has it.
+ * Its block devices come back some time later. One that vfio-pci does not have is left with the
+ * driver that has it.
  *
- * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no driver of the kernel takes it; or as
- * spw_vfio_examine().
+ * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no driver of the kernel
+ * takes it; or as spw_vfio_examine().
  */
 SPW_EXPORT int spw_vfio_unbind(const char *address, const struct spw_log *log);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/content.c - storages and their contents: what is known of them, and whether they were modified */
+/*
+ * hooks/content.c - storages and their contents: what is known of them, and whether they were
+ * modified
+ */
 #include "hooks.h"
 
 static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch, uint64_t step)
@@ -48,7 +51,10 @@ static PyObject *version_witness(const struct version *version)
 	return witness;
 }
 
-/* Whether a tensor of this storage that has version @number now still has the same content. Return: 1; 0; -1. */
+/*
+ * Whether a tensor of this storage that has version @number now still has the same content. Return:
+ * 1; 0; -1.
+ */
 static int version_current(const struct version *version, PyObject *tensor, int64_t number)
 {
 	PyObject *witness;
@@ -66,8 +72,9 @@ static int version_current(const struct version *version, PyObject *tensor, int6
 
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected)
 {
-	PyObject *result = PyObject_CallFunction(torch.raise_modified, "OLL", tensor ? tensor : Py_None, (long long)now,
-						 (long long)expected);
+	PyObject *result =
+		PyObject_CallFunction(torch.raise_modified, "OLL", tensor ? tensor : Py_None,
+				      (long long)now, (long long)expected);
 
 	if (result) {
 		Py_DECREF(result);
@@ -115,7 +122,9 @@ void version_part(struct version *version, PyObject *held, bool is_shown)
 	if (is_shown)
 		counter = tensor_counted_by(held, torch.nothing);
 	else
-		counter = Py_TYPE(torch.data)->tp_descr_set(torch.data, held, torch.nothing) ? NULL : new_ref(held);
+		counter = Py_TYPE(torch.data)->tp_descr_set(torch.data, held, torch.nothing)
+				  ? NULL
+				  : new_ref(held);
 	if (!counter)
 		PyErr_WriteUnraisable(held);
 	Py_XSETREF(version->counter, counter);

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hooks/hooks.h - the hooks on saved tensors, in C: what spillway/torch.py does in Python, in less time
+ * hooks/hooks.h - the hooks on saved tensors, in C: what spillway/torch.py does in Python, in less
+ * time
  *
- * A hook runs when the operation before it has swept the caches: its time is that of the memory it touches, and the same
- * steps in Python touch several times as much. So this is the way of plain tensors in host memory from autograd to the
- * tensor cache and back. What is rare (tensors of a device, recorded steps, lazily conjugated tensors, errors) is left
- * to spillway/torch.py, as is everything where this module could not be built.
+ * A hook runs when the operation before it has swept the caches: its time is that of the memory it
+ * touches, and the same steps in Python touch several times as much. So this is the way of plain
+ * tensors in host memory from autograd to the tensor cache and back. What is rare (tensors of a
+ * device, recorded steps, lazily conjugated tensors, errors) is left to spillway/torch.py, as is
+ * everything where this module could not be built.
  *
- * Nothing of PyTorch is compiled in: its methods are called as Python objects, unless reader.h has what is faster, and
- * memory of the cache becomes a tensor by way of DLPack, whose deleter may come from any thread, without the interpreter's
- * lock.
+ * Nothing of PyTorch is compiled in: its methods are called as Python objects, unless reader.h has
+ * what is faster, and memory of the cache becomes a tensor by way of DLPack, whose deleter may come
+ * from any thread, without the interpreter's lock.
  *
- * Threads    The interpreter's lock guards all of this but the end of a lease, and struct lent, which is atomic.
- * Lifetime   A saved tensor holds its session. A lease holds only struct lent, which outlives the session.
+ * Threads    The interpreter's lock guards all of this but the end of a lease, and struct lent,
+ *            which is atomic.
+ * Lifetime   A saved tensor holds its session. A lease holds only struct lent, which outlives the
+ *            session.
  * Errors     Functions that fail set a Python exception and return NULL or -1.
  */
 #ifndef SPW_PYTHON_HOOKS_H
@@ -50,7 +54,8 @@ struct torch {
 	/* attributes of a tensor: descriptors */
 	PyObject *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data, *base;
 	/* methods of a tensor */
-	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view, *numel, *address;
+	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view,
+		*numel, *address;
 	/* of a storage */
 	PyObject *cdata, *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
 	PyObject *from_dlpack;
@@ -65,7 +70,10 @@ struct names {
 	PyObject *mark, *pack_watched, *use_watched, *unpack, *finish, *handle;
 };
 
-/* A type of elements. What DLPack does not know goes as another of the same length, and is then viewed as what it is. */
+/*
+ * A type of elements. What DLPack does not know goes as another of the same length, and is then
+ * viewed as what it is.
+ */
 struct dtype {
 	PyObject *dtype;
 	int number; /* of PyTorch's own; -1: not known */
@@ -78,7 +86,9 @@ extern struct torch torch;
 extern struct names names;
 extern struct reader reader; /* all of it is NULL: there is none */
 
-/* The row of a tensor's type. NULL without an exception: none is known, as for quantized tensors. */
+/*
+ * The row of a tensor's type. NULL without an exception: none is known, as for quantized tensors.
+ */
 const struct dtype *dtype_of(PyObject *tensor);
 /* The row of PyTorch's own number. NULL without an exception: none is known. */
 const struct dtype *dtype_of_number(int number);
@@ -96,7 +106,10 @@ static inline PyObject *get(PyObject *descriptor, PyObject *object)
 	return Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject *)Py_TYPE(object));
 }
 
-/* These consume the reference. Return: 0, or to_bool() the truth value; -1 with an exception, also if there is no object. */
+/*
+ * These consume the reference. Return: 0, or to_bool() the truth value; -1 with an exception, also
+ * if there is no object.
+ */
 static inline int to_int64(PyObject *number, int64_t *value)
 {
 	if (!number)
@@ -133,7 +146,10 @@ int version_number(PyObject *tensor, int64_t *number);
 /* The same, and the address of the first element. */
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 
-/* What a save has to know of a tensor: read at once, or asked for in the order of these functions. Ended by seen_end(). */
+/*
+ * What a save has to know of a tensor: read at once, or asked for in the order of these functions.
+ * Ended by seen_end().
+ */
 struct seen {
 	PyObject *tensor;          /* borrowed */
 	const struct dtype *dtype; /* of seen_passes_by() */
@@ -151,7 +167,10 @@ struct place {
 
 /* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
 int seen_passes_by(struct seen *seen);
-/* Whether it is held as it is: _is_parameter() of torch.py says why. Return: 1; 0; -1 with an exception. */
+/*
+ * Whether it is held as it is: _is_parameter() of torch.py says why. Return: 1; 0; -1 with an
+ * exception.
+ */
 int seen_is_parameter(const struct seen *seen);
 /* A new reference: its memory and its version counter without its graph. */
 PyObject *seen_detached(const struct seen *seen);
@@ -197,25 +216,29 @@ struct shape {
 };
 
 /*
- * A tensor on the memory of a lease, which ends with it, and with it the use of @lent that began before the take. So it
- * does if there is no tensor. @counter: a tensor with whose version counter it counts, or NULL.
+ * A tensor on the memory of a lease, which ends with it, and with it the use of @lent that began
+ * before the take. So it does if there is no tensor. @counter: a tensor with whose version counter
+ * it counts, or NULL.
  */
-PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape, PyObject *counter);
+PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape,
+		      PyObject *counter);
 
 /* ---- Storages and their contents (content.c) ---- */
 
 /* One content of one storage: what all tensors saved from it have in common. */
 struct version {
 	uint32_t references;
-	bool modified;     /* changed in place while its bytes were not yet safe */
-	int64_t number;    /* the tensor's version counter when it was saved */
-	uint64_t epoch;    /* what the cache knows it by */
-	uint64_t step;     /* when it was saved first */
-	PyObject *moved;   /* has the bytes, if their memory was changed for another meanwhile; or NULL */
+	bool modified;  /* changed in place while its bytes were not yet safe */
+	int64_t number; /* the tensor's version counter when it was saved */
+	uint64_t epoch; /* what the cache knows it by */
+	uint64_t step;  /* when it was saved first */
+	/* has the bytes, if their memory was changed for another meanwhile; or NULL */
+	PyObject *moved;
 	PyObject *witness; /* weak: a tensor that shares the version counter with all others */
 	/*
-	 * A tensor that shares it too: of what may leave memory, the owner's, and has no memory from when the owner ends.
-	 * What is read back is handed out with the same counter, for the next use may get the same memory. NULL: there is none.
+	 * A tensor that shares it too: of what may leave memory, the owner's, and has no memory
+	 * from when the owner ends. What is read back is handed out with the same counter, for the
+	 * next use may get the same memory. NULL: there is none.
 	 */
 	PyObject *counter;
 };
@@ -236,23 +259,36 @@ static inline struct version *version_hold(struct version *version)
 }
 
 void version_drop(struct version *version);
-/* Fails if the content was modified, also in the memory that it was read back to. @shown: of this use, or NULL */
+/*
+ * Fails if the content was modified, also in the memory that it was read back to. @shown: of this
+ * use, or NULL
+ */
 int version_check(const struct version *version, PyObject *shown);
-/* From now on it is seen for good when it is modified. @held: the owner's tensor, with the content. */
+/*
+ * From now on it is seen for good when it is modified. @held: the owner's tensor, with the content.
+ */
 void version_watch(struct version *version, PyObject *held);
-/* The owner ends, and with it the memory of @held unless others were shown it; what counts stays. */
+/*
+ * The owner ends, and with it the memory of @held unless others were shown it; what counts stays.
+ */
 void version_part(struct version *version, PyObject *held, bool is_shown);
-/* Borrowed: with whose version counter memory that was read back is handed out. NULL: with one of its own. */
+/*
+ * Borrowed: with whose version counter memory that was read back is handed out. NULL: with one of
+ * its own.
+ */
 PyObject *version_lender(const struct version *version);
-/* A tensor with the version counter of one, and with the memory, the type and the shape of another. */
+/*
+ * A tensor with the version counter of one, and with the memory, the type and the shape of another.
+ */
 PyObject *tensor_counted_by(PyObject *counter, PyObject *memory);
 /* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
 struct record *record_new(struct seen *seen, uint64_t key);
 /*
- * What the storage of @tensor holds now. Borrowed. In each step another one: memory that is filled anew between steps in
- * a way that PyTorch does not count, by NumPy perhaps, is not what a graph has that is left from before.
+ * What the storage of @tensor holds now. Borrowed. In each step another one: memory that is filled
+ * anew between steps in a way that PyTorch does not count, by NumPy perhaps, is not what a graph
+ * has that is left from before.
  */
 struct version *record_version(struct record *record, PyObject *tensor, uint64_t step);
 /* @held has the bytes of @version, wherever its memory is now. What was written may be others. */
@@ -268,8 +304,9 @@ struct owner {
 	struct record *record;
 	uint64_t address; /* of the tensor's first element, when it was offered */
 	uint32_t next;    /* of the free ones, + 1 */
-	bool is_held;     /* the tensor is without the graph, and so may be held for long, and handed out */
-	bool is_shown;    /* it was handed out */
+	/* the tensor is without the graph, and so may be held for long, and handed out */
+	bool is_held;
+	bool is_shown; /* it was handed out */
 };
 
 struct saved;
@@ -300,9 +337,12 @@ void session_drain(struct session *session);
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
 
 /* Of a tensor with its graph, at @address. Return: its token; 0 with an exception. */
-uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version, struct record *record,
-		   uint64_t address);
-/* From now on it holds @held, the memory without the graph. Return: false: its token was given back meanwhile. */
+uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version,
+		   struct record *record, uint64_t address);
+/*
+ * From now on it holds @held, the memory without the graph. Return: false: its token was given back
+ * meanwhile.
+ */
 bool owner_hold(struct session *session, uint64_t token, PyObject *held);
 /* NULL without an exception: its token was given back. */
 struct owner *owner_of(const struct session *session, uint64_t token);
@@ -312,7 +352,10 @@ void owner_end(struct session *session, struct owner *owner);
 
 extern PyTypeObject kept_type, saved_type;
 
-/* The methods of a session: pack and save return what autograd keeps, use is given what save returned. */
+/*
+ * The methods of a session: pack and save return what autograd keeps, use is given what save
+ * returned.
+ */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
 PyObject *session_use(PyObject *session, PyObject *saved);

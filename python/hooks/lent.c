@@ -112,8 +112,8 @@ static struct lease *lease_new(struct lent *lent, const struct spw_taken *taken,
 	return lease;
 }
 
-static PyObject *tensor_by_reader(struct lent *lent, const struct spw_taken *taken, const struct shape *shape,
-				  PyObject *counter)
+static PyObject *tensor_by_reader(struct lent *lent, const struct spw_taken *taken,
+				  const struct shape *shape, PyObject *counter)
 {
 	struct lease *lease = lease_new(lent, taken, 0);
 	struct memory memory = {.address = (void *)(uintptr_t)taken->bytes,
@@ -128,7 +128,8 @@ static PyObject *tensor_by_reader(struct lent *lent, const struct spw_taken *tak
 	return lease ? reader.lent(&memory, counter) : NULL;
 }
 
-static PyObject *tensor_by_dlpack(struct lent *lent, const struct spw_taken *taken, const struct shape *shape)
+static PyObject *tensor_by_dlpack(struct lent *lent, const struct spw_taken *taken,
+				  const struct shape *shape)
 {
 	const struct dtype *dtype = shape->dtype;
 	Py_ssize_t dims = shape->dims;
@@ -162,7 +163,8 @@ static PyObject *tensor_by_dlpack(struct lent *lent, const struct spw_taken *tak
 	return tensor;
 }
 
-PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape, PyObject *counter)
+PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape,
+		      PyObject *counter)
 {
 	PyObject *tensor, *counted;
 
@@ -233,7 +235,10 @@ static PyObject *lent_busy(PyObject *object, PyObject *closer)
 	atomic_store(&lent->waited_for, true);
 	if (atomic_load(&lent->users) > 0)
 		Py_RETURN_TRUE;
-	/* If it is not ours any more, then whoever has taken it is waiting for the lock, and does it. */
+	/*
+	 * If it is not ours any more, then whoever has taken it is waiting for the lock, and does
+	 * it.
+	 */
 	if (!atomic_exchange(&lent->waited_for, false))
 		Py_RETURN_TRUE;
 	Py_CLEAR(lent->closer);

@@ -19,13 +19,15 @@ static const struct {
 	const char *name;
 	PyObject **object;
 } torch_names[] = {
-	TORCH(tensor_type),    TORCH(is_cpu),      TORCH(is_leaf), TORCH(requires_grad), TORCH(dtype),
-	TORCH(version),        TORCH(shape),       TORCH(storage), TORCH(detach),        TORCH(stride),
-	TORCH(storage_offset), TORCH(is_neg),      TORCH(is_conj), TORCH(as_strided),    TORCH(view),
-	TORCH(cdata),          TORCH(data_ptr),    TORCH(nbytes),  TORCH(weak_ref),      TORCH(free_weak_ref),
-	TORCH(expired),        TORCH(from_dlpack), TORCH(plain),   TORCH(flagged),       TORCH(on),
-	TORCH(raise_modified), TORCH(data),        TORCH(nothing), TORCH(counted),       TORCH(base),
-	TORCH(parameter_type), TORCH(numel),       TORCH(address),
+	TORCH(tensor_type), TORCH(is_cpu),         TORCH(is_leaf),        TORCH(requires_grad),
+	TORCH(dtype),       TORCH(version),        TORCH(shape),          TORCH(storage),
+	TORCH(detach),      TORCH(stride),         TORCH(storage_offset), TORCH(is_neg),
+	TORCH(is_conj),     TORCH(as_strided),     TORCH(view),           TORCH(cdata),
+	TORCH(data_ptr),    TORCH(nbytes),         TORCH(weak_ref),       TORCH(free_weak_ref),
+	TORCH(expired),     TORCH(from_dlpack),    TORCH(plain),          TORCH(flagged),
+	TORCH(on),          TORCH(raise_modified), TORCH(data),           TORCH(nothing),
+	TORCH(counted),     TORCH(base),           TORCH(parameter_type), TORCH(numel),
+	TORCH(address),
 };
 
 const struct dtype *dtype_of(PyObject *tensor)
@@ -101,8 +103,9 @@ static int connect_dtypes(PyObject *list)
 		struct dtype *dtype = &dtypes[i];
 		int is_complex, is_viewed;
 
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Obbbppi", &dtype->dtype, &dtype->itemsize,
-				      &dtype->code, &dtype->bits, &is_complex, &is_viewed, &dtype->number))
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Obbbppi", &dtype->dtype,
+				      &dtype->itemsize, &dtype->code, &dtype->bits, &is_complex,
+				      &is_viewed, &dtype->number))
 			return -1;
 		Py_INCREF(dtype->dtype);
 		dtype->is_complex = is_complex;
@@ -117,7 +120,8 @@ static PyObject *connect(PyObject *module, PyObject *args)
 	PyObject *addresses, *things, *types;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &addresses, &PyDict_Type, &things, &PyList_Type, &types) ||
+	if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &addresses, &PyDict_Type, &things,
+			      &PyList_Type, &types) ||
 	    connect_library(addresses) || connect_torch(things) || connect_dtypes(types))
 		return NULL;
 	Py_RETURN_NONE;
@@ -146,7 +150,8 @@ static PyObject *reads(PyObject *module, PyObject *unused)
 
 static PyMethodDef functions[] = {
 	{"connect", connect, METH_VARARGS, "Once, before anything else: what is called."},
-	{"read_with", read_with, METH_O, "The calls of a reader, which knows the numbers of the types; None: ask."},
+	{"read_with", read_with, METH_O,
+	 "The calls of a reader, which knows the numbers of the types; None: ask."},
 	{"reads", reads, METH_NOARGS, "Whether tensors are read, not asked."},
 	{"unpack", unpack, METH_O, "What was saved: the hook."},
 	{NULL, NULL, 0, NULL},
@@ -165,7 +170,8 @@ static int make_names(void)
 	names.unpack = PyUnicode_InternFromString("unpack");
 	names.finish = PyUnicode_InternFromString("_finish");
 	names.handle = PyUnicode_InternFromString("handle");
-	return names.mark && names.pack_watched && names.use_watched && names.unpack && names.finish && names.handle
+	return names.mark && names.pack_watched && names.use_watched && names.unpack &&
+			       names.finish && names.handle
 		       ? 0
 		       : -1;
 }

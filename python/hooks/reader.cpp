@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/reader.cpp - reads tensors from PyTorch's own structures; of one build of PyTorch, see reader.h */
+/*
+ * hooks/reader.cpp - reads tensors from PyTorch's own structures; of one build of PyTorch, see
+ * reader.h
+ */
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -34,7 +37,8 @@ static const c10::TensorImpl *plain_of(PyObject *tensor)
 {
 	const c10::TensorImpl *plain = THPVariable_Unpack(tensor).unsafeGetTensorImpl();
 
-	if (keys_of(plain) == 0 || (keys_of(plain) & ~plain_keys) != 0 || !plain->version_counter().enabled())
+	if (keys_of(plain) == 0 || (keys_of(plain) & ~plain_keys) != 0 ||
+	    !plain->version_counter().enabled())
 		return nullptr;
 	return plain;
 }
@@ -44,8 +48,9 @@ static void read_graph(const c10::TensorImpl *plain, struct tensor_read *read)
 	auto *graph = static_cast<torch::autograd::AutogradMeta *>(plain->autograd_meta());
 
 	read->is_trained = graph && !graph->grad_fn_ && graph->requires_grad();
-	read->is_view = graph && graph->is_view_ &&
-			static_cast<torch::autograd::DifferentiableViewMeta *>(graph)->has_bw_view();
+	read->is_view =
+		graph && graph->is_view_ &&
+		static_cast<torch::autograd::DifferentiableViewMeta *>(graph)->has_bw_view();
 }
 
 /* What has no storage or sizes of its own throws. */
@@ -108,29 +113,35 @@ static PyObject *reader_detached(PyObject *tensor)
 static PyObject *reader_lent(const struct memory *memory, PyObject *counter)
 {
 	HANDLE_TH_ERRORS
-	c10::DataPtr address(memory->address, memory->context, memory->end, c10::Device(c10::DeviceType::CPU));
-	c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(memory->len_bytes),
-			     std::move(address), nullptr, false);
+	c10::DataPtr address(memory->address, memory->context, memory->end,
+			     c10::Device(c10::DeviceType::CPU));
+	c10::Storage storage(c10::Storage::use_byte_size_t(),
+			     static_cast<size_t>(memory->len_bytes), std::move(address), nullptr,
+			     false);
 	auto type = c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(memory->type));
-	auto tensor = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
-							   c10::DispatchKeySet(c10::DispatchKey::CPU), type);
+	auto tensor = c10::make_intrusive<c10::TensorImpl>(
+		std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), type);
 	auto dims = static_cast<size_t>(memory->dims);
 
-	tensor->set_sizes_and_strides(c10::IntArrayRef(memory->sizes, dims), c10::IntArrayRef(memory->strides, dims));
+	tensor->set_sizes_and_strides(c10::IntArrayRef(memory->sizes, dims),
+				      c10::IntArrayRef(memory->strides, dims));
 	if (counter)
-		tensor->set_version_counter(THPVariable_Unpack(counter).unsafeGetTensorImpl()->version_counter());
+		tensor->set_version_counter(
+			THPVariable_Unpack(counter).unsafeGetTensorImpl()->version_counter());
 	return THPVariable_Wrap(at::Tensor(std::move(tensor)));
 	END_HANDLE_TH_ERRORS
 }
 
 static PyObject *reader_weak(void *storage)
 {
-	return PyLong_FromVoidPtr(c10::raw::intrusive_ptr::make_weak(static_cast<c10::StorageImpl *>(storage)));
+	return PyLong_FromVoidPtr(
+		c10::raw::intrusive_ptr::make_weak(static_cast<c10::StorageImpl *>(storage)));
 }
 
 /* ---- The module ---- */
 
-static struct reader calls = {reader_read, reader_version, reader_detached, reader_lent, reader_weak};
+static struct reader calls = {reader_read, reader_version, reader_detached, reader_lent,
+			      reader_weak};
 
 static PyObject *learn(PyObject *, PyObject *sample)
 {
@@ -168,9 +179,10 @@ static PyObject *look(PyObject *, PyObject *tensor)
 	}
 	if (!reader_read(tensor, &read))
 		Py_RETURN_NONE;
-	return Py_BuildValue("(NNLLNKKiNNNN)", tuple_of(read.sizes, read.dims), tuple_of(read.strides, read.dims),
-			     static_cast<long long>(read.offset), static_cast<long long>(read.version),
-			     PyLong_FromVoidPtr(read.storage), static_cast<unsigned long long>(read.storage_address),
+	return Py_BuildValue("(NNLLNKKiNNNN)", tuple_of(read.sizes, read.dims),
+			     tuple_of(read.strides, read.dims), static_cast<long long>(read.offset),
+			     static_cast<long long>(read.version), PyLong_FromVoidPtr(read.storage),
+			     static_cast<unsigned long long>(read.storage_address),
 			     static_cast<unsigned long long>(read.storage_len_bytes), read.type,
 			     PyBool_FromLong(read.is_trained), PyBool_FromLong(read.is_view),
 			     PyBool_FromLong(read.conj), PyBool_FromLong(read.neg));
@@ -198,9 +210,11 @@ static PyObject *lent(PyObject *, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "OO", &tensor, &counter))
 		return nullptr;
-	if (!THPVariable_Check(tensor) || !THPVariable_Check(counter) || !reader_read(tensor, &read) || read.offset) {
-		PyErr_SetString(PyExc_TypeError,
-				"a plain tensor at the beginning of its storage, and another, are needed");
+	if (!THPVariable_Check(tensor) || !THPVariable_Check(counter) ||
+	    !reader_read(tensor, &read) || read.offset) {
+		PyErr_SetString(
+			PyExc_TypeError,
+			"a plain tensor at the beginning of its storage, and another, are needed");
 		return nullptr;
 	}
 	struct memory memory = {reinterpret_cast<void *>(read.storage_address),
@@ -217,11 +231,14 @@ static PyObject *lent(PyObject *, PyObject *args)
 static PyMethodDef functions[] = {
 	{"learn", learn, METH_O, "Once, before anything else: this one is plain."},
 	{"look", look, METH_O,
-	 "Sizes, strides, offset, version, storage, its address and length, number of the type, whether\n"
-	 "a gradient is asked for, whether it is a view, conjugate, negative. None: it is not plain."},
+	 "Sizes, strides, offset, version, storage, its address and length, number of the type, "
+	 "whether\n"
+	 "a gradient is asked for, whether it is a view, conjugate, negative. None: it is not "
+	 "plain."},
 	{"detached", detached, METH_O, "The same memory and version counter without the graph."},
 	{"lent", lent, METH_VARARGS,
-	 "A tensor on the memory of another, which must outlive it, that counts its versions with a third."},
+	 "A tensor on the memory of another, which must outlive it, that counts its versions with "
+	 "a third."},
 	{nullptr, nullptr, 0, nullptr},
 };
 

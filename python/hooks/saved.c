@@ -5,7 +5,8 @@
 /* ---- A saved tensor that passes by the cache, checked as PyTorch would ---- */
 
 struct kept {
-	PyObject_HEAD PyObject *tensor; /* without the graph: an output that holds its own node would never be freed */
+	/* without the graph: an output that holds its own node would never be freed */
+	PyObject_HEAD PyObject *tensor;
 	int64_t version;
 };
 
@@ -63,13 +64,14 @@ struct saved {
 	PyObject_VAR_HEAD struct session *session;
 	struct version *version;
 	const struct dtype *dtype;
-	uint64_t id;                      /* of the cache; 0: it does not have it yet */
-	uint64_t token;                   /* of the owner that was offered with it, which has its shape; 0: none */
+	uint64_t id; /* of the cache; 0: it does not have it yet */
+	/* of the owner that was offered with it, which has its shape; 0: none */
+	uint64_t token;
 	uint64_t offset_bytes, len_bytes; /* in its storage */
 	bool conj, neg;
 	/*
-	 * What was handed out last, as long as this may be used again. What autograd alone has it changes in place, so as to
-	 * add gradients: one of these may be what was saved.
+	 * What was handed out last, as long as this may be used again. What autograd alone has it
+	 * changes in place, so as to add gradients: one of these may be what was saved.
 	 */
 	PyObject *borrowed;
 	struct saved *next, **link; /* of those of the session that have borrowed */
@@ -145,7 +147,9 @@ static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
 	return tuple;
 }
 
-/* The part of the storage that its elements lie in. Return: false: it has none, or they do not fit. */
+/*
+ * The part of the storage that its elements lie in. Return: false: it has none, or they do not fit.
+ */
 static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
 {
 	uint64_t last = 0, itemsize = saved->dtype->itemsize;
@@ -156,11 +160,13 @@ static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_
 
 		if (saved->sizes[i] <= 0 || saved->sizes[dims + i] < 0)
 			return false;
-		if (__builtin_mul_overflow((uint64_t)saved->sizes[i] - 1, (uint64_t)saved->sizes[dims + i], &reach) ||
+		if (__builtin_mul_overflow((uint64_t)saved->sizes[i] - 1,
+					   (uint64_t)saved->sizes[dims + i], &reach) ||
 		    __builtin_add_overflow(last, reach, &last))
 			return false;
 	}
-	if (offset < 0 || last >= storage_len_bytes / itemsize || (uint64_t)offset > storage_len_bytes / itemsize)
+	if (offset < 0 || last >= storage_len_bytes / itemsize ||
+	    (uint64_t)offset > storage_len_bytes / itemsize)
 		return false;
 	saved->offset_bytes = (uint64_t)offset * itemsize;
 	saved->len_bytes = (last + 1) * itemsize;
@@ -171,7 +177,8 @@ static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_
 static struct saved *saved_new(struct seen *seen)
 {
 	Py_ssize_t dims = seen_dims(seen);
-	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, &saved_type, 2 * dims);
+	struct saved *saved =
+		dims < 0 ? NULL : PyObject_NewVar(struct saved, &saved_type, 2 * dims);
 
 	if (saved && seen_shape(seen, saved->sizes)) {
 		PyObject_Free(saved);
@@ -182,7 +189,10 @@ static struct saved *saved_new(struct seen *seen)
 
 /* ---- Saving ---- */
 
-/* A nested tensor has no sizes, one of vmap or a sparse one has no storage: PyTorch says so. What else is wrong shows on keeping it. */
+/*
+ * A nested tensor has no sizes, one of vmap or a sparse one has no storage: PyTorch says so. What
+ * else is wrong shows on keeping it.
+ */
 static bool passes_by_after_all(void)
 {
 	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
@@ -195,11 +205,15 @@ static bool passes_by_after_all(void)
 static PyObject *plain_of(const struct saved *saved, const struct seen *seen)
 {
 	if (saved->conj || saved->neg)
-		return PyObject_CallFunction(torch.plain, "Oii", seen->tensor, saved->conj, saved->neg);
+		return PyObject_CallFunction(torch.plain, "Oii", seen->tensor, saved->conj,
+					     saved->neg);
 	return seen_detached(seen);
 }
 
-/* Whether a tensor that others are views of is a part of its storage only. Return: 1; 0; -1 with an exception. */
+/*
+ * Whether a tensor that others are views of is a part of its storage only. Return: 1; 0; -1 with an
+ * exception.
+ */
 static int is_part(PyObject *base, uint64_t storage_len_bytes)
 {
 	const struct dtype *dtype = dtype_of(base);
@@ -214,14 +228,16 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 
 /*
  * What must stay the tensor that it is:
- *  - a part of a storage that is no view, as the gates of nn.LSTM are, and views of one: the rest changes in place,
- *    during the write perhaps, and no version counter that we could look at tells;
- *  - what is no view and has no dimensions, and so is a number of Python perhaps: its type yields to that of others,
- *    that of a copy does not.
+ *  - a part of a storage that is no view, as the gates of nn.LSTM are, and views of one: the rest
+ *    changes in place, during the write perhaps, and no version counter that we could look at
+ *    tells;
+ *  - what is no view and has no dimensions, and so is a number of Python perhaps: its type yields
+ *    to that of others, that of a copy does not.
  *
  * Return: 1; 0; -1 with an exception.
  */
-static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen, uint64_t storage_len_bytes)
+static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
+			    uint64_t storage_len_bytes)
 {
 	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
 		return 0;
@@ -230,7 +246,10 @@ static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen, 
 	return saved->len_bytes < storage_len_bytes ? is_part(seen->base, storage_len_bytes) : 0;
 }
 
-/* What the cache asks for: the storage as it is now. Return: 0; 1 the caller has to keep it; -1 with an exception. */
+/*
+ * What the cache asks for: the storage as it is now. Return: 0; 1 the caller has to keep it; -1
+ * with an exception.
+ */
 static int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 {
 	struct place place;
@@ -252,10 +271,11 @@ static int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen 
 }
 
 /*
- * The cache reads the memory: what holds it until then must not be the tensor, which holds the graph. Another thread may run
- * while this one detaches, and the cache be done.
+ * The cache reads the memory: what holds it until then must not be the tensor, which holds the
+ * graph. Another thread may run while this one detaches, and the cache be done.
  */
-static int offer_hold(struct session *session, struct saved *saved, const struct seen *seen, bool is_written)
+static int offer_hold(struct session *session, struct saved *saved, const struct seen *seen,
+		      bool is_written)
 {
 	PyObject *held = plain_of(saved, seen);
 
@@ -270,12 +290,13 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 }
 
 /*
- * Offer it. The owner is there before the call, for its token goes with it; what the cache has already needs none.
+ * Offer it. The owner is there before the call, for its token goes with it; what the cache has
+ * already needs none.
  *
  * Return: 0; 1 the cache does not take it; -1 with an exception.
  */
-static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer, const struct seen *seen,
-		      struct record *record)
+static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer,
+		      const struct seen *seen, struct record *record)
 {
 	struct spw_cache *cache;
 	spw_tensor id;
@@ -290,7 +311,8 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 				 (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes);
 	if (offer->owner == 0)
 		return -1;
-	result = library.offer_hint(cache, offer, session->excluding > 0 ? SPW_HINT_PIN : SPW_HINT_NONE, &id);
+	result = library.offer_hint(cache, offer,
+				    session->excluding > 0 ? SPW_HINT_PIN : SPW_HINT_NONE, &id);
 	saved->id = id.value;
 	if (result < 0 || result == SPW_OFFER_DEDUP) {
 		owner_end(session, owner_of(session, offer->owner));
@@ -340,8 +362,9 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 }
 
 /*
- * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was known when the model
- * was entered: FSDP takes it away and fills it again behind everybody's back. Return: 1; 0; -1 with an exception.
+ * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was
+ * known when the model was entered: FSDP takes it away and fills it again behind everybody's back.
+ * Return: 1; 0; -1 with an exception.
  */
 static int is_excluded(const struct session *session, struct seen *seen)
 {
@@ -398,17 +421,20 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 static PyObject *saved_on(struct saved *saved, PyObject *held)
 {
 	Py_ssize_t dims = saved_dims(saved);
-	PyObject *size = tuple_of(saved->sizes, dims), *stride = tuple_of(saved->sizes + dims, dims);
+	PyObject *size = tuple_of(saved->sizes, dims),
+		 *stride = tuple_of(saved->sizes + dims, dims);
 	PyObject *dtype = get(torch.dtype, held), *tensor = NULL;
 
 	if (!size || !stride || !dtype)
 		goto end;
 	if (dtype == saved->dtype->dtype && !saved->conj && !saved->neg)
-		tensor = PyObject_CallFunction(torch.as_strided, "OOOL", held, size, stride,
-					       (long long)(saved->offset_bytes / saved->dtype->itemsize));
+		tensor = PyObject_CallFunction(
+			torch.as_strided, "OOOL", held, size, stride,
+			(long long)(saved->offset_bytes / saved->dtype->itemsize));
 	else
-		tensor = PyObject_CallFunction(torch.on, "OOOOKii", held, saved->dtype->dtype, size, stride,
-					       (unsigned long long)saved->offset_bytes, saved->conj, saved->neg);
+		tensor = PyObject_CallFunction(torch.on, "OOOOKii", held, saved->dtype->dtype, size,
+					       stride, (unsigned long long)saved->offset_bytes,
+					       saved->conj, saved->neg);
 end:
 	Py_XDECREF(size);
 	Py_XDECREF(stride);
@@ -416,7 +442,10 @@ end:
 	return tensor;
 }
 
-/* NULL without an exception: another thread drained the token since, the next take reads the bytes; or is detaching the tensor. */
+/*
+ * NULL without an exception: another thread drained the token since, the next take reads the bytes;
+ * or is detaching the tensor.
+ */
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
 	struct owner *owner = owner_of(saved->session, token);
@@ -441,9 +470,13 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 /* The use that take began ends with the last tensor on the memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
-	struct shape shape = {
-		.dtype = saved->dtype, .len_bytes = saved->len_bytes, .sizes = saved->sizes, .dims = saved_dims(saved)};
-	PyObject *tensor = lent_tensor(saved->session->lent, taken, &shape, version_lender(saved->version)), *flagged;
+	struct shape shape = {.dtype = saved->dtype,
+			      .len_bytes = saved->len_bytes,
+			      .sizes = saved->sizes,
+			      .dims = saved_dims(saved)};
+	PyObject *tensor = lent_tensor(saved->session->lent, taken, &shape,
+				       version_lender(saved->version)),
+		 *flagged;
 
 	if (!tensor || (!saved->conj && !saved->neg))
 		return tensor;
@@ -461,8 +494,9 @@ static void take_failed(struct saved *saved, int result)
 	if (!error)
 		return;
 	/*
-	 * Memory that was modified during its write fails its checksum: the modification is the fault, not the drive.
-	 * So may memory that was not the tensor's any more, which has the bytes.
+	 * Memory that was modified during its write fails its checksum: the modification is the
+	 * fault, not the drive. So may memory that was not the tensor's any more, which has the
+	 * bytes.
 	 */
 	session_drain(session);
 	if (!saved->version->moved && version_check(saved->version, NULL) == 0)
@@ -482,7 +516,8 @@ static PyObject *saved_take(struct saved *saved)
 		return NULL;
 	atomic_fetch_add(&lent->users, 1);
 	Py_BEGIN_ALLOW_THREADS;
-	result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes, saved->len_bytes, &taken);
+	result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes, saved->len_bytes,
+			      &taken);
 	Py_END_ALLOW_THREADS;
 	if (result < 0) {
 		take_failed(saved, result);
@@ -534,7 +569,8 @@ PyObject *saved_unpack(PyObject *object, PyObject *unused)
 	if (saved->session->tracer == Py_None)
 		tensor = use(saved);
 	else
-		tensor = PyObject_CallMethodOneArg((PyObject *)saved->session, names.use_watched, object);
+		tensor = PyObject_CallMethodOneArg((PyObject *)saved->session, names.use_watched,
+						   object);
 	Py_DECREF(object);
 	return tensor;
 }

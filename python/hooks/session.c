@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/session.c - a session: the memory that the cache may still read, the storages that it knows */
+/*
+ * hooks/session.c - a session: the memory that the cache may still read, the storages that it knows
+ */
 #include "hooks.h"
 
-#define DRAIN_MAX    64
-#define DRAIN_CALLS  4            /* saving and using short tensors drains once in so many */
-#define DRAIN_BYTES  (256u << 10) /* what is short in this sense: draining costs a call into the library */
+#define DRAIN_MAX   64
+#define DRAIN_CALLS 4 /* saving and using short tensors drains once in so many */
+/* what is short in this sense: draining costs a call into the library */
+#define DRAIN_BYTES  (256u << 10)
 #define PRUNE_MIN    1024
 #define OWNERS_FIRST 64
 #define PLACE_BITS   24
 
 /* ---- Owners ---- */
 
-/* A token names a place and, so that nobody takes the next owner there for the last one, a number. */
+/*
+ * A token names a place and, so that nobody takes the next owner there for the last one, a number.
+ */
 static uint64_t token_of(uint32_t place, uint64_t serial)
 {
 	return serial << PLACE_BITS | place;
@@ -21,7 +26,9 @@ struct owner *owner_of(const struct session *session, uint64_t token)
 {
 	uint32_t place = (uint32_t)token & ((1u << PLACE_BITS) - 1);
 
-	return place < session->owners_max && session->owners[place].token == token ? &session->owners[place] : NULL;
+	return place < session->owners_max && session->owners[place].token == token
+		       ? &session->owners[place]
+		       : NULL;
 }
 
 static int owners_grow(struct session *session)
@@ -47,8 +54,8 @@ static int owners_grow(struct session *session)
 	return 0;
 }
 
-uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version, struct record *record,
-		   uint64_t address)
+uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version,
+		   struct record *record, uint64_t address)
 {
 	struct owner *owner;
 	uint32_t place;
@@ -106,9 +113,10 @@ void owner_end(struct session *session, struct owner *owner)
 }
 
 /*
- * The cache needs the memory no longer. Whether it was modified while the cache still read it; or is another one: a
- * tensor that is sent to another process, or resized, takes its bytes to other memory, and what it had may have been
- * used by others before the cache read it. No thread switch in here.
+ * The cache needs the memory no longer. Whether it was modified while the cache still read it; or
+ * is another one: a tensor that is sent to another process, or resized, takes its bytes to other
+ * memory, and what it had may have been used by others before the cache read it. No thread switch
+ * in here.
  */
 static void owner_mark(const struct owner *owner)
 {
@@ -133,8 +141,8 @@ static void owner_mark(const struct owner *owner)
 /* ---- What it does ---- */
 
 /*
- * Let go of the memory that the cache needs no longer. All is marked before anything is let go: a thread that takes the
- * bytes afterwards sees the mark.
+ * Let go of the memory that the cache needs no longer. All is marked before anything is let go: a
+ * thread that takes the bytes afterwards sees the mark.
  */
 void session_drain(struct session *session)
 {
@@ -198,7 +206,8 @@ struct record *session_record(struct session *session, struct seen *seen)
 
 	if (found)
 		return new_ref(found);
-	if (PyErr_Occurred() || (PyDict_GET_SIZE(session->records) >= session->prune_at && session_prune(session)))
+	if (PyErr_Occurred() ||
+	    (PyDict_GET_SIZE(session->records) >= session->prune_at && session_prune(session)))
 		return NULL;
 	record = record_new(seen, ++session->serial);
 	if (record && PyDict_SetItem(session->records, seen->identity, (PyObject *)record))
@@ -256,7 +265,8 @@ static PyObject *session_counts(PyObject *object, PyObject *unused)
 	struct session *session = (struct session *)object;
 
 	(void)unused;
-	return Py_BuildValue("(kn)", (unsigned long)session->owners_held, PyDict_GET_SIZE(session->records));
+	return Py_BuildValue("(kn)", (unsigned long)session->owners_held,
+			     PyDict_GET_SIZE(session->records));
 }
 
 /* Of a cache: makes what its leases hold, and gives it to it. */
@@ -335,9 +345,11 @@ static PyMethodDef session_methods[] = {
 	{"pack", session_pack, METH_O, "Save a tensor: the hook."},
 	{"save", session_save, METH_O, "The same, without a look at the recording and the device."},
 	{"use", session_use, METH_O, "The tensor that was saved."},
-	{"drain", session_drain_now, METH_NOARGS, "Let go of the memory that the cache needs no longer."},
+	{"drain", session_drain_now, METH_NOARGS,
+	 "Let go of the memory that the cache needs no longer."},
 	{"prune", session_prune_now, METH_NOARGS, "Forget storages that are gone."},
-	{"part", session_part, METH_NOARGS, "The cache closes: saved tensors let go of its memory."},
+	{"part", session_part, METH_NOARGS,
+	 "The cache closes: saved tensors let go of its memory."},
 	{"forget", session_forget, METH_NOARGS, "The cache is closed: let go of everything."},
 	{"counts", session_counts, METH_NOARGS, "(memory held for the cache, storages known)"},
 	{NULL, NULL, 0, NULL},
@@ -358,7 +370,8 @@ PyTypeObject session_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Session",
 	.tp_basicsize = sizeof(struct session),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-	.tp_doc = "What outlives the context: the memory that the cache may read, the storages it knows.",
+	.tp_doc = "What outlives the context: the memory that the cache may read, the storages it "
+		  "knows.",
 	.tp_new = session_new,
 	.tp_dealloc = session_dealloc,
 	.tp_traverse = session_traverse,

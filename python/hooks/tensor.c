@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/tensor.c - what a tensor is: read from PyTorch's own structures where that can be had, else asked of it */
+/*
+ * hooks/tensor.c - what a tensor is: read from PyTorch's own structures where that can be had, else
+ * asked of it
+ */
 #include "hooks.h"
 
 struct reader reader;
@@ -32,7 +35,9 @@ int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address)
 			return 0;
 		}
 	}
-	return version_number(tensor, number) ? -1 : to_uint64(PyObject_CallOneArg(torch.address, tensor), address);
+	return version_number(tensor, number)
+		       ? -1
+		       : to_uint64(PyObject_CallOneArg(torch.address, tensor), address);
 }
 
 /* ---- What a save asks ---- */
@@ -102,7 +107,8 @@ int seen_is_parameter(const struct seen *seen)
 
 PyObject *seen_detached(const struct seen *seen)
 {
-	return seen->is_read ? reader.detached(seen->tensor) : PyObject_CallOneArg(torch.detach, seen->tensor);
+	return seen->is_read ? reader.detached(seen->tensor)
+			     : PyObject_CallOneArg(torch.detach, seen->tensor);
 }
 
 int seen_storage(struct seen *seen)
@@ -117,8 +123,9 @@ int seen_storage(struct seen *seen)
 }
 
 /*
- * What was read may be old: making an object may collect garbage, which may run anything, another thread also. With the
- * same storage all is well; with another the tensor passes by, as all do that fail in this way.
+ * What was read may be old: making an object may collect garbage, which may run anything, another
+ * thread also. With the same storage all is well; with another the tensor passes by, as all do that
+ * fail in this way.
  */
 static int read_again(struct seen *seen)
 {
@@ -183,7 +190,9 @@ int seen_shape(const struct seen *seen, int64_t sizes[])
 		return 0;
 	}
 	dims = PyTuple_GET_SIZE(seen->shape);
-	return fill_from(sizes, seen->shape, dims) || fill_from(sizes + dims, seen->stride, dims) ? -1 : 0;
+	return fill_from(sizes, seen->shape, dims) || fill_from(sizes + dims, seen->stride, dims)
+		       ? -1
+		       : 0;
 }
 
 int seen_place(const struct seen *seen, struct place *place)
@@ -195,8 +204,10 @@ int seen_place(const struct seen *seen, struct place *place)
 		return 0;
 	}
 	return to_int64(PyObject_CallOneArg(torch.storage_offset, seen->tensor), &place->offset) ||
-			       to_uint64(PyObject_CallOneArg(torch.nbytes, seen->storage), &place->storage_len_bytes) ||
-			       to_uint64(PyObject_CallOneArg(torch.data_ptr, seen->storage), &place->storage_address)
+			       to_uint64(PyObject_CallOneArg(torch.nbytes, seen->storage),
+					 &place->storage_len_bytes) ||
+			       to_uint64(PyObject_CallOneArg(torch.data_ptr, seen->storage),
+					 &place->storage_address)
 		       ? -1
 		       : 0;
 }

@@ -29,7 +29,7 @@ STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 @dataclasses.dataclass(frozen=True)
 class CacheStats:
     """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``, ``entries``,
-    ``staging_bytes`` and ``prefetched_bytes`` are of now; ``*_max`` are peaks."""
+    ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
 
     steps: int
     offers: int
@@ -122,6 +122,16 @@ class CacheStats:
     offers_changed: int
     bytes_kept_changed: int
     tensors_kept_changed: int
+    bytes_kept_no_staging: int
+    tensors_kept_no_staging: int
+    device_bytes: int
+    device_bytes_max: int
+    device_staging_bytes: int
+    device_staging_bytes_max: int
+    copies: int
+    bytes_copied: int
+    copies_failed: int
+    bytes_copied_again: int
 
     @property
     def stall_seconds(self) -> float:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/alloc_bench.c - what the extent allocator costs, and how long its extents stay on an old, full drive
+ * tests/bench/alloc_bench.c - what the extent allocator costs, and how long its extents stay on an
+ * old, full drive
  *
  * Prints rows, asserts nothing. SPW_SEED repeats a run.
  */
@@ -19,8 +20,12 @@
 #define OPS           10000000u
 #define OBJECT_BLOCKS ((64u << 20) / BLOCK_BYTES)
 
-/* What one layer of a GPT saves in a step, in blocks: norms, q k v, attention, feed-forward in and out, a statistic. */
-static const uint32_t step_blocks[] = {1024, 2, 3072, 1024, 2048, 16, 1024, 1024, 4096, 4096, 1024, 245, 1};
+/*
+ * What one layer of a GPT saves in a step, in blocks: norms, q k v, attention, feed-forward in and
+ * out, a statistic.
+ */
+static const uint32_t step_blocks[] = {1024, 2,    3072, 1024, 2048, 16, 1024,
+				       1024, 4096, 4096, 1024, 245,  1};
 
 static uint64_t random_state;
 
@@ -49,7 +54,10 @@ static void must(int result)
 	}
 }
 
-/* What one cache miss costs here: a chain of dependent reads through memory as large as the extents' descriptors. */
+/*
+ * What one cache miss costs here: a chain of dependent reads through memory as large as the
+ * extents' descriptors.
+ */
 static uint64_t miss_ns(void)
 {
 	uint32_t slots = 2 * LIVE_EXTENTS, at = 0, *chain = calloc(slots, 8 * sizeof(*chain));
@@ -67,7 +75,8 @@ static uint64_t miss_ns(void)
 	start_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < slots; i++)
 		at = chain[8 * (size_t)at];
-	start_ns = spw_clock_ns() - start_ns + (at != 0); /* one cycle: at is 0 again; the use keeps the loop */
+	start_ns = spw_clock_ns() - start_ns +
+		   (at != 0); /* one cycle: at is 0 again; the use keeps the loop */
 	free(chain);
 	return start_ns / slots;
 }
@@ -101,7 +110,10 @@ static void bench_pairs(const char *name, enum order order)
 	spw_alloc_close(alloc);
 }
 
-/* Allocate steps until @blocks_free_min are left. @vary: lengths between half and one and a half, as batches of varying length. */
+/*
+ * Allocate steps until @blocks_free_min are left. @vary: lengths between half and one and a half,
+ * as batches of varying length.
+ */
 static void fill_to(struct spw_alloc *alloc, uint64_t blocks_free_min, bool vary, uint32_t *step)
 {
 	while (spw_alloc_blocks_free(alloc) > blocks_free_min && count < LIVE_EXTENTS) {
@@ -148,7 +160,10 @@ static void bench_aging(const char *name, uint64_t batch, bool vary)
 	fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
 	while (ops < OPS) {
 		uint32_t before = count, which = (uint32_t)(random_next() % count);
-		/* A batch of one is a random extent; a larger one is freed as a backward pass does: a run, newest first. */
+		/*
+		 * A batch of one is a random extent; a larger one is freed as a backward pass does:
+		 * a run, newest first.
+		 */
 		for (uint64_t i = 0; i < batch && count > 1; i++, ops++)
 			drop(alloc, batch == 1 ? which : (which + count - (uint32_t)i) % count);
 		before = count;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/cache_bench.c - what the tensor cache costs for each tensor, and planning for each step
+ * tests/bench/cache_bench.c - what the tensor cache costs for each tensor, and planning for each
+ * step
  *
  *   cache_bench FOLDER
  *
- * Over a real store on a file in FOLDER. Prints a row per case. Only offers and takes are timed; a round is a step of
- * so many tensors, and the median of all rounds counts. Nothing is asserted.
+ * Over a real store on a file in FOLDER. Prints a row per case. Only offers and takes are timed; a
+ * round is a step of so many tensors, and the median of all rounds counts. Nothing is asserted.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -150,7 +151,10 @@ static void settle(void)
 	} while (stats.requests > 0);
 }
 
-/* Each is asked for at once, while its write has not been issued: forwarded, and the write cancelled. */
+/*
+ * Each is asked for at once, while its write has not been issued: forwarded, and the write
+ * cancelled.
+ */
 static void bench_forwarded(enum spw_cache_mode mode, const char *name)
 {
 	struct spw_cache *cache = open_cache(mode);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/peak_bench.c - what the engine alone costs: fio's t/io_uring, with the queue in place of the ring
+ * tests/bench/peak_bench.c - what the engine alone costs: fio's t/io_uring, with the queue in place
+ * of the ring
  *
- *   peak_bench DEVICE... [seconds=N | ios=N] [depth=64] [batch=16] [bs=4096] [order=random|sequential]
- *              [wait=interrupt|poll|sqpoll] [backend=io_uring|libaio|nvme] [memory=registered|own]
+ *   peak_bench DEVICE... [seconds=N | ios=N] [depth=64] [batch=16] [bs=4096]
+ *              [order=random|sequential] [wait=interrupt|poll|sqpoll]
+ *              [backend=io_uring|libaio|nvme] [memory=registered|own]
  *
- * Reads whole blocks at random places, or one after the other, with one thread, registered memory (or the caller's own) and
- * registered files, submits and collects `batch` of them with one system call, and measures nothing else meanwhile. Each device has
- * `depth` in flight: what ends on one goes round on the same. With ios=N it ends after so many, for counting instructions: the
+ * Reads whole blocks at random places, or one after the other, with one thread, registered memory
+ * (or the caller's own) and registered files, submits and collects `batch` of them with one system
+ * call, and measures nothing else meanwhile. Each device has `depth` in flight: what ends on one
+ * goes round on the same. With ios=N it ends after so many, for counting instructions: the
  * difference of two counts is the cost of the ios between them. Prints one line of JSON.
  */
 #include <errno.h>
@@ -98,13 +101,18 @@ static bool parse_all(struct setup *setup, int argc, char **argv)
 		else if (!parse(setup, argv[i]))
 			return false;
 	}
-	return setup->devices > 0 && setup->depth > 0 && setup->depth <= SPW_QUEUE_DEPTH_MAX && setup->batch > 0;
+	return setup->devices > 0 && setup->depth > 0 && setup->depth <= SPW_QUEUE_DEPTH_MAX &&
+	       setup->batch > 0;
 }
 
-/* A linear congruential generator, whose high bits are as random as an address has to be. t/io_uring takes fio's generator. */
+/*
+ * A linear congruential generator, whose high bits are as random as an address has to be.
+ * t/io_uring takes fio's generator.
+ */
 static inline uint64_t next_block(struct drive *drive)
 {
-	drive->random = drive->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	drive->random =
+		drive->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return (uint64_t)((unsigned __int128)drive->random * drive->blocks >> 64);
 }
 
@@ -116,7 +124,10 @@ static inline void go_round(struct drive *drive, struct spw_io *io)
 		drive->refused++;
 }
 
-/* Goes round at once, and is issued with the others by the next reap; while the queue is being closed that is refused. */
+/*
+ * Goes round at once, and is issued with the others by the next reap; while the queue is being
+ * closed that is refused.
+ */
 static void done_at_random(struct spw_io *io)
 {
 	struct drive *drive = io->context;
@@ -134,7 +145,8 @@ static void done_in_order(struct spw_io *io)
 	go_round(drive, io);
 }
 
-static void fill_drive(struct loop *loop, unsigned index, const struct spw_device *device, char *memory)
+static void fill_drive(struct loop *loop, unsigned index, const struct spw_device *device,
+		       char *memory)
 {
 	const struct setup *setup = loop->setup;
 	struct drive *drive = &loop->drives[index];
@@ -145,7 +157,8 @@ static void fill_drive(struct loop *loop, unsigned index, const struct spw_devic
 	drive->random = 88172645463325252u + index;
 	drive->ios = calloc(setup->depth, sizeof(*drive->ios));
 	if (!drive->ios || drive->blocks < setup->depth)
-		must(spw_error(-ENOMEM, "no memory, or the device is too small"), setup->paths[index]);
+		must(spw_error(-ENOMEM, "no memory, or the device is too small"),
+		     setup->paths[index]);
 	for (uint64_t i = 0; i < setup->depth; i++) {
 		drive->block = setup->sequential ? i : next_block(drive);
 		drive->ios[i] = (struct spw_io){
@@ -163,7 +176,8 @@ static void fill_drive(struct loop *loop, unsigned index, const struct spw_devic
 static void open_all(struct loop *loop)
 {
 	const struct setup *setup = loop->setup;
-	uint64_t bytes_each = setup->depth * setup->block_bytes, bytes = bytes_each * setup->devices;
+	uint64_t bytes_each = setup->depth * setup->block_bytes,
+		 bytes = bytes_each * setup->devices;
 	struct spw_device *devices[SPW_QUEUE_DEVICES_MAX];
 	struct spw_arena *arena;
 	struct spw_arena_opts arena_opts;
@@ -201,7 +215,10 @@ static void fill_depth(struct loop *loop)
 	}
 }
 
-/* As t/io_uring: the depth is filled in batches; from then on each system call submits a batch and waits for one. */
+/*
+ * As t/io_uring: the depth is filled in batches; from then on each system call submits a batch and
+ * waits for one.
+ */
 static void run(struct loop *loop)
 {
 	const struct setup *setup = loop->setup;
@@ -219,7 +236,10 @@ static void run(struct loop *loop)
 	}
 }
 
-/* In a thread of its own, as all tools that make bench compares: what the main thread does is not counted. */
+/*
+ * In a thread of its own, as all tools that make bench compares: what the main thread does is not
+ * counted.
+ */
 static void *measure(void *context)
 {
 	struct loop *loop = context;
@@ -236,18 +256,22 @@ static void *measure(void *context)
 
 int main(int argc, char **argv)
 {
-	struct setup setup = {
-		.seconds = 2, .depth = 64, .batch = 16, .block_bytes = 4096, .backend = SPW_BACKEND_IO_URING};
+	struct setup setup = {.seconds = 2,
+			      .depth = 64,
+			      .batch = 16,
+			      .block_bytes = 4096,
+			      .backend = SPW_BACKEND_IO_URING};
 	struct loop loop = {.setup = &setup};
 	uint64_t failed = 0;
 	pthread_t thread;
 	int error;
 
 	if (!parse_all(&setup, argc, argv)) {
-		(void)fprintf(stderr,
-			      "usage: peak_bench DEVICE... [seconds=N | ios=N] [depth=N] [batch=N] [bs=BYTES] "
-			      "[order=random|sequential] [wait=interrupt|poll|sqpoll] [backend=io_uring|libaio|nvme] "
-			      "[memory=registered|own]\n");
+		(void)fprintf(stderr, "usage: peak_bench DEVICE... [seconds=N | ios=N] [depth=N] "
+				      "[batch=N] [bs=BYTES] "
+				      "[order=random|sequential] [wait=interrupt|poll|sqpoll] "
+				      "[backend=io_uring|libaio|nvme] "
+				      "[memory=registered|own]\n");
 		return 2;
 	}
 	open_all(&loop);
@@ -257,7 +281,8 @@ int main(int argc, char **argv)
 	(void)pthread_join(thread, NULL);
 	for (unsigned i = 0; i < setup.devices; i++)
 		failed += loop.drives[i].failed;
-	(void)printf("{\"ios\": %ju, \"failed\": %ju, \"seconds\": %.6f, \"block_bytes\": %u}\n", (uintmax_t)loop.done,
-		     (uintmax_t)failed, loop.seconds, (unsigned)setup.block_bytes);
+	(void)printf("{\"ios\": %ju, \"failed\": %ju, \"seconds\": %.6f, \"block_bytes\": %u}\n",
+		     (uintmax_t)loop.done, (uintmax_t)failed, loop.seconds,
+		     (unsigned)setup.block_bytes);
 	return failed > 0;
 }

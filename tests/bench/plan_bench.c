@@ -2,8 +2,9 @@
 /*
  * tests/bench/plan_bench.c - how long planning takes, and what the plans are worth
  *
- * Prints rows, asserts nothing. Times are the processor's, which a busy machine changes least. A step of
- * one micro-batch and one of eight in the order 1F1B, with as many tensors as the first argument says (default 10000).
+ * Prints rows, asserts nothing. Times are the processor's, which a busy machine changes least. A
+ * step of one micro-batch and one of eight in the order 1F1B, with as many tensors as the first
+ * argument says (default 10000).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -36,9 +37,12 @@ static uint64_t processor_ns(void)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-/* One micro-batch's tensors: saved from @forward_ns on, used in reverse order from @backward_ns on, twice as slowly. */
-static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uint32_t scope, uint64_t forward_ns,
-			    uint64_t backward_ns, uint64_t each_ns)
+/*
+ * One micro-batch's tensors: saved from @forward_ns on, used in reverse order from @backward_ns on,
+ * twice as slowly.
+ */
+static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uint32_t scope,
+			    uint64_t forward_ns, uint64_t backward_ns, uint64_t each_ns)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		struct spw_plan_tensor *tensor = &tensors[i];
@@ -52,8 +56,11 @@ static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uin
 	}
 }
 
-/* 1F1B on the first of four stages: four forward passes, then one backward and one forward in turn. */
-static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches, struct spw_plan_tensor *tensors)
+/*
+ * 1F1B on the first of four stages: four forward passes, then one backward and one forward in turn.
+ */
+static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches,
+				      struct spw_plan_tensor *tensors)
 {
 	uint32_t each = count / micro_batches, ahead = micro_batches < 4 ? micro_batches : 4;
 	uint64_t each_ns = 200000, now_ns = 0, forward_begin_ns[64] = {0};
@@ -65,8 +72,8 @@ static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches, st
 			now_ns += each * each_ns;
 			continue;
 		}
-		add_micro_batch(tensors + back * each, each, back * (each / LAYER + 1), forward_begin_ns[back], now_ns,
-				each_ns);
+		add_micro_batch(tensors + back * each, each, back * (each / LAYER + 1),
+				forward_begin_ns[back], now_ns, each_ns);
 		back++;
 		now_ns += 2 * each * each_ns;
 	}
@@ -75,11 +82,13 @@ static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches, st
 	return step;
 }
 
-static void report(const char *name, uint32_t micro_batches, double drive_share, const struct spw_plan_step *step,
-		   const struct spw_plan_result *result, double used_ms)
+static void report(const char *name, uint32_t micro_batches, double drive_share,
+		   const struct spw_plan_step *step, const struct spw_plan_result *result,
+		   double used_ms)
 {
 	double peak = 100 * (double)result->peak_bytes / (double)result->peak_keep_all_bytes;
-	double stall = 100 * (double)result->stall_ns / (double)(step->forward_ns + step->backward_ns);
+	double stall =
+		100 * (double)result->stall_ns / (double)(step->forward_ns + step->backward_ns);
 	struct {
 		const char *what, *unit;
 		double value;
@@ -91,16 +100,17 @@ static void report(const char *name, uint32_t micro_batches, double drive_share,
 	char words[160];
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(figures); i++) {
-		(void)snprintf(words, sizeof(words),
-			       "%u tensors, %u micro-batches, %s, drives of %g times the need%s: %s", step->count,
-			       micro_batches, name, drive_share, result->feasible ? "" : " (infeasible)",
-			       figures[i].what);
+		(void)snprintf(
+			words, sizeof(words),
+			"%u tensors, %u micro-batches, %s, drives of %g times the need%s: %s",
+			step->count, micro_batches, name, drive_share,
+			result->feasible ? "" : " (infeasible)", figures[i].what);
 		bench_figure(words, figures[i].value, figures[i].unit);
 	}
 }
 
-static void bench(const struct spw_plan_step *step, uint32_t micro_batches, double drive_share, const char *name,
-		  const struct spw_plan_opts *opts, enum spw_plan_choice *choices)
+static void bench(const struct spw_plan_step *step, uint32_t micro_batches, double drive_share,
+		  const char *name, const struct spw_plan_opts *opts, enum spw_plan_choice *choices)
 {
 	/* All that is saved, written within the forward pass, would take this much. */
 	double need = 25.8 * (1 << 20) / 200e-6;
@@ -136,7 +146,8 @@ static void bench_step(uint32_t count, uint32_t micro_batches)
 	if (!tensors || !choices)
 		must(spw_error(-ENOMEM, "out of memory"));
 	step = make_step(count, micro_batches, tensors);
-	must(spw_plan_simulate(&step, &(struct spw_plan_drives){0}, UINT64_MAX, choices, NULL, 0, &result));
+	must(spw_plan_simulate(&step, &(struct spw_plan_drives){0}, UINT64_MAX, choices, NULL, 0,
+			       &result));
 	for (size_t i = 0; i < SPW_ARRAY_LEN(shares); i++) {
 		spw_plan_opts_init(&opts, sizeof(opts));
 		bench(&step, micro_batches, shares[i], "fastest", &opts, choices);
@@ -155,7 +166,8 @@ int main(int argc, char **argv)
 	uint32_t count = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 10000;
 
 	if (count < 64 || count > SPW_PLAN_TENSORS_MAX) {
-		(void)fprintf(stderr, "usage: plan_bench [TENSORS], from 64 to %u\n", SPW_PLAN_TENSORS_MAX);
+		(void)fprintf(stderr, "usage: plan_bench [TENSORS], from 64 to %u\n",
+			      SPW_PLAN_TENSORS_MAX);
 		return 2;
 	}
 	bench_step(count, 1);

@@ -16,8 +16,9 @@ struct bench_row {
 /* The name must not need an escape in JSON. */
 static inline void bench_row_print(const struct bench_row *row)
 {
-	printf("{\"name\": \"%s\", \"value\": %.6g, \"low\": %.6g, \"high\": %.6g, \"unit\": \"%s\", ", row->name,
-	       row->value, row->low, row->high, row->unit);
+	printf("{\"name\": \"%s\", \"value\": %.6g, \"low\": %.6g, \"high\": %.6g, \"unit\": "
+	       "\"%s\", ",
+	       row->name, row->value, row->low, row->high, row->unit);
 	if (row->at_most > 0)
 		printf("\"goal\": \"at most %g\", \"met\": %s}\n", row->at_most,
 		       row->value <= row->at_most ? "true" : "false");

@@ -5,13 +5,18 @@
  *   store_bench MODE OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...
  *
  * MODE     putget   put TOTAL_BYTES as objects of OBJECT_BYTES, then get all of them back
- *          urgent   p99 of an urgent read of one object, on idle drives and while TOTAL_BYTES of writes are queued
- *          share    put and free objects for SHARE_SECONDS from the second on that start= names, for processes side by side
- *          memory   what the process' resident memory grows by for an object that lives in the store
- * OPTIONS  comma separated: arena | malloc, unchecked, static, inline (no I/O thread), depth=N, partition=N, window=N
- *          (at most so many requests at once; else all), start=UNIX_SECONDS; or "-"
+ *          urgent   p99 of an urgent read of one object, on idle drives and while TOTAL_BYTES of
+ *                   writes are queued
+ *          share    put and free objects for SHARE_SECONDS from the second on that start= names,
+ *                   for processes side by side
+ *          memory   what the process' resident memory grows by for an object that lives in the
+ *                   store
+ * OPTIONS  comma separated: arena | malloc, unchecked, static, inline (no I/O thread), depth=N,
+ *          partition=N, window=N (at most so many requests at once; else all),
+ *          start=UNIX_SECONDS; or "-"
  *
- * The drives carry a store already. Bytes are compared after the last get, outside the time measured.
+ * The drives carry a store already. Bytes are compared after the last get, outside the time
+ * measured.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -57,7 +62,8 @@ static struct lap lap_begin(void)
 
 static struct lap lap_end(struct lap begun)
 {
-	return (struct lap){.wall_ns = spw_clock_ns() - begun.wall_ns, .cpu_s = cpu_seconds() - begun.cpu_s};
+	return (struct lap){.wall_ns = spw_clock_ns() - begun.wall_ns,
+			    .cpu_s = cpu_seconds() - begun.cpu_s};
 }
 
 static void must(int rc, const char *what)
@@ -90,8 +96,9 @@ static bool parse_options(char *text, struct spw_store_opts *opts)
 			opts->stripe = SPW_STRIPE_STATIC;
 		else if (sscanf(word, "depth=%u", &opts->queue_depth) != 1 &&
 			 sscanf(word, "partition=%u", &opts->partition) != 1 &&
-			 sscanf(word, "window=%u", &window) != 1 && sscanf(word, "start=%llu", &start_s) != 1 &&
-			 strcmp(word, "arena") != 0 && strcmp(word, "-") != 0)
+			 sscanf(word, "window=%u", &window) != 1 &&
+			 sscanf(word, "start=%llu", &start_s) != 1 && strcmp(word, "arena") != 0 &&
+			 strcmp(word, "-") != 0)
 			must(-1, word);
 	}
 	return arena;
@@ -118,7 +125,8 @@ static struct lap put_all(const uint8_t *memory, uint64_t object_bytes, unsigned
 	for (unsigned i = 0; i < count; i++) {
 		if (i >= window)
 			must(spw_request_wait(requests[i - window]), "put");
-		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL, &objects[i], &requests[i]),
+		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL,
+				   &objects[i], &requests[i]),
 		     "put");
 	}
 	for (unsigned i = count > window ? count - window : 0; i < count; i++)
@@ -133,8 +141,8 @@ static struct lap get_all(uint8_t *memory, uint64_t object_bytes, unsigned count
 	for (unsigned i = 0; i < count; i++) {
 		if (i >= window)
 			must(spw_request_wait(requests[i - window]), "get");
-		must(spw_store_get(store, objects[i], 0, memory + i * object_bytes, object_bytes, SPW_PREFETCH, NULL,
-				   &requests[i]),
+		must(spw_store_get(store, objects[i], 0, memory + i * object_bytes, object_bytes,
+				   SPW_PREFETCH, NULL, &requests[i]),
 		     "get");
 	}
 	for (unsigned i = count > window ? count - window : 0; i < count; i++)
@@ -148,7 +156,8 @@ static void print_shares(void)
 	struct spw_drive_stats drive;
 
 	spw_store_stats(store, &stats, sizeof(stats));
-	(void)printf(", \"bytes_copied\": %llu, \"drives\": [", (unsigned long long)stats.bytes_copied);
+	(void)printf(", \"bytes_copied\": %llu, \"drives\": [",
+		     (unsigned long long)stats.bytes_copied);
 	for (unsigned i = 0; i < stats.drives; i++) {
 		must(spw_store_drive_stats(store, i, &drive, sizeof(drive)), "stats");
 		(void)printf("%s{\"bytes_written\": %llu, \"in_flight_max\": %u}", i ? ", " : "",
@@ -172,12 +181,13 @@ static void put_get(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes
 	get = get_all(memory, object_bytes, count);
 	if (!is_filled(memory, total_bytes))
 		must(-1, "other bytes came back");
-	(void)printf("{\"put_bytes_per_second\": %.0f, \"get_bytes_per_second\": %.0f, \"put_iops\": %.0f, "
+	(void)printf("{\"put_bytes_per_second\": %.0f, \"get_bytes_per_second\": %.0f, "
+		     "\"put_iops\": %.0f, "
 		     "\"get_iops\": %.0f, \"put_cpu_s_per_gib\": %.5f, \"get_cpu_s_per_gib\": %.5f",
 		     (double)(count * object_bytes) * 1e9 / (double)put.wall_ns,
 		     (double)(count * object_bytes) * 1e9 / (double)get.wall_ns,
-		     (double)count * 1e9 / (double)put.wall_ns, (double)count * 1e9 / (double)get.wall_ns,
-		     put.cpu_s / gib, get.cpu_s / gib);
+		     (double)count * 1e9 / (double)put.wall_ns,
+		     (double)count * 1e9 / (double)get.wall_ns, put.cpu_s / gib, get.cpu_s / gib);
 	print_shares();
 }
 
@@ -193,7 +203,8 @@ static void share(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
 	(void)clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &start, NULL);
 	end_ns = spw_clock_ns() + SHARE_SECONDS * UINT64_C(1000000000);
 	for (unsigned i = 0; i < SHARE_PUTS; i++)
-		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL, &objects[i], &requests[i]),
+		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL,
+				   &objects[i], &requests[i]),
 		     "put");
 	for (unsigned i = 0;; i = (i + 1) % SHARE_PUTS) {
 		must(spw_request_wait(requests[i]), "put");
@@ -201,10 +212,12 @@ static void share(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
 		if (spw_clock_ns() >= end_ns)
 			break;
 		puts++;
-		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL, &objects[i], &requests[i]),
+		must(spw_store_put(store, memory + i * object_bytes, object_bytes, NULL,
+				   &objects[i], &requests[i]),
 		     "put");
 	}
-	(void)printf("{\"put_bytes_per_second\": %.0f", (double)(puts * object_bytes) / SHARE_SECONDS);
+	(void)printf("{\"put_bytes_per_second\": %.0f",
+		     (double)(puts * object_bytes) / SHARE_SECONDS);
 	print_shares();
 }
 
@@ -219,7 +232,10 @@ static uint64_t resident_bytes(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* All objects from the same bytes; the first eighth of them pays for what is not theirs: stacks, buffers, code. */
+/*
+ * All objects from the same bytes; the first eighth of them pays for what is not theirs: stacks,
+ * buffers, code.
+ */
 static void memory_per_object(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
 {
 	unsigned count = (unsigned)(total_bytes / object_bytes), before = count / 8;
@@ -229,11 +245,12 @@ static void memory_per_object(uint8_t *memory, uint64_t object_bytes, uint64_t t
 	for (unsigned i = 0; i < count; i++) {
 		if (i == before)
 			resident = resident_bytes();
-		must(spw_store_put(store, memory, object_bytes, NULL, &objects[i], &requests[i]), "put");
+		must(spw_store_put(store, memory, object_bytes, NULL, &objects[i], &requests[i]),
+		     "put");
 		must(spw_request_wait(requests[i]), "put");
 	}
-	(void)printf("{\"objects\": %u, \"chunk_bytes\": %llu, \"resident_bytes_per_object\": %.0f", count - before,
-		     (unsigned long long)spw_store_chunk_bytes(store),
+	(void)printf("{\"objects\": %u, \"chunk_bytes\": %llu, \"resident_bytes_per_object\": %.0f",
+		     count - before, (unsigned long long)spw_store_chunk_bytes(store),
 		     (double)(resident_bytes() - resident) / (count - before));
 	print_shares();
 }
@@ -254,7 +271,9 @@ static uint64_t read_urgently(uint8_t *to, uint64_t object_bytes, spw_object obj
 		struct spw_request *request;
 		uint64_t begun_ns = spw_clock_ns();
 
-		must(spw_store_get(store, object, 0, to, object_bytes, SPW_URGENT_READ, NULL, &request), "get");
+		must(spw_store_get(store, object, 0, to, object_bytes, SPW_URGENT_READ, NULL,
+				   &request),
+		     "get");
 		must(spw_request_wait(request), "get");
 		times_ns[i] = spw_clock_ns() - begun_ns;
 	}
@@ -275,7 +294,8 @@ static void urgent(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
 	idle_ns = read_urgently(memory, object_bytes, object, URGENT_READS);
 	written = lap_begin();
 	for (unsigned i = 0; i < count; i++)
-		must(spw_store_put(store, memory, 16u << 20, NULL, &objects[i], &requests[i]), "put");
+		must(spw_store_put(store, memory, 16u << 20, NULL, &objects[i], &requests[i]),
+		     "put");
 	busy_ns = read_urgently(memory, object_bytes, object, 40);
 	for (unsigned i = 0; i < count; i++)
 		must(spw_request_wait(requests[i]), "put");
@@ -285,10 +305,12 @@ static void urgent(uint8_t *memory, uint64_t object_bytes, uint64_t total_bytes)
 		struct spw_store_stats stats;
 
 		spw_store_stats(store, &stats, sizeof(stats));
-		chunk_ns = written.wall_ns * stats.drives / (total_bytes / spw_store_chunk_bytes(store));
+		chunk_ns = written.wall_ns * stats.drives /
+			   (total_bytes / spw_store_chunk_bytes(store));
 	}
-	(void)printf("{\"idle_ns_p99\": %llu, \"busy_ns_p99\": %llu, \"chunk_ns\": %llu", (unsigned long long)idle_ns,
-		     (unsigned long long)busy_ns, (unsigned long long)chunk_ns);
+	(void)printf("{\"idle_ns_p99\": %llu, \"busy_ns_p99\": %llu, \"chunk_ns\": %llu",
+		     (unsigned long long)idle_ns, (unsigned long long)busy_ns,
+		     (unsigned long long)chunk_ns);
 	print_shares();
 }
 
@@ -299,11 +321,11 @@ int main(int argc, char **argv)
 	void *memory;
 	bool arena;
 
-	if (argc < 6 || spw_size_parse(argv[2], &object_bytes) || spw_size_parse(argv[3], &total_bytes) ||
-	    object_bytes == 0 || total_bytes / object_bytes > OBJECTS_MAX || total_bytes < object_bytes) {
-		(void)fprintf(
-			stderr,
-			"usage: store_bench putget|urgent|share|memory OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...\n");
+	if (argc < 6 || spw_size_parse(argv[2], &object_bytes) ||
+	    spw_size_parse(argv[3], &total_bytes) || object_bytes == 0 ||
+	    total_bytes / object_bytes > OBJECTS_MAX || total_bytes < object_bytes) {
+		(void)fprintf(stderr, "usage: store_bench putget|urgent|share|memory OBJECT_BYTES "
+				      "TOTAL_BYTES OPTIONS DRIVE...\n");
 		return 2;
 	}
 	spw_store_opts_init(&opts, sizeof(opts));
@@ -311,7 +333,8 @@ int main(int argc, char **argv)
 	opts.log.write = log_to_stderr;
 	opts.arena_bytes = (arena ? total_bytes : 0) + (256u << 20);
 	opts.requests_max = opts.objects_max = OBJECTS_MAX + 1024;
-	must(spw_store_open((const char *const *)argv + 5, (unsigned)argc - 5, &opts, &store), "open");
+	must(spw_store_open((const char *const *)argv + 5, (unsigned)argc - 5, &opts, &store),
+	     "open");
 	if (arena)
 		must(spw_store_alloc(store, total_bytes, &memory), "memory");
 	else

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/check/analyzer.h - read by clang-tidy before each file: what the analyzer cannot see across files
+ * tests/check/analyzer.h - read by clang-tidy before each file: what the analyzer cannot see across
+ * files
  *
- * spw_error() returns the error that it is given, and that is negative. Without knowing it, every path behind a reported error looks like a success.
+ * spw_error() returns the error that it is given, and that is negative. Without knowing it, every
+ * path behind a reported error looks like a success.
  */
 #ifndef SPW_TESTS_CHECK_ANALYZER_H
 #define SPW_TESTS_CHECK_ANALYZER_H

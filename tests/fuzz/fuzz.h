@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz.h - what the fuzz targets share: a file in memory for what reads paths, numbers out of bytes, and a check
+ * tests/fuzz/fuzz.h - what the fuzz targets share: a file in memory for what reads paths, numbers
+ * out of bytes, and a check
  *
- * A target is one file fuzz_NAME.c with LLVMFuzzerTestOneInput(). libFuzzer drives it (make fuzz), or, with no clang, regress.c: the
- * corpus and some thousands of mutations of it (make test). A target frees what it allocates and keeps no state between two inputs.
+ * A target is one file fuzz_NAME.c with LLVMFuzzerTestOneInput(). libFuzzer drives it (make fuzz),
+ * or, with no clang, regress.c: the corpus and some thousands of mutations of it (make test). A
+ * target frees what it allocates and keeps no state between two inputs.
  */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
@@ -61,10 +63,11 @@ __attribute__((unused)) static uint8_t fuzz_byte(struct fuzz_bytes *bytes)
 /* A number: mostly small, else on the edge of something, else any. */
 __attribute__((unused)) static uint64_t fuzz_number(struct fuzz_bytes *bytes)
 {
-	static const uint64_t edges[] = {0,          1,          511,       512,        4095,
-					 4096,       65535,      65536,     INT32_MAX,  UINT32_MAX,
-					 1u << 31,   UINT64_MAX, INT64_MAX, 1ull << 63, UINT64_MAX - 1,
-					 1ull << 32, 1ull << 62};
+	static const uint64_t edges[] = {
+		0,          1,          511,       512,        4095,
+		4096,       65535,      65536,     INT32_MAX,  UINT32_MAX,
+		1u << 31,   UINT64_MAX, INT64_MAX, 1ull << 63, UINT64_MAX - 1,
+		1ull << 32, 1ull << 62};
 	uint8_t kind = fuzz_byte(bytes);
 	uint64_t value = 0;
 

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_cache.c - the tensor cache called as a binding calls it, with any numbers in any order: no crash, no wrong
- * byte, no take that fails though its drive has not, every token back once, nothing left in the store
+ * tests/fuzz/fuzz_cache.c - the tensor cache called as a binding calls it, with any numbers in any
+ * order: no crash, no wrong byte, no take that fails though its drive has not, every token back
+ * once, nothing left in the store
  *
- * What a storage holds follows from its key and version. Memory that was offered is destroyed and freed as soon as its token
- * is back.
+ * What a storage holds follows from its key and version. Memory that was offered is destroyed and
+ * freed as soon as its token is back.
  */
-/* link: util plan trace tensor */
+/* link: tools/replay/simstore libspillway */
 #include <malloc.h>
 
 #include "tests/fuzz/fuzz.h"
 
 #include <spillway/cache.h>
 
-#define FAKE_OBJECTS  64
-#define FAKE_REQUESTS 48
 #include "tests/unit/cache_fake.h"
 
 #define STORAGE_BYTES 4096u
@@ -97,8 +96,10 @@ static void offer(struct world *world)
 		return;
 	FUZZ_REQUIRE(offer.len_bytes > 0 && offer.offset_bytes <= offer.storage_len_bytes &&
 		     offer.len_bytes <= offer.storage_len_bytes - offer.offset_bytes);
-	world->handles[world->handle_count++] = (struct handle){
-		.tensor = tensor, .content = content, .offset = offer.offset_bytes, .len = offer.len_bytes};
+	world->handles[world->handle_count++] = (struct handle){.tensor = tensor,
+								.content = content,
+								.offset = offer.offset_bytes,
+								.len = offer.len_bytes};
 }
 
 /* A tensor that exists, or any number. */
@@ -126,11 +127,12 @@ static void return_lease(struct world *world)
 	spw_cache_return(world->cache, lease->lease);
 }
 
-static void check_taken(struct world *world, const struct spw_taken *taken, const uint8_t *expected, uint64_t offset,
-			uint64_t len)
+static void check_taken(struct world *world, const struct spw_taken *taken, const uint8_t *expected,
+			uint64_t offset, uint64_t len)
 {
 	if (!taken->bytes) {
-		FUZZ_REQUIRE(taken->owner > 0 && taken->owner < TOKENS && world->memory[taken->owner]);
+		FUZZ_REQUIRE(taken->owner > 0 && taken->owner < TOKENS &&
+			     world->memory[taken->owner]);
 		FUZZ_REQUIRE(offset + len <= world->memory_bytes[taken->owner]);
 		FUZZ_REQUIRE(memcmp(world->memory[taken->owner] + offset, expected, len) == 0);
 		return;
@@ -138,7 +140,8 @@ static void check_taken(struct world *world, const struct spw_taken *taken, cons
 	FUZZ_REQUIRE(memcmp(taken->bytes, expected, len) == 0);
 	if (world->lease_count == HANDLES)
 		return_lease(world);
-	world->leases[world->lease_count++] = (struct lease){taken->lease, taken->bytes, expected, len};
+	world->leases[world->lease_count++] =
+		(struct lease){taken->lease, taken->bytes, expected, len};
 }
 
 /* Of what was offered, whatever the drives did but for this one read. */
@@ -173,7 +176,10 @@ static void release(struct world *world)
 	struct handle *handle = any_handle(world);
 	bool ours = is_ours(world, handle);
 
-	/* Any number may by chance be a tensor that is ours: its handle would be wrong from then on. */
+	/*
+	 * Any number may by chance be a tensor that is ours: its handle would be wrong from then
+	 * on.
+	 */
 	for (unsigned i = 0; !ours && i < world->handle_count; i++)
 		if (world->handles[i].tensor.value == handle->tensor.value)
 			return;
@@ -189,7 +195,8 @@ static int drain(struct world *world, unsigned count)
 
 	FUZZ_REQUIRE(rc <= (int)count);
 	for (int i = 0; i < rc; i++) {
-		FUZZ_REQUIRE(owners[i] > 0 && owners[i] <= world->tokens && world->memory[owners[i]]);
+		FUZZ_REQUIRE(owners[i] > 0 && owners[i] <= world->tokens &&
+			     world->memory[owners[i]]);
 		destroy_memory(world, (unsigned)owners[i]);
 	}
 	return rc;
@@ -205,10 +212,12 @@ static void end_one(struct world *world)
 
 static void stage_next(struct world *world)
 {
-	uint32_t now = (uint32_t)fuzz_number(&world->bytes), next = (uint32_t)fuzz_number(&world->bytes);
+	uint32_t now = (uint32_t)fuzz_number(&world->bytes),
+		 next = (uint32_t)fuzz_number(&world->bytes);
 	uint8_t stages = fuzz_byte(&world->bytes);
 
-	spw_cache_stage_next(world->cache, now, (enum spw_stage)(stages % 3), next, (enum spw_stage)(stages / 3 % 3));
+	spw_cache_stage_next(world->cache, now, (enum spw_stage)(stages % 3), next,
+			     (enum spw_stage)(stages / 3 % 3));
 }
 
 /* Beside the twelve that follow, and seldom. */
@@ -265,7 +274,7 @@ static void open_cache(struct world *world)
 	opts.memory_bytes = 1 + fuzz_number(&world->bytes) % 65536;
 	opts.spill_last_scope = fuzz_byte(&world->bytes) % 2;
 	opts.tensors_max = 1 + fuzz_byte(&world->bytes) % ENTRIES_MAX;
-	FUZZ_REQUIRE(spw_cache_open(world->store, &opts, &world->cache) == 0);
+	FUZZ_REQUIRE(fake_open_cache(world->store, &opts, &world->cache) == 0);
 }
 
 static void begin_once(void)
@@ -275,8 +284,8 @@ static void begin_once(void)
 	for (unsigned i = 0; i < CONTENTS * STORAGE_BYTES; i++)
 		((uint8_t *)contents)[i] = (uint8_t)(1 + i * 7 + (i >> 8) * 3 + (i >> 12) * 41);
 	/*
-	 * Large tables that a short run hardly touches: new pages for what is used are quicker than clearing all. A
-	 * sanitizer's allocator knows of no such thing.
+	 * Large tables that a short run hardly touches: new pages for what is used are quicker than
+	 * clearing all. A sanitizer's allocator knows of no such thing.
 	 */
 	(void)mallopt(M_MMAP_THRESHOLD, 64 << 10);
 }
@@ -287,7 +296,9 @@ static void wind_down(struct world *world)
 	struct spw_cache_stats stats;
 
 	for (; world->handle_count > 0; world->handle_count--)
-		FUZZ_REQUIRE(spw_cache_release(world->cache, world->handles[world->handle_count - 1].tensor) == 0);
+		FUZZ_REQUIRE(spw_cache_release(world->cache,
+					       world->handles[world->handle_count - 1].tensor) ==
+			     0);
 	while (world->lease_count > 0)
 		return_lease(world);
 	fake_end_all(world->store);
@@ -296,8 +307,8 @@ static void wind_down(struct world *world)
 	for (unsigned token = 1; token <= world->tokens; token++)
 		FUZZ_REQUIRE(!world->memory[token]);
 	spw_cache_stats(world->cache, &stats, sizeof(stats));
-	FUZZ_REQUIRE(stats.entries == 0 && stats.activation_bytes == 0 && stats.staging_bytes == 0 &&
-		     stats.prefetched_bytes == 0);
+	FUZZ_REQUIRE(stats.entries == 0 && stats.activation_bytes == 0 &&
+		     stats.staging_bytes == 0 && stats.prefetched_bytes == 0);
 	FUZZ_REQUIRE(world->store->objects_used == 0 && world->store->arena_used == 0);
 }
 
@@ -307,6 +318,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	begin_once();
 	world.store = fake_open();
+	world.store->requests_max = 48;
 	open_cache(&world);
 	for (unsigned i = 0; i < 400 && world.bytes.left > 0; i++)
 		do_one(&world);
@@ -319,6 +331,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (unsigned token = 1; token <= world.tokens; token++)
 		if (world.memory[token])
 			destroy_memory(&world, token);
-	fake_close(world.store);
+	simstore_close(world.store);
 	return 0;
 }

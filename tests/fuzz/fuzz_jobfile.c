@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_jobfile.c - a job file of anybody's: an error with its line, or jobs that make sense */
+/*
+ * tests/fuzz/fuzz_jobfile.c - a job file of anybody's: an error with its line, or jobs that make
+ * sense
+ */
 /* link: util tools/bench/jobfile tools/bench/options tools/bench/values tools/ui/nearest */
 #include <errno.h>
 
@@ -27,9 +30,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		const struct bench_job *job = &plan.jobs[i];
 
 		FUZZ_REQUIRE(bench_job_check(job) == 0);
-		FUZZ_REQUIRE(job->block_bytes_min > 0 && job->block_bytes_min <= job->block_bytes_max);
+		FUZZ_REQUIRE(job->block_bytes_min > 0 &&
+			     job->block_bytes_min <= job->block_bytes_max);
 		FUZZ_REQUIRE(job->iodepth > 0 && job->numjobs > 0);
-		FUZZ_REQUIRE(strlen(job->name) < BENCH_NAME_BYTES && strlen(job->filename) < BENCH_FILENAME_BYTES);
+		FUZZ_REQUIRE(strlen(job->name) < BENCH_NAME_BYTES &&
+			     strlen(job->filename) < BENCH_FILENAME_BYTES);
 	}
 	bench_plan_free(&plan);
 	return 0;

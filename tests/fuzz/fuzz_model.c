@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_model.c - any description of a model for spillway plan: refused in words, or finite figures that fit each other */
-/* link: util tools/plan/model plan/plan plan/choose plan/forecast plan/reads plan/simulate plan/work */
+/*
+ * tests/fuzz/fuzz_model.c - any description of a model for spillway plan: refused in words, or
+ * finite figures that fit each other
+ */
+/* link: util tools/plan/model plan/plan plan/choose plan/forecast plan/reads plan/simulate */
+/* link: plan/work */
 #include <errno.h>
 #include <math.h>
 
@@ -12,10 +16,11 @@
 
 static void read_model(struct fuzz_bytes *bytes, struct model *model)
 {
-	uint32_t *const numbers[] = {
-		&model->layers,      &model->hidden,        &model->heads,           &model->sequence,
-		&model->micro_batch, &model->micro_batches, &model->tensor_parallel, &model->pipeline_parallel,
-		&model->dtype_bytes, &model->vocabulary};
+	uint32_t *const numbers[] = {&model->layers,          &model->hidden,
+				     &model->heads,           &model->sequence,
+				     &model->micro_batch,     &model->micro_batches,
+				     &model->tensor_parallel, &model->pipeline_parallel,
+				     &model->dtype_bytes,     &model->vocabulary};
 
 	memset(model, 0, sizeof(*model));
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
@@ -33,14 +38,16 @@ static void read_model(struct fuzz_bytes *bytes, struct model *model)
 
 static void check_step(const struct model *model, const struct model_step *step)
 {
-	const double figures[] = {step->layer_bytes,          step->step_bytes,     step->forward_seconds,
-				  step->backward_seconds,     step->seconds,        step->model_flops,
-				  step->outside_layers_bytes, step->recompute_bytes};
+	const double figures[] = {
+		step->layer_bytes,          step->step_bytes,     step->forward_seconds,
+		step->backward_seconds,     step->seconds,        step->model_flops,
+		step->outside_layers_bytes, step->recompute_bytes};
 
 	for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++)
 		FUZZ_REQUIRE(isfinite(figures[i]) && figures[i] >= 0);
 	FUZZ_REQUIRE(step->layers * model->pipeline_parallel == model->layers);
-	FUZZ_REQUIRE(step->layer_bytes > 0 && step->step_bytes >= step->layer_bytes && step->seconds > 0);
+	FUZZ_REQUIRE(step->layer_bytes > 0 && step->step_bytes >= step->layer_bytes &&
+		     step->seconds > 0);
 	FUZZ_REQUIRE(step->backward_seconds >= step->forward_seconds);
 	FUZZ_REQUIRE(model_bandwidth_needed(step) > 0);
 }

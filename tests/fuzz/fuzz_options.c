@@ -53,6 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	rc = bench_option_set(&job, text, value);
 	FUZZ_REQUIRE(rc <= 0);
 	if (rc == 0 && bench_job_check(&job) == 0)
-		FUZZ_REQUIRE(job.iodepth > 0 && job.block_bytes_min > 0 && job.block_bytes_min <= job.block_bytes_max);
+		FUZZ_REQUIRE(job.iodepth > 0 && job.block_bytes_min > 0 &&
+			     job.block_bytes_min <= job.block_bytes_max);
 	return 0;
 }

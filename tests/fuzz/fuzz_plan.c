@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused in words, or a plan that keeps what spillway/plan.h promises */
+/*
+ * tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused in words, or a plan
+ * that keeps what spillway/plan.h promises
+ */
 /* link: util plan/plan plan/choose plan/forecast plan/reads plan/simulate plan/work */
 #include <errno.h>
 
@@ -81,13 +84,16 @@ static void check_plan(const struct input *input, const enum spw_plan_choice cho
 	}
 	FUZZ_REQUIRE(result->tensors_spilled == spilled && result->bytes_written <= bytes);
 	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_FASTEST || result->stall_ns == 0);
-	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_FASTEST || result->peak_bytes <= result->peak_keep_all_bytes);
+	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_FASTEST ||
+		     result->peak_bytes <= result->peak_keep_all_bytes);
 	FUZZ_REQUIRE(input->opts.mode == SPW_PLAN_BUDGET || result->feasible);
 	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_BUDGET || !result->feasible ||
 		     result->peak_bytes <= input->opts.memory_bytes);
 }
 
-/* The same figures again, and a profile below the peak, which may last no time and so be no point. */
+/*
+ * The same figures again, and a profile below the peak, which may last no time and so be no point.
+ */
 static void check_simulation(const struct input *input, const enum spw_plan_choice choices[],
 			     const struct spw_plan_result *planned)
 {
@@ -95,10 +101,12 @@ static void check_simulation(const struct input *input, const enum spw_plan_choi
 	struct spw_plan_result result = {.size = sizeof(result)};
 	uint64_t highest = 0;
 
-	FUZZ_REQUIRE(spw_plan_simulate(&input->step, &input->drives, planned->memory_bytes, choices, points,
-				       sizeof(points) / sizeof(points[0]), &result) == 0);
-	FUZZ_REQUIRE(result.peak_bytes == planned->peak_bytes && result.stall_ns == planned->stall_ns);
-	FUZZ_REQUIRE(result.bytes_written == planned->bytes_written && result.bytes_read == planned->bytes_read);
+	FUZZ_REQUIRE(spw_plan_simulate(&input->step, &input->drives, planned->memory_bytes, choices,
+				       points, sizeof(points) / sizeof(points[0]), &result) == 0);
+	FUZZ_REQUIRE(result.peak_bytes == planned->peak_bytes &&
+		     result.stall_ns == planned->stall_ns);
+	FUZZ_REQUIRE(result.bytes_written == planned->bytes_written &&
+		     result.bytes_read == planned->bytes_read);
 	FUZZ_REQUIRE(result.points <= SPW_PLAN_POINTS_PER_TENSOR * input->step.count);
 	for (uint32_t i = 0; i < result.points; i++) {
 		FUZZ_REQUIRE(i == 0 || points[i].ns >= points[i - 1].ns);

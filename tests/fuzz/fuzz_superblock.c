@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_superblock.c - a superblock of anybody's: refused, or one that the encoder would write, whose parts lie inside the device */
+/*
+ * tests/fuzz/fuzz_superblock.c - a superblock of anybody's: refused, or one that the encoder would
+ * write, whose parts lie inside the device
+ */
 /* link: util layout */
 #include <errno.h>
 #include <xxhash.h>
@@ -10,7 +13,8 @@
 #define CHECKSUM_OFFSET 4088u /* docs/FORMAT.md: the last 8 bytes */
 
 /* Return: whether it was accepted. */
-static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, struct spw_superblock *sb)
+static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
+		   struct spw_superblock *sb)
 {
 	static const struct spw_superblock zero;
 	uint8_t again[SPW_SUPERBLOCK_BYTES];
@@ -32,13 +36,14 @@ static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy, str
 	FUZZ_REQUIRE(sb->data_offset_bytes >= SPW_SUPERBLOCK_BYTES && end > sb->data_offset_bytes);
 	FUZZ_REQUIRE(end <= spw_layout_copy_offset(sb->device_bytes, 1) &&
 		     sb->device_bytes <= SPW_LAYOUT_DEVICE_BYTES_MAX);
-	FUZZ_REQUIRE(sb->partition_bytes % sb->block_bytes == 0 && sb->data_offset_bytes % sb->block_bytes == 0);
+	FUZZ_REQUIRE(sb->partition_bytes % sb->block_bytes == 0 &&
+		     sb->data_offset_bytes % sb->block_bytes == 0);
 	return true;
 }
 
 /*
- * Numbers that fit each other but for some: of the bytes of a superblock most are UUIDs and zeros, where any change is
- * refused at once.
+ * Numbers that fit each other but for some: of the bytes of a superblock most are UUIDs and zeros,
+ * where any change is refused at once.
  */
 static void encode_any(struct fuzz_bytes *bytes, unsigned copy, uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
@@ -60,7 +65,8 @@ static void encode_any(struct fuzz_bytes *bytes, unsigned copy, uint8_t block[SP
 	for (unsigned i = 0; i < sb.drive_count && i < SPW_LAYOUT_DRIVES_MAX; i++)
 		memset(sb.drive_uuids[i], 1 + (int)i, sizeof(sb.drive_uuids[i]));
 	if (how & 2)
-		memset(sb.drive_uuids[fuzz_byte(bytes) % SPW_LAYOUT_DRIVES_MAX], fuzz_byte(bytes), 16);
+		memset(sb.drive_uuids[fuzz_byte(bytes) % SPW_LAYOUT_DRIVES_MAX], fuzz_byte(bytes),
+		       16);
 	if (how & 4)
 		sb.features_incompatible = fuzz_number(bytes);
 	if (how & 8)
@@ -77,8 +83,8 @@ static void encode_any(struct fuzz_bytes *bytes, unsigned copy, uint8_t block[SP
 }
 
 /*
- * The first byte says which copy, whether the checksum is made right (no fuzzer finds that by itself), and whether the
- * rest is numbers.
+ * The first byte says which copy, whether the checksum is made right (no fuzzer finds that by
+ * itself), and whether the rest is numbers.
  */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

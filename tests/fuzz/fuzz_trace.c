@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_trace.c - a trace of anybody's: an error with words, or events that keep what spillway/trace.h guarantees */
+/*
+ * tests/fuzz/fuzz_trace.c - a trace of anybody's: an error with words, or events that keep what
+ * spillway/trace.h guarantees
+ */
 /* link: util trace/names trace/read */
 #include <errno.h>
 
@@ -13,7 +16,10 @@ static bool has_range(const struct spw_trace_event *event)
 	return event->kind == SPW_TRACE_OFFER || event->kind == SPW_TRACE_TAKE;
 }
 
-/* Offers less releases of each tensor never fall below zero, and nothing is taken that was not offered. */
+/*
+ * Offers less releases of each tensor never fall below zero, and nothing is taken that was not
+ * offered.
+ */
 static void check_lives(const struct spw_trace *trace)
 {
 	int32_t *users = calloc((size_t)trace->tensors + 1, sizeof(*users));
@@ -51,8 +57,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		FUZZ_REQUIRE(!has_range(event) || event->len_bytes > 0);
 		if (event->kind == SPW_TRACE_OFFER)
 			FUZZ_REQUIRE(event->offset_bytes <= event->storage_len_bytes &&
-				     event->len_bytes <= event->storage_len_bytes - event->offset_bytes &&
-				     event->storage_key > 0 && event->storage_key <= trace->storages);
+				     event->len_bytes <=
+					     event->storage_len_bytes - event->offset_bytes &&
+				     event->storage_key > 0 &&
+				     event->storage_key <= trace->storages);
 		ns = event->ns;
 		steps += event->kind == SPW_TRACE_STEP;
 	}

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_tune.c - a file of best settings (JSON) of anybody's: an error with words, or settings that a job can have */
-/* link: util engine tools/tune_file tools/ui/output_file tools/bench/options tools/bench/values tools/ui/nearest */
+/*
+ * tests/fuzz/fuzz_tune.c - a file of best settings (JSON) of anybody's: an error with words, or
+ * settings that a job can have
+ */
+/* link: util engine tools/tune_file tools/ui/output_file tools/bench/options */
+/* link: tools/bench/values tools/ui/nearest */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"
@@ -23,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		FUZZ_REQUIRE(rc <= 0);
 		if (rc != 0) {
 			FUZZ_REQUIRE(strcmp(spw_last_error(), "nothing") != 0);
-			FUZZ_REQUIRE(job.block_bytes_min == before.block_bytes_min && job.iodepth == before.iodepth);
+			FUZZ_REQUIRE(job.block_bytes_min == before.block_bytes_min &&
+				     job.iodepth == before.iodepth);
 			continue;
 		}
 		FUZZ_REQUIRE(job.block_bytes_min > 0 && job.block_bytes_min == job.block_bytes_max);

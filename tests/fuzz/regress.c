@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/regress.c - a fuzz target without a fuzzer: every file of its corpus, and mutations of them
+ * tests/fuzz/regress.c - a fuzz target without a fuzzer: every file of its corpus, and mutations of
+ * them
  *
  *   PROGRAM CORPUS_FOLDER [MUTATIONS]      SPW_SEED= repeats the mutations of a run
  *
- * An input that ends the program is left in $TMPDIR/fuzz-input, behind 8 bytes with its length, and the seed is on the last line.
+ * An input that ends the program is left in $TMPDIR/fuzz-input, behind 8 bytes with its length, and
+ * the seed is on the last line.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -83,14 +85,18 @@ static size_t mutate(uint8_t *to, uint64_t *random)
 			break;
 		default:
 			if (other->len > at)
-				memcpy(to + at, other->bytes + at, piece < other->len - at ? piece : other->len - at);
+				memcpy(to + at, other->bytes + at,
+				       piece < other->len - at ? piece : other->len - at);
 			break;
 		}
 	}
 	return len;
 }
 
-/* In a file that is mapped: it is there whatever ends the program, and keeping an input costs no system call. */
+/*
+ * In a file that is mapped: it is there whatever ends the program, and keeping an input costs no
+ * system call.
+ */
 static void keep_input(const uint8_t *bytes, size_t len)
 {
 	static char path[4096];
@@ -101,7 +107,8 @@ static void keep_input(const uint8_t *bytes, size_t len)
 	int fd;
 
 	if (!kept) {
-		(void)snprintf(path, sizeof(path), "%s/fuzz-input", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+		(void)snprintf(path, sizeof(path), "%s/fuzz-input",
+			       getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 		fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 		FUZZ_REQUIRE(fd >= 0 && ftruncate(fd, sizeof(*kept)) == 0);
 		kept = mmap(NULL, sizeof(*kept), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -136,8 +143,8 @@ int main(int argc, char **argv)
 		seed = strtoull(getenv("SPW_SEED"), NULL, 0);
 	else
 		FUZZ_REQUIRE(getrandom(&seed, sizeof(seed), 0) == sizeof(seed));
-	(void)fprintf(stderr, "%s: %u inputs, %lu mutations, SPW_SEED=%llu\n", argv[1], input_count, count,
-		      (unsigned long long)seed);
+	(void)fprintf(stderr, "%s: %u inputs, %lu mutations, SPW_SEED=%llu\n", argv[1], input_count,
+		      count, (unsigned long long)seed);
 	for (unsigned i = 0; i < input_count; i++) {
 		keep_input(inputs[i].bytes, inputs[i].len);
 		(void)LLVMFuzzerTestOneInput(inputs[i].bytes, inputs[i].len);

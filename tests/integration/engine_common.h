@@ -2,8 +2,8 @@
 /*
  * tests/integration/engine_common.h - drives, queues and patterns for the tests of the engine
  *
- * The drives come from SPW_TEST_DEVICES, the backend from SPW_TEST_BACKEND, the way to wait from SPW_TEST_WAIT (interrupt, poll or
- * sqpoll), the seed from SPW_SEED.
+ * The drives come from SPW_TEST_DEVICES, the backend from SPW_TEST_BACKEND, the way to wait from
+ * SPW_TEST_WAIT (interrupt, poll or sqpoll), the seed from SPW_SEED.
  */
 #ifndef SPW_TESTS_ENGINE_COMMON_H
 #define SPW_TESTS_ENGINE_COMMON_H
@@ -188,7 +188,8 @@ static inline int32_t rig_run(struct rig *rig, struct spw_io io)
 	return io.res;
 }
 
-static inline void rig_assert_same(const void *got, const void *wanted, size_t len, const char *what)
+static inline void rig_assert_same(const void *got, const void *wanted, size_t len,
+				   const char *what)
 {
 	const unsigned char *a = got, *b = wanted;
 

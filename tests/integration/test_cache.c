@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_cache.c - the tensor cache on real drives: whole training steps, full and damaged drives,
- * several threads
+ * tests/integration/test_cache.c - the tensor cache on real drives: whole training steps, full and
+ * damaged drives, several threads
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -32,7 +32,8 @@ struct trainer {
 	uint64_t forward_bytes;
 };
 
-static void trainer_open_to(struct trainer *trainer, const struct spw_store_opts *store_opts, enum spw_cache_mode mode)
+static void trainer_open_to(struct trainer *trainer, const struct spw_store_opts *store_opts,
+			    enum spw_cache_mode mode)
 {
 	struct spw_cache_opts opts;
 
@@ -73,7 +74,10 @@ static unsigned trainer_drain(struct trainer *trainer)
 	return (unsigned)count;
 }
 
-/* Neither the cache nor the store tells when something in the background has ended: ask until it has. */
+/*
+ * Neither the cache nor the store tells when something in the background has ended: ask until it
+ * has.
+ */
 static void pause_shortly(void)
 {
 	const struct timespec pause = {.tv_nsec = 200000};
@@ -88,7 +92,10 @@ static void trainer_drain_slot(struct trainer *trainer, unsigned slot)
 			pause_shortly();
 }
 
-/* The I/O thread frees objects a little later than it is told. If one is left, this hangs, and the runner ends it. */
+/*
+ * The I/O thread frees objects a little later than it is told. If one is left, this hangs, and the
+ * runner ends it.
+ */
 static void wait_for_no_objects(struct spw_store *store)
 {
 	while (stats_of(store).objects > 0)
@@ -118,7 +125,8 @@ static void save(struct trainer *trainer, unsigned slot, size_t len)
 		.len_bytes = len,
 		.owner = slot + 1,
 	};
-	assert_in_range(spw_cache_offer(trainer->cache, &offer, &saved->tensor), SPW_OFFER_KEEP, SPW_OFFER_SPILL);
+	assert_in_range(spw_cache_offer(trainer->cache, &offer, &saved->tensor), SPW_OFFER_KEEP,
+			SPW_OFFER_SPILL);
 	trainer->forward_bytes += len;
 }
 
@@ -148,7 +156,8 @@ static void use(struct trainer *trainer, unsigned slot)
 	struct spw_taken taken;
 	const uint8_t *bytes;
 
-	assert_ok(spw_cache_take(trainer->cache, saved->tensor, offset, saved->len - offset, &taken));
+	assert_ok(
+		spw_cache_take(trainer->cache, saved->tensor, offset, saved->len - offset, &taken));
 	bytes = taken.bytes ? taken.bytes : saved->memory + saved->skew + offset;
 	assert_true(taken.bytes || taken.owner == slot + 1);
 	assert_content(bytes, saved->len - offset, saved->key, offset);
@@ -201,18 +210,26 @@ static void test_training_steps(void **state)
 	assert_int_equal(stats.writes_failed + stats.reads_failed + stats.prefetches_failed, 0);
 	assert_int_equal(stats.tensors_kept_small, 4 * LAYERS);
 	assert_int_equal(stats.tensors_kept_last_scope, 3 * (LAYER_TENSORS - 1));
-	/* However fast the drives are: what was not spilled was forwarded, and what was forwarded was not read. */
+	/*
+	 * However fast the drives are: what was not spilled was forwarded, and what was forwarded
+	 * was not read.
+	 */
 	assert_true(stats.bytes_spilled + stats.bytes_forwarded >= stats.bytes_read);
-	assert_int_equal(stats.tensors_forwarded + stats.misses + stats.prefetch_hits + stats.prefetch_late,
+	assert_int_equal(stats.tensors_forwarded + stats.misses + stats.prefetch_hits +
+				 stats.prefetch_late,
 			 4 * LAYERS * (LAYER_TENSORS - 1) - stats.tensors_kept_last_scope);
 	trainer_close(&trainer);
 }
 
 /* The drives have all the time they want: everything but the kept goes there and comes back. */
-/* Whatever the plan: the bytes are right, steps that are alike follow it, and it says what it expects. */
+/*
+ * Whatever the plan: the bytes are right, steps that are alike follow it, and it says what it
+ * expects.
+ */
 static void test_planned_steps(void **state)
 {
-	static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET, SPW_CACHE_POSITIONAL};
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
+						    SPW_CACHE_POSITIONAL};
 	struct spw_store_opts opts = default_opts();
 	struct spw_cache_stats stats;
 	struct trainer trainer;
@@ -237,7 +254,8 @@ static void test_planned_steps(void **state)
 		assert_true(stats.steps_planned >= 2);
 		assert_int_equal(stats.plan_tensors, TENSORS);
 		assert_true(stats.plan_peak_bytes <= stats.plan_keep_all_bytes);
-		assert_int_equal(stats.writes_failed + stats.reads_failed + stats.prefetches_failed, 0);
+		assert_int_equal(stats.writes_failed + stats.reads_failed + stats.prefetches_failed,
+				 0);
 		trainer_close(&trainer);
 	}
 }
@@ -265,7 +283,8 @@ static void test_memory_falls_to_what_is_kept(void **state)
 	assert_int_equal(stats.bytes_forwarded, 0);
 	assert_int_equal(stats.misses, 0);
 	/* One in use, and the window. */
-	assert_true(stats.activation_bytes_max <= stats.prefetch_budget_bytes + 2 * (MIB + TENSORS));
+	assert_true(stats.activation_bytes_max <=
+		    stats.prefetch_budget_bytes + 2 * (MIB + TENSORS));
 	trainer_close(&trainer);
 }
 
@@ -339,7 +358,8 @@ static void test_damaged_drive(void **state)
 	for (unsigned i = 0; i < 4; i++)
 		damage(drive_paths[i]);
 	for (unsigned i = 0; i < 2; i++) {
-		assert_int_equal(spw_cache_take(trainer.cache, tensor, 0, 8 * MIB, &taken), -EBADMSG);
+		assert_int_equal(spw_cache_take(trainer.cache, tensor, 0, 8 * MIB, &taken),
+				 -EBADMSG);
 		assert_null(taken.bytes);
 		assert_int_equal(taken.owner, 0);
 		assert_int_equal(taken.lease, 0);
@@ -353,7 +373,10 @@ static void test_damaged_drive(void **state)
 	trainer_close(&trainer);
 }
 
-/* As autograd does: the backward pass runs on threads of its own, which want the same tensors at the same time. */
+/*
+ * As autograd does: the backward pass runs on threads of its own, which want the same tensors at
+ * the same time.
+ */
 struct taker {
 	struct trainer *trainer;
 	unsigned index;
@@ -373,8 +396,8 @@ static void *taker_run(void *context)
 			taker->wrong++;
 			continue;
 		}
-		if (content_differs(taken.bytes ? taken.bytes : saved->memory + saved->skew, saved->len, saved->key,
-				    0) < saved->len)
+		if (content_differs(taken.bytes ? taken.bytes : saved->memory + saved->skew,
+				    saved->len, saved->key, 0) < saved->len)
 			taker->wrong++;
 		if (taken.lease)
 			spw_cache_return(taker->trainer->cache, taken.lease);
@@ -395,7 +418,8 @@ static void test_backward_on_several_threads(void **state)
 		forward(&trainer);
 		for (unsigned i = 0; i < 3; i++) {
 			takers[i] = (struct taker){.trainer = &trainer, .index = i};
-			assert_int_equal(pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]), 0);
+			assert_int_equal(
+				pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]), 0);
 		}
 		for (unsigned i = 0; i < 3; i++) {
 			assert_int_equal(pthread_join(takers[i].thread, NULL), 0);

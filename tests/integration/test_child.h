@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_child.h - for tests of the store: a child that works until it is killed, at a moment drawn by lot */
+/*
+ * tests/integration/test_child.h - for tests of the store: a child that works until it is killed,
+ * at a moment drawn by lot
+ */
 #ifndef SPW_TEST_CHILD_H
 #define SPW_TEST_CHILD_H
 
@@ -12,18 +15,23 @@
 #include <unistd.h>
 
 /* In a child, where cmocka's asserts would return into the parent's test. */
-#define child_check(condition)                                                                                \
-	do {                                                                                                  \
-		if (!(condition)) {                                                                           \
-			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, spw_last_error()); \
-			_exit(1);                                                                             \
-		}                                                                                             \
+#define child_check(condition)                                                             \
+	do {                                                                               \
+		if (!(condition)) {                                                        \
+			fprintf(stderr, "child, line %d: %s (%s)\n", __LINE__, #condition, \
+				spw_last_error());                                         \
+			_exit(1);                                                          \
+		}                                                                          \
 	} while (0)
 
 static pid_t child_pid; /* 0: there is none */
 
-/* Begin @work in a process of its own, and return when it has said by child_says() that it has begun. */
-__attribute__((unused)) static void start_child(void (*work)(int said, uint64_t random), uint64_t random)
+/*
+ * Begin @work in a process of its own, and return when it has said by child_says() that it has
+ * begun.
+ */
+__attribute__((unused)) static void start_child(void (*work)(int said, uint64_t random),
+						uint64_t random)
 {
 	int said[2];
 	char word;

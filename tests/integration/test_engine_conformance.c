@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_engine_conformance.c - what a queue promises, on real drives, for every backend: every byte is compared
+ * tests/integration/test_engine_conformance.c - what a queue promises, on real drives, for every
+ * backend: every byte is compared
  */
 #include "tests/integration/engine_common.h"
 
@@ -22,7 +23,7 @@ static uint64_t span_of(unsigned device)
 	return size < SPAN_BYTES ? size : SPAN_BYTES;
 }
 
-/* ---- One transfer at a time: every size around every limit, every kind of memory --------------------------------------------- */
+/* ---- One transfer at a time: every size around every limit, every kind of memory ------------- */
 
 enum memory { IN_ARENA, IN_ARENA_SHIFTED, FOREIGN, FOREIGN_SHIFTED, MEMORY_KINDS };
 
@@ -36,12 +37,17 @@ static char *memory_of(enum memory kind, uint32_t shift)
 	}
 }
 
-static void write_and_read(unsigned device, uint64_t len, uint64_t offset, enum memory from, enum memory to)
+static void write_and_read(unsigned device, uint64_t len, uint64_t offset, enum memory from,
+			   enum memory to)
 {
 	const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
-	char *source = memory_of(from, g->memory_align_bytes), *target = memory_of(to, g->memory_align_bytes);
-	struct spw_io io = {
-		.op = SPW_WRITE, .device = device, .buf = source, .len_bytes = (uint32_t)len, .offset_bytes = offset};
+	char *source = memory_of(from, g->memory_align_bytes),
+	     *target = memory_of(to, g->memory_align_bytes);
+	struct spw_io io = {.op = SPW_WRITE,
+			    .device = device,
+			    .buf = source,
+			    .len_bytes = (uint32_t)len,
+			    .offset_bytes = offset};
 	char what[128];
 
 	(void)snprintf(what, sizeof(what), "device %u, %llu bytes at %llu, memory %d to %d", device,
@@ -71,7 +77,8 @@ static void test_sizes_around_every_limit(void **state)
 
 		for (size_t i = 0; i < SPW_ARRAY_LEN(limits); i++) {
 			for (int step = -1; step <= 1; step++) {
-				uint64_t len = spw_round_up(limits[i], block) + (uint64_t)(step * (int64_t)block);
+				uint64_t len = spw_round_up(limits[i], block) +
+					       (uint64_t)(step * (int64_t)block);
 				enum memory from = (enum memory)(rig_random() % MEMORY_KINDS);
 				enum memory to = (enum memory)(rig_random() % MEMORY_KINDS);
 
@@ -81,7 +88,8 @@ static void test_sizes_around_every_limit(void **state)
 				if (len > 2u << 20)
 					continue;
 				for (int kind = 0; kind < MEMORY_KINDS; kind++)
-					write_and_read(device, len, block, (enum memory)kind, (enum memory)kind);
+					write_and_read(device, len, block, (enum memory)kind,
+						       (enum memory)kind);
 			}
 		}
 	}
@@ -93,14 +101,15 @@ static void test_last_block(void **state)
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
 
-		write_and_read(device, g->logical_block_bytes, g->size_bytes - g->logical_block_bytes, IN_ARENA,
-			       FOREIGN);
+		write_and_read(device, g->logical_block_bytes,
+			       g->size_bytes - g->logical_block_bytes, IN_ARENA, FOREIGN);
 	}
 }
 
-/* ---- Vectors ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Vectors --------------------------------------------------------------------------------- */
 
-static uint32_t cut_into_vector(char *memory, uint64_t len, uint32_t block, struct iovec *iov, uint32_t max)
+static uint32_t cut_into_vector(char *memory, uint64_t len, uint32_t block, struct iovec *iov,
+				uint32_t max)
 {
 	uint32_t count = 0;
 
@@ -136,7 +145,8 @@ static void test_vectors(void **state)
 		uint32_t block = spw_device_geometry(rig.devices[device])->logical_block_bytes;
 		uint64_t len = (1 + rig_random() % (span_of(device) / 2 / block)) * block;
 		char *memory = round & 1 ? foreign : arena_memory;
-		struct spw_io io = {.op = SPW_WRITE, .device = device, .iov = iov, .len_bytes = (uint32_t)len};
+		struct spw_io io = {
+			.op = SPW_WRITE, .device = device, .iov = iov, .len_bytes = (uint32_t)len};
 		uint64_t at = 0;
 
 		if (len > 20u << 20)
@@ -156,16 +166,20 @@ static void test_vectors(void **state)
 		io.op = SPW_READ;
 		assert_int_equal(rig_run(&rig, io), (int32_t)len);
 		for (uint32_t i = 0, done = 0; i < io.iov_count; done += (uint32_t)iov[i++].iov_len)
-			rig_assert_same(iov[i].iov_base, wanted + done, iov[i].iov_len, "read into a vector");
+			rig_assert_same(iov[i].iov_base, wanted + done, iov[i].iov_len,
+					"read into a vector");
 	}
 }
 
-/* ---- Many at once on all drives, against a model in memory ------------------------------------------------------------------- */
+/* ---- Many at once on all drives, against a model in memory ----------------------------------- */
 
 #define LANES      96u
 #define LANE_BYTES (384u << 10)
 
-/* A lane is one range of one drive with one io at a time: ranges in flight never overlap, and the model stays exact. */
+/*
+ * A lane is one range of one drive with one io at a time: ranges in flight never overlap, and the
+ * model stays exact.
+ */
 struct lane {
 	struct spw_io io;
 	unsigned device;
@@ -219,7 +233,8 @@ static void lane_done(struct spw_io *io)
 	if (io->op == SPW_WRITE)
 		memcpy(lane->model + at, io->buf, io->len_bytes);
 	else if (io->op == SPW_READ)
-		rig_assert_same(io->buf, lane->model + at, io->len_bytes, "read while others write");
+		rig_assert_same(io->buf, lane->model + at, io->len_bytes,
+				"read while others write");
 	if (--lane->rounds > 0)
 		lane_next(lane);
 	else
@@ -239,21 +254,23 @@ static void run_lanes(uint32_t depth, unsigned rounds)
 
 		lane->device = i % rig.count;
 		lane->offset_bytes = (uint64_t)(i / rig.count) * LANE_BYTES;
-		if (lane->offset_bytes + LANE_BYTES > spw_device_geometry(rig.devices[lane->device])->size_bytes)
+		if (lane->offset_bytes + LANE_BYTES >
+		    spw_device_geometry(rig.devices[lane->device])->size_bytes)
 			continue;
 		lane->memory = (i & 1 ? foreign : arena_memory) + (size_t)(i / 2) * LANE_BYTES;
 		lane->model = models + (size_t)i * LANE_BYTES;
 		rig_fill(lane->model, LANE_BYTES, i);
 		memcpy(lane->memory, lane->model, LANE_BYTES);
-		rig_assert_ok(
-			spw_device_pwrite(rig.devices[lane->device], lane->memory, LANE_BYTES, lane->offset_bytes),
-			"pwrite");
+		rig_assert_ok(spw_device_pwrite(rig.devices[lane->device], lane->memory, LANE_BYTES,
+						lane->offset_bytes),
+			      "pwrite");
 		lane->rounds = rounds;
 		lanes_busy++;
 		lane_next(lane);
 	}
 	while (lanes_busy > 0)
-		rig_assert_ok(spw_queue_reap(rig.queue, 1 + (unsigned)(rig_random() % 40), -1), "reap");
+		rig_assert_ok(spw_queue_reap(rig.queue, 1 + (unsigned)(rig_random() % 40), -1),
+			      "reap");
 	spw_queue_stats(rig.queue, &stats, sizeof(stats));
 	assert_int_equal(stats.errors, 0);
 	assert_true(stats.ios >= (uint64_t)rounds);
@@ -274,14 +291,17 @@ static void test_many_at_depth_32(void **state)
 	run_lanes(32, 40);
 }
 
-/* ---- Flush, discard, refusals -------------------------------------------------------------------------------------------------- */
+/* ---- Flush, discard, refusals ---------------------------------------------------------------- */
 
 static void test_discard_leaves_the_neighbours(void **state)
 {
 	(void)state;
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
-		struct spw_io io = {.op = SPW_WRITE, .device = device, .buf = arena_memory, .len_bytes = 3u << 20};
+		struct spw_io io = {.op = SPW_WRITE,
+				    .device = device,
+				    .buf = arena_memory,
+				    .len_bytes = 3u << 20};
 
 		rig_fill(wanted, io.len_bytes, rig_random());
 		memcpy(arena_memory, wanted, io.len_bytes);
@@ -291,12 +311,14 @@ static void test_discard_leaves_the_neighbours(void **state)
 							       .len_bytes = 1u << 20,
 							       .offset_bytes = 1u << 20}),
 				 g->discards ? 1 << 20 : -EOPNOTSUPP);
-		assert_int_equal(rig_run(&rig, (struct spw_io){.op = SPW_FLUSH, .device = device}), 0);
+		assert_int_equal(rig_run(&rig, (struct spw_io){.op = SPW_FLUSH, .device = device}),
+				 0);
 		io.op = SPW_READ;
 		memset(arena_memory, 0, io.len_bytes);
 		assert_int_equal(rig_run(&rig, io), (int32_t)io.len_bytes);
 		rig_assert_same(arena_memory, wanted, 1u << 20, "before a discarded range");
-		rig_assert_same(arena_memory + (2u << 20), wanted + (2u << 20), 1u << 20, "after a discarded range");
+		rig_assert_same(arena_memory + (2u << 20), wanted + (2u << 20), 1u << 20,
+				"after a discarded range");
 	}
 }
 
@@ -318,7 +340,11 @@ static void test_refusals(void **state)
 	for (unsigned device = 0; device < rig.count; device++) {
 		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
 		uint32_t block = g->logical_block_bytes;
-		struct spw_io good = {.op = SPW_READ, .device = device, .buf = arena_memory, .len_bytes = block}, io;
+		struct spw_io good = {.op = SPW_READ,
+				      .device = device,
+				      .buf = arena_memory,
+				      .len_bytes = block},
+			      io;
 		struct iovec iov[2] = {{arena_memory, block}, {arena_memory + block, block}};
 
 		assert_refused((io = good, io.len_bytes = 0, io), "no bytes");
@@ -340,7 +366,7 @@ static void test_refusals(void **state)
 	}
 }
 
-/* ---- Wake, timeout, cancel, close ----------------------------------------------------------------------------------------------- */
+/* ---- Wake, timeout, cancel, close ------------------------------------------------------------ */
 
 static void *wake_it(void *context)
 {
@@ -433,7 +459,7 @@ static void test_close_with_ios_in_flight(void **state)
 	}
 }
 
-/* ---- The way to wait that was asked for --------------------------------------------------------------------------------------- */
+/* ---- The way to wait that was asked for ------------------------------------------------------ */
 
 static void test_waits_as_asked(void **state)
 {
@@ -457,7 +483,7 @@ static void test_waits_as_asked(void **state)
 		fail_msg("not%s: %s", names[rig.wait], spw_queue_description(rig.queue));
 }
 
-/* ---- Opened by one thread, used by another -------------------------------------------------------------------------------------- */
+/* ---- Opened by one thread, used by another --------------------------------------------------- */
 
 static void *use_queue(void *context)
 {
@@ -490,7 +516,8 @@ static int close_queue(void **state)
 	return 0;
 }
 
-#define QUEUE_TEST(function) cmocka_unit_test_setup_teardown(function, open_at_depth_32, close_queue)
+#define QUEUE_TEST(function) \
+	cmocka_unit_test_setup_teardown(function, open_at_depth_32, close_queue)
 
 int main(void)
 {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_killed.c - kill -9 at random moments: of a process that puts, gets and frees, and of one that formats
+ * tests/integration/test_killed.c - kill -9 at random moments: of a process that puts, gets and
+ * frees, and of one that formats
  *
- * After a kill the store opens at once, empty and good for use, and its neighbour's partition holds every byte. After a kill in the
- * middle of a format the drives are the old store, the new one, or are refused in words; never anything else.
+ * After a kill the store opens at once, empty and good for use, and its neighbour's partition holds
+ * every byte. After a kill in the middle of a format the drives are the old store, the new one, or
+ * are refused in words; never anything else.
  */
 #include "tests/integration/test_child.h"
 
@@ -45,12 +47,13 @@ static void traffic(int said, uint64_t random)
 		if (puts[slot]) {
 			child_check(spw_request_wait(puts[slot]) == 0);
 			child_check(get_wait(store, objects[slot], 0, back, lens[slot]) == 0);
-			child_check(memcmp(back, from + slot * (size_t)OBJECT_BYTES, lens[slot]) == 0);
+			child_check(memcmp(back, from + slot * (size_t)OBJECT_BYTES, lens[slot]) ==
+				    0);
 			child_check(spw_store_free(store, objects[slot]) == 0);
 		}
 		lens[slot] = 1 + random_below(&random, OBJECT_BYTES);
-		child_check(spw_store_put(store, from + slot * (size_t)OBJECT_BYTES, lens[slot], NULL, &objects[slot],
-					  &puts[slot]) == 0);
+		child_check(spw_store_put(store, from + slot * (size_t)OBJECT_BYTES, lens[slot],
+					  NULL, &objects[slot], &puts[slot]) == 0);
 	}
 }
 
@@ -84,7 +87,10 @@ static void test_traffic_killed(void **state)
 
 /* ---- Opening ---- */
 
-/* With as much memory as by default: the kernel takes long to give it to a ring, and to take it back. */
+/*
+ * With as much memory as by default: the kernel takes long to give it to a ring, and to take it
+ * back.
+ */
 static void opens(int said, uint64_t random)
 {
 	struct spw_store_opts opts = default_opts();
@@ -99,7 +105,10 @@ static void opens(int said, uint64_t random)
 		(void)pause();
 }
 
-/* Before it has published who it is, too: who opens next waits for the kernel, and is not told that somebody has it. */
+/*
+ * Before it has published who it is, too: who opens next waits for the kernel, and is not told that
+ * somebody has it.
+ */
 static void test_opening_killed(void **state)
 {
 	struct spw_store *store;
@@ -152,9 +161,12 @@ static void test_format_killed(void **state)
 		kill_child_within(&seed, 60000);
 		rc = spw_check(drive_paths, FORMAT_DRIVES, &info, NULL);
 		if (rc == 0)
-			assert_true(info.drives == FORMAT_DRIVES && (info.partitions == 3 || info.partitions == 4));
-		else if ((rc != -EUCLEAN && rc != -EMEDIUMTYPE && rc != -ENXIO) || spw_last_error()[0] == '\0')
-			fail_msg("a format that was killed left %s (%s)", spw_strerror(rc), spw_last_error());
+			assert_true(info.drives == FORMAT_DRIVES &&
+				    (info.partitions == 3 || info.partitions == 4));
+		else if ((rc != -EUCLEAN && rc != -EMEDIUMTYPE && rc != -ENXIO) ||
+			 spw_last_error()[0] == '\0')
+			fail_msg("a format that was killed left %s (%s)", spw_strerror(rc),
+				 spw_last_error());
 		usable += rc == 0;
 		refused += rc != 0;
 		opts.arena_bytes = 8 * MIB;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store.c - what goes into the store comes out: any length, any address, any part, in every mode */
+/*
+ * tests/integration/test_store.c - what goes into the store comes out: any length, any address, any
+ * part, in every mode
+ */
 #include "tests/integration/test_store.h"
 
 #include <stdbool.h>
@@ -28,8 +31,8 @@ static int teardown(void **state)
 }
 
 /* Get with guards on both sides of the memory: not one byte beside the range may change. */
-static void get_guarded(struct spw_store *store, spw_object object, uint64_t offset, size_t len, size_t odd,
-			uint64_t seed)
+static void get_guarded(struct spw_store *store, spw_object object, uint64_t offset, size_t len,
+			size_t odd, uint64_t seed)
 {
 	uint8_t *to = to_memory + GUARD_BYTES + odd;
 
@@ -41,7 +44,7 @@ static void get_guarded(struct spw_store *store, spw_object object, uint64_t off
 			fail_msg("get of %zu bytes wrote outside its memory", len);
 }
 
-/* ---- Lengths, addresses, ranges ----------------------------------------------------------------------------------------------- */
+/* ---- Lengths, addresses, ranges -------------------------------------------------------------- */
 
 static void check_ranges(struct spw_store *store, spw_object object, size_t len, uint64_t seed)
 {
@@ -65,14 +68,15 @@ static void check_ranges(struct spw_store *store, spw_object object, size_t len,
 	};
 
 	for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
-		if (ranges[i].len > 0 && ranges[i].offset < len && ranges[i].len <= len - ranges[i].offset)
+		if (ranges[i].len > 0 && ranges[i].offset < len &&
+		    ranges[i].len <= len - ranges[i].offset)
 			get_guarded(store, object, ranges[i].offset, ranges[i].len, i, seed);
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t offset = random_below(&random, len);
 		uint64_t part = 1 + random_below(&random, len - offset);
 
-		get_guarded(store, object, offset, part > MIB ? MIB + part % KIB : part, random_below(&random, 64),
-			    seed);
+		get_guarded(store, object, offset, part > MIB ? MIB + part % KIB : part,
+			    random_below(&random, 64), seed);
 	}
 }
 
@@ -144,7 +148,7 @@ static void test_bad_arguments(void **state)
 	close_store(store);
 }
 
-/* ---- What is in flight -------------------------------------------------------------------------------------------------------- */
+/* ---- What is in flight ----------------------------------------------------------------------- */
 
 static void test_get_while_put_is_in_flight(void **state)
 {
@@ -160,11 +164,12 @@ static void test_get_while_put_is_in_flight(void **state)
 	for (unsigned round = 0; round < 4; round++) {
 		memset(to_memory, 0xA5, len);
 		assert_ok(spw_store_put(store, from_memory + 3, len, NULL, &object, &put));
-		assert_ok(spw_store_get(store, object, 0, to_memory, MIB + 1, SPW_PREFETCH, NULL, &gets[0]));
-		assert_ok(spw_store_get(store, object, 20 * MIB - 7, to_memory + 2 * MIB, MIB, SPW_BACKGROUND, NULL,
-					&gets[1]));
-		assert_ok(spw_store_get(store, object, len - 4099, to_memory + 4 * MIB, 4099, SPW_URGENT_READ, NULL,
-					&gets[2]));
+		assert_ok(spw_store_get(store, object, 0, to_memory, MIB + 1, SPW_PREFETCH, NULL,
+					&gets[0]));
+		assert_ok(spw_store_get(store, object, 20 * MIB - 7, to_memory + 2 * MIB, MIB,
+					SPW_BACKGROUND, NULL, &gets[1]));
+		assert_ok(spw_store_get(store, object, len - 4099, to_memory + 4 * MIB, 4099,
+					SPW_URGENT_READ, NULL, &gets[2]));
 		if (round % 2)
 			assert_ok(spw_request_wait(put));
 		for (unsigned i = 0; i < 3; i++)
@@ -201,10 +206,12 @@ static void test_free_while_in_flight(void **state)
 
 		object = put_wait(store, from_memory, len);
 		memset(to_memory, 0xA5, len);
-		assert_ok(spw_store_get(store, object, 0, to_memory, len, SPW_PREFETCH, NULL, &get));
+		assert_ok(
+			spw_store_get(store, object, 0, to_memory, len, SPW_PREFETCH, NULL, &get));
 		assert_ok(spw_store_free(store, object)); /* during get */
 		assert_int_equal(get_wait(store, object, 0, to_memory + len, 1), -ENOENT);
-		content_fill(from_memory, len, 6); /* what might take the place while it is still read */
+		/* what might take the place while it is still read */
+		content_fill(from_memory, len, 6);
 		assert_ok(spw_store_put(store, from_memory, len, NULL, &object, &put));
 		assert_ok(spw_request_wait(get));
 		assert_content(to_memory, len, 5, 0);
@@ -217,7 +224,7 @@ static void test_free_while_in_flight(void **state)
 	close_store(store);
 }
 
-/* ---- Ids ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Ids ------------------------------------------------------------------------------------- */
 
 static void test_freed_ids_are_refused(void **state)
 {
@@ -236,19 +243,21 @@ static void test_freed_ids_are_refused(void **state)
 			assert_ok(spw_store_free(store, objects[i]));
 	}
 	for (unsigned i = 0; i < ROUNDS; i++) {
-		assert_int_equal(get_wait(store, objects[i], 0, to_memory, 100), i % 3 ? -ENOENT : 0);
+		assert_int_equal(get_wait(store, objects[i], 0, to_memory, 100),
+				 i % 3 ? -ENOENT : 0);
 		assert_int_equal(spw_store_free(store, objects[i]), i % 3 ? -ENOENT : 0);
 	}
 	close_store(store);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void test_own_memory_is_not_copied(void **state)
 {
 	struct spw_store_stats stats;
 	struct spw_store *store;
-	void *from, *to, *none;
+	void *from, *to, *none, *arena;
+	size_t arena_len;
 	spw_object object;
 
 	(void)state;
@@ -256,6 +265,8 @@ static void test_own_memory_is_not_copied(void **state)
 	store = open_default();
 	assert_ok(spw_store_alloc(store, 8 * MIB, &from));
 	assert_ok(spw_store_alloc(store, 8 * MIB, &to));
+	assert_ok(spw_store_arena(store, &arena, &arena_len));
+	assert_true(from >= arena && (char *)from + 8 * MIB <= (char *)arena + arena_len);
 	content_fill(from, 8 * MIB, 9);
 	object = put_wait(store, from, 8 * MIB);
 	get_check(store, object, 0, to, 8 * MIB, 9);
@@ -289,7 +300,8 @@ static void test_arena_is_given_back(void **state)
 	format_drives(4, 1, 0);
 	store = open_default();
 	for (unsigned round = 0; round < 2; round++) {
-		while (counts[round] < 256 && spw_store_alloc(store, MIB, &memory[counts[round]]) == 0) {
+		while (counts[round] < 256 &&
+		       spw_store_alloc(store, MIB, &memory[counts[round]]) == 0) {
 			memset(memory[counts[round]], 1, MIB);
 			counts[round]++;
 		}
@@ -301,9 +313,12 @@ static void test_arena_is_given_back(void **state)
 	close_store(store);
 }
 
-/* ---- Every mode --------------------------------------------------------------------------------------------------------------- */
+/* ---- Every mode ------------------------------------------------------------------------------ */
 
-/* Objects of many lengths at once, all in flight together, read back in another order, whole and in parts. */
+/*
+ * Objects of many lengths at once, all in flight together, read back in another order, whole and in
+ * parts.
+ */
 static void exercise(struct spw_store *store, uint64_t seed)
 {
 	enum { OBJECTS = 18 };
@@ -319,7 +334,8 @@ static void exercise(struct spw_store *store, uint64_t seed)
 	assert_true(at < LARGEST_BYTES);
 	for (unsigned i = 0; i < OBJECTS; i++) {
 		content_fill(from_memory + starts[i], lens[i], i + 1);
-		assert_ok(spw_store_put(store, from_memory + starts[i], lens[i], NULL, &objects[i], &requests[i]));
+		assert_ok(spw_store_put(store, from_memory + starts[i], lens[i], NULL, &objects[i],
+					&requests[i]));
 	}
 	for (unsigned i = 0; i < OBJECTS; i++)
 		assert_ok(spw_request_wait(requests[i]));
@@ -345,7 +361,10 @@ static void test_every_mode(void **state)
 		uint64_t chunk_bytes;
 		unsigned drives;
 		uint32_t queue_depth;
-	} shapes[] = {{0, 4, 16}, {SPW_CHUNK_BYTES_MIN, 4, 2}, {4 * MIB, 3, 1}, {SPW_CHUNK_BYTES_MIN, 1, 64}};
+	} shapes[] = {{0, 4, 16},
+		      {SPW_CHUNK_BYTES_MIN, 4, 2},
+		      {4 * MIB, 3, 1},
+		      {SPW_CHUNK_BYTES_MIN, 1, 64}};
 	struct spw_store_opts opts;
 	struct spw_store *store;
 
@@ -360,7 +379,8 @@ static void test_every_mode(void **state)
 			opts.inline_mode = (mode & 4) != 0;
 			store = open_drives(shapes[i].drives, &opts);
 			if (shapes[i].chunk_bytes)
-				assert_int_equal(spw_store_chunk_bytes(store), shapes[i].chunk_bytes);
+				assert_int_equal(spw_store_chunk_bytes(store),
+						 shapes[i].chunk_bytes);
 			assert_true(strlen(spw_store_description(store)) > 0);
 			exercise(store, i * 8 + mode);
 			close_store(store);
@@ -368,7 +388,10 @@ static void test_every_mode(void **state)
 	}
 }
 
-/* An object holds what was put, and by the byte no other; any part, of odd lengths in several chunks. */
+/*
+ * An object holds what was put, and by the byte no other; any part, of odd lengths in several
+ * chunks.
+ */
 static void test_holds(void **state)
 {
 	static const size_t lens[] = {1, 511, 4096, 4097, MIB, 3 * MIB + 17};
@@ -405,7 +428,10 @@ static void test_holds(void **state)
 	}
 }
 
-/* Nobody reads what a drive takes from aligned memory, if there is no checksum: the kernel says that it cannot. */
+/*
+ * Nobody reads what a drive takes from aligned memory, if there is no checksum: the kernel says
+ * that it cannot.
+ */
 static void test_memory_that_cannot_be_read(void **state)
 {
 	struct spw_store_opts opts = default_opts();
@@ -461,7 +487,8 @@ static void test_inline_poll(void **state)
 	assert_int_equal(spw_store_poll(store, false), 0);
 	for (unsigned i = 0; i < 8; i++) {
 		content_fill(from_memory + i * MIB, MIB - 1, i);
-		assert_ok(spw_store_put(store, from_memory + i * MIB, MIB - 1, NULL, &objects[i], &requests[i]));
+		assert_ok(spw_store_put(store, from_memory + i * MIB, MIB - 1, NULL, &objects[i],
+					&requests[i]));
 	}
 	while (ended < 8) {
 		result = spw_store_poll(store, true);

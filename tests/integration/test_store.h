@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_store.h - what the store's tests share: the drives they were given, content that proves
- * itself
+ * tests/integration/test_store.h - what the store's tests share: the drives they were given,
+ * content that proves itself
  *
- * The store is seen through its public headers only. Every byte of an object follows from the object's seed and the
- * byte's offset, so that a byte of another object, of another place or of an earlier time shows.
+ * The store is seen through its public headers only. Every byte of an object follows from the
+ * object's seed and the byte's offset, so that a byte of another object, of another place or of an
+ * earlier time shows.
  */
 #ifndef SPW_TEST_STORE_H
 #define SPW_TEST_STORE_H
@@ -33,7 +34,7 @@
 			fail_msg("%s: %s (%s)", #call, spw_strerror(result_), spw_last_error()); \
 	} while (0)
 
-/* ---- Drives ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Drives ---------------------------------------------------------------------------------- */
 
 #define TEST_DRIVES_MAX 8
 
@@ -48,8 +49,8 @@ static void quit(const char *words)
 }
 
 /*
- * A controller behind vfio is reset when the first of a process opens it and when the last closes it, which takes a
- * fifth of a second: kept open, it is not.
+ * A controller behind vfio is reset when the first of a process opens it and when the last closes
+ * it, which takes a fifth of a second: kept open, it is not.
  */
 static struct spw_device *controllers_held[TEST_DRIVES_MAX];
 
@@ -80,7 +81,8 @@ static int drives_from_environment(void **state)
 	if (!paths || strlen(paths) >= sizeof(text))
 		quit("SPW_TEST_DEVICES is not set: run this by tests/run");
 	strcpy(text, paths);
-	for (char *path = strtok(text, " "); path && drive_count < TEST_DRIVES_MAX; path = strtok(NULL, " "))
+	for (char *path = strtok(text, " "); path && drive_count < TEST_DRIVES_MAX;
+	     path = strtok(NULL, " "))
 		drive_paths[drive_count++] = path;
 	if (drive_count < 4)
 		quit("SPW_TEST_DEVICES names fewer than four drives");
@@ -98,9 +100,10 @@ static int drives_from_environment(void **state)
 	return 0;
 }
 
-/* ---- Stores ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Stores ---------------------------------------------------------------------------------- */
 
-__attribute__((unused)) static struct spw_store_info format_drives(unsigned drives, uint32_t partitions,
+__attribute__((unused)) static struct spw_store_info format_drives(unsigned drives,
+								   uint32_t partitions,
 								   uint64_t chunk_bytes)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
@@ -116,16 +119,21 @@ __attribute__((unused)) static struct spw_store_info format_drives(unsigned driv
 }
 
 /* So many partitions that each has about @partition_bytes: a small store is filled quickly. */
-__attribute__((unused)) static struct spw_store_info format_small(uint64_t partition_bytes, uint64_t chunk_bytes)
+__attribute__((unused)) static struct spw_store_info format_small(uint64_t partition_bytes,
+								  uint64_t chunk_bytes)
 {
 	struct spw_store_info info = format_drives(4, 1, chunk_bytes);
 	uint64_t partitions = info.capacity_bytes / partition_bytes;
 
-	return format_drives(4, partitions > SPW_PARTITIONS_MAX ? SPW_PARTITIONS_MAX : (uint32_t)partitions,
-			     chunk_bytes);
+	return format_drives(
+		4, partitions > SPW_PARTITIONS_MAX ? SPW_PARTITIONS_MAX : (uint32_t)partitions,
+		chunk_bytes);
 }
 
-/* What a failed test leaves open is closed after it, or every later test would find the drives in use. */
+/*
+ * What a failed test leaves open is closed after it, or every later test would find the drives in
+ * use.
+ */
 static struct spw_store *stores_open[8];
 
 #define test_case(function) cmocka_unit_test_teardown(function, close_stores)
@@ -158,7 +166,8 @@ __attribute__((unused)) static struct spw_store_opts default_opts(void)
 }
 
 __attribute__((unused)) static int try_open(const char *const paths[], unsigned drives,
-					    const struct spw_store_opts *opts, struct spw_store **store)
+					    const struct spw_store_opts *opts,
+					    struct spw_store **store)
 {
 	int result = spw_store_open(paths, drives, opts, store);
 
@@ -170,7 +179,8 @@ __attribute__((unused)) static int try_open(const char *const paths[], unsigned 
 	return result;
 }
 
-__attribute__((unused)) static struct spw_store *open_paths(const char *const paths[], unsigned drives,
+__attribute__((unused)) static struct spw_store *open_paths(const char *const paths[],
+							    unsigned drives,
 							    const struct spw_store_opts *opts)
 {
 	struct spw_store *store;
@@ -180,7 +190,8 @@ __attribute__((unused)) static struct spw_store *open_paths(const char *const pa
 	return store;
 }
 
-__attribute__((unused)) static struct spw_store *open_drives(unsigned drives, const struct spw_store_opts *opts)
+__attribute__((unused)) static struct spw_store *open_drives(unsigned drives,
+							     const struct spw_store_opts *opts)
 {
 	return open_paths(drive_paths, drives, opts);
 }
@@ -200,7 +211,7 @@ __attribute__((unused)) static struct spw_store_stats stats_of(struct spw_store 
 	return stats;
 }
 
-/* ---- Random numbers ----------------------------------------------------------------------------------------------------------- */
+/* ---- Random numbers -------------------------------------------------------------------------- */
 
 static inline uint64_t mix(uint64_t z)
 {
@@ -233,7 +244,7 @@ __attribute__((unused)) static uint64_t random_seed(void)
 	return seed;
 }
 
-/* ---- Content ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Content --------------------------------------------------------------------------------- */
 
 static inline uint64_t content_word(uint64_t seed, uint64_t word)
 {
@@ -265,7 +276,8 @@ __attribute__((unused)) static void content_fill(void *bytes, size_t len, uint64
 }
 
 /* Where the bytes first differ from [offset, offset + len) of the content of @seed, or len. */
-__attribute__((unused)) static size_t content_differs(const void *bytes, size_t len, uint64_t seed, uint64_t offset)
+__attribute__((unused)) static size_t content_differs(const void *bytes, size_t len, uint64_t seed,
+						      uint64_t offset)
 {
 	uint8_t expected[4096];
 	size_t part;
@@ -282,17 +294,20 @@ __attribute__((unused)) static size_t content_differs(const void *bytes, size_t 
 	return len;
 }
 
-__attribute__((unused)) static void assert_content(const void *bytes, size_t len, uint64_t seed, uint64_t offset)
+__attribute__((unused)) static void assert_content(const void *bytes, size_t len, uint64_t seed,
+						   uint64_t offset)
 {
 	size_t differs = content_differs(bytes, len, seed, offset);
 
 	if (differs < len)
-		fail_msg("byte %zu of %zu from offset %llu on is wrong", differs, len, (unsigned long long)offset);
+		fail_msg("byte %zu of %zu from offset %llu on is wrong", differs, len,
+			 (unsigned long long)offset);
 }
 
-/* ---- Whole operations --------------------------------------------------------------------------------------------------------- */
+/* ---- Whole operations ------------------------------------------------------------------------ */
 
-__attribute__((unused)) static spw_object put_wait(struct spw_store *store, const void *bytes, size_t len)
+__attribute__((unused)) static spw_object put_wait(struct spw_store *store, const void *bytes,
+						   size_t len)
 {
 	struct spw_request *request;
 	spw_object object;
@@ -303,18 +318,20 @@ __attribute__((unused)) static spw_object put_wait(struct spw_store *store, cons
 }
 
 /* Return: what get returns, or, if that is 0, how the request ended. */
-__attribute__((unused)) static int get_wait(struct spw_store *store, spw_object object, uint64_t offset, void *bytes,
-					    size_t len)
+__attribute__((unused)) static int get_wait(struct spw_store *store, spw_object object,
+					    uint64_t offset, void *bytes, size_t len)
 {
 	struct spw_request *request;
-	int result = spw_store_get(store, object, offset, bytes, len, SPW_URGENT_READ, NULL, &request);
+	int result =
+		spw_store_get(store, object, offset, bytes, len, SPW_URGENT_READ, NULL, &request);
 
 	return result ? result : spw_request_wait(request);
 }
 
 /* Get into memory filled with other bytes, so that bytes that were not written show; compare. */
-__attribute__((unused)) static void get_check(struct spw_store *store, spw_object object, uint64_t offset, void *bytes,
-					      size_t len, uint64_t seed)
+__attribute__((unused)) static void get_check(struct spw_store *store, spw_object object,
+					      uint64_t offset, void *bytes, size_t len,
+					      uint64_t seed)
 {
 	memset(bytes, 0xA5, len);
 	assert_ok(get_wait(store, object, offset, bytes, len));

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_faults.c - bytes that change on the drive behind the store's back are found, named, and never handed out */
+/*
+ * tests/integration/test_store_faults.c - bytes that change on the drive behind the store's back
+ * are found, named, and never handed out
+ */
 #include "tests/integration/test_store.h"
 
 #include <stdbool.h>
@@ -26,7 +29,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- The drive, past the store ------------------------------------------------------------------------------------------------ */
+/* ---- The drive, past the store --------------------------------------------------------------- */
 
 struct found {
 	unsigned drive;
@@ -45,8 +48,10 @@ static void raw_transfer(const struct found *place, void *block, bool write)
 {
 	struct spw_device *device = open_raw(place->drive);
 
-	assert_ok(write ? spw_device_pwrite(device, block, BLOCK_BYTES, (uint64_t)place->offset_bytes)
-			: spw_device_pread(device, block, BLOCK_BYTES, (uint64_t)place->offset_bytes));
+	assert_ok(
+		write ? spw_device_pwrite(device, block, BLOCK_BYTES, (uint64_t)place->offset_bytes)
+		      : spw_device_pread(device, block, BLOCK_BYTES,
+					 (uint64_t)place->offset_bytes));
 	spw_device_close(device);
 }
 
@@ -62,7 +67,8 @@ static bool find_on(unsigned drive, const uint8_t *block, struct found *found)
 		assert_ok(spw_device_pread(device, raw, len, at));
 		for (size_t i = 0; !is_found && i + BLOCK_BYTES <= len; i += BLOCK_BYTES)
 			if (memcmp(raw + i, block, BLOCK_BYTES) == 0) {
-				*found = (struct found){.drive = drive, .offset_bytes = (off_t)(at + i)};
+				*found = (struct found){.drive = drive,
+							.offset_bytes = (off_t)(at + i)};
 				is_found = true;
 			}
 	}
@@ -98,11 +104,13 @@ static void check_words(const struct found *chunk)
 	char byte[64];
 
 	(void)snprintf(byte, sizeof(byte), "byte %lld", (long long)chunk->offset_bytes);
-	if (!strstr(words, drive_paths[chunk->drive]) || !strstr(words, byte) || !strstr(words, "block"))
-		fail_msg("\"%s\" does not name %s, its block and %s", words, drive_paths[chunk->drive], byte);
+	if (!strstr(words, drive_paths[chunk->drive]) || !strstr(words, byte) ||
+	    !strstr(words, "block"))
+		fail_msg("\"%s\" does not name %s, its block and %s", words,
+			 drive_paths[chunk->drive], byte);
 }
 
-/* ---- Tests -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void test_flipped_bit(void **state)
 {
@@ -122,7 +130,10 @@ static void test_flipped_bit(void **state)
 	chunk = find_block(1, 0);
 	get_check(store, victim, 0, memory, len, 1);
 
-	/* In the first block, in the last whole one, at the ends of both; each found, and gone when undone. */
+	/*
+	 * In the first block, in the last whole one, at the ends of both; each found, and gone when
+	 * undone.
+	 */
 	for (unsigned i = 0; i < 4; i++) {
 		place = find_block(1, i < 2 ? 0 : len / BLOCK_BYTES * BLOCK_BYTES - BLOCK_BYTES);
 		flip_bit(&place, i % 2 ? BLOCK_BYTES - 1 : 0, i);
@@ -171,7 +182,10 @@ static void test_exchanged_blocks(void **state)
 	close_store(store);
 }
 
-/* A write that never reached the drive: what an earlier object left there is not taken for the later one's. */
+/*
+ * A write that never reached the drive: what an earlier object left there is not taken for the
+ * later one's.
+ */
 static void test_stale_block(void **state)
 {
 	struct spw_store_info info = format_small(12 * MIB, 0);
@@ -195,13 +209,17 @@ static void test_stale_block(void **state)
 	assert_true(strstr(spw_last_error(), drive_paths[place.drive]) != NULL);
 
 	/* What does not touch the damaged chunk still comes. */
-	assert_ok(spw_store_get(store, object, len - 100, memory, 100, SPW_URGENT_READ, NULL, &request));
+	assert_ok(spw_store_get(store, object, len - 100, memory, 100, SPW_URGENT_READ, NULL,
+				&request));
 	assert_ok(spw_request_wait(request));
 	assert_content(memory, 100, 21, len - 100);
 	close_store(store);
 }
 
-/* Many reads of a damaged and of good objects at once: only those of the damaged one fail, each of them. */
+/*
+ * Many reads of a damaged and of good objects at once: only those of the damaged one fail, each of
+ * them.
+ */
 static void test_damage_amid_others(void **state)
 {
 	enum { OBJECTS = 16, ROUNDS = 8 };
@@ -270,7 +288,8 @@ static void test_last_block_is_padded(void **state)
 		content_fill(from + MIB, 3 * BLOCK_BYTES, 50 + aligned);
 		object = put_wait(store, from + MIB, 3 * BLOCK_BYTES - 1);
 		assert_ok(spw_store_free(store, object));
-		content_fill(from, 4 * BLOCK_BYTES, 40 + aligned); /* beyond the object's end: must not get there */
+		/* beyond the object's end: must not get there */
+		content_fill(from, 4 * BLOCK_BYTES, 40 + aligned);
 		object = put_wait(store, from, 2 * BLOCK_BYTES + 100);
 		place = find_block(40 + aligned, BLOCK_BYTES);
 		place.offset_bytes += BLOCK_BYTES;

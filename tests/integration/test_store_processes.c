@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_processes.c - several processes on the same drives: one per partition, none in another's, none for ever */
+/*
+ * tests/integration/test_store_processes.c - several processes on the same drives: one per
+ * partition, none in another's, none for ever
+ */
 #include "tests/integration/test_child.h"
 
 #include <signal.h>
@@ -46,7 +49,8 @@ static struct child *start(unsigned which, void (*work)(unsigned which))
 		child_told = told[0];
 		(void)close(said[0]);
 		(void)close(told[1]);
-		for (unsigned i = 0; i < which; i++) { /* a sister's ends would keep her pipes open */
+		/* a sister's ends would keep her pipes open */
+		for (unsigned i = 0; i < which; i++) {
 			(void)close(children[i].said);
 			(void)close(children[i].told);
 		}
@@ -115,7 +119,7 @@ static int open_partition(uint32_t partition, struct spw_store **store)
 	return try_open(drive_paths, 4, &opts, store);
 }
 
-/* ---- One partition, one process ----------------------------------------------------------------------------------------------- */
+/* ---- One partition, one process -------------------------------------------------------------- */
 
 static void hold_partition(unsigned which)
 {
@@ -189,20 +193,25 @@ static struct spw_store *inherited;
 static struct spw_request *inherited_request;
 static spw_object inherited_object;
 
-/* All that a child could do by mistake: it is told, nothing hangs, and nothing of the parent's is touched. */
+/*
+ * All that a child could do by mistake: it is told, nothing hangs, and nothing of the parent's is
+ * touched.
+ */
 static void misuse(unsigned which)
 {
 	static uint8_t bytes[4096];
 	struct spw_request *request;
 	spw_object object;
 	void *memory;
+	size_t len;
 
 	(void)which;
 	(void)alarm(60);
-	child_check(spw_store_put(inherited, bytes, sizeof(bytes), NULL, &object, &request) == -EPERM);
+	child_check(spw_store_put(inherited, bytes, sizeof(bytes), NULL, &object, &request) ==
+		    -EPERM);
 	child_check(strstr(spw_last_error(), "before fork()") != NULL);
-	child_check(spw_store_get(inherited, inherited_object, 0, bytes, sizeof(bytes), SPW_URGENT_READ, NULL,
-				  &request) == -EPERM);
+	child_check(spw_store_get(inherited, inherited_object, 0, bytes, sizeof(bytes),
+				  SPW_URGENT_READ, NULL, &request) == -EPERM);
 	child_check(spw_request_wait(inherited_request) == -EPERM);
 	child_check(spw_request_test(inherited_request) == -EPERM);
 	child_check(spw_request_wait_any(&inherited_request, 1, -1) == -EPERM);
@@ -210,6 +219,7 @@ static void misuse(unsigned which)
 	child_check(spw_store_flush(inherited, NULL, &request) == -EPERM);
 	child_check(spw_store_free(inherited, inherited_object) == -EPERM);
 	child_check(spw_store_alloc(inherited, 4096, &memory) == -EPERM);
+	child_check(spw_store_arena(inherited, &memory, &len) == -EPERM);
 	child_check(spw_store_poll(inherited, false) == -EPERM);
 	spw_store_close(inherited);
 }
@@ -229,7 +239,8 @@ static void test_child_of_fork(void **state)
 
 		opts.inline_mode = inline_mode != 0;
 		assert_ok(try_open(drive_paths, 4, &opts, &inherited));
-		assert_ok(spw_store_put(inherited, bytes, 4 * MIB, NULL, &inherited_object, &inherited_request));
+		assert_ok(spw_store_put(inherited, bytes, 4 * MIB, NULL, &inherited_object,
+					&inherited_request));
 		child = start(0, misuse);
 		assert_int_equal(reap(child), 0);
 		/* The partition is still the parent's, and its bytes too. */
@@ -244,7 +255,7 @@ static void test_child_of_fork(void **state)
 	free(bytes);
 }
 
-/* ---- Killed ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Killed ---------------------------------------------------------------------------------- */
 
 /* Puts, gets and frees without end, all of it in flight. */
 static void work_until_killed(unsigned which)
@@ -264,8 +275,8 @@ static void work_until_killed(unsigned which)
 			child_check(spw_request_wait(requests[slot]) == 0);
 			child_check(spw_store_free(store, objects[slot]) == 0);
 		}
-		child_check(spw_store_put(store, from + slot * MIB, MIB - 1, NULL, &objects[slot], &requests[slot]) ==
-			    0);
+		child_check(spw_store_put(store, from + slot * MIB, MIB - 1, NULL, &objects[slot],
+					  &requests[slot]) == 0);
 		if (i == 2 * SLOTS)
 			child_check(write(child_said, "s", 1) == 1);
 	}
@@ -300,9 +311,12 @@ static void test_killed_in_the_middle(void **state)
 	free(bytes);
 }
 
-/* ---- Side by side ------------------------------------------------------------------------------------------------------------- */
+/* ---- Side by side ---------------------------------------------------------------------------- */
 
-/* Fills its partition to the last block; when all have, reads it all; then again with other bytes, freed in another order. */
+/*
+ * Fills its partition to the last block; when all have, reads it all; then again with other bytes,
+ * freed in another order.
+ */
 static void fill_and_verify(unsigned which)
 {
 	enum { OBJECTS_MAX = 64 };
@@ -327,7 +341,8 @@ static void fill_and_verify(unsigned which)
 		for (unsigned i = 0; i < count; i++) {
 			memset(bytes, 0xA5, len);
 			child_check(get_wait(store, objects[i], 0, bytes, len) == 0);
-			child_check(content_differs(bytes, len, which * 1000 + round * 100 + i, 0) == len);
+			child_check(content_differs(bytes, len, which * 1000 + round * 100 + i,
+						    0) == len);
 		}
 		for (unsigned i = 0; i < count; i += 2)
 			child_check(spw_store_free(store, objects[i]) == 0);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_requests.c - how requests end: waited for, tested, notified, cancelled, raised, cut off by close */
+/*
+ * tests/integration/test_store_requests.c - how requests end: waited for, tested, notified,
+ * cancelled, raised, cut off by close
+ */
 #include "tests/integration/test_store.h"
 
 #include <stdatomic.h>
@@ -31,7 +34,7 @@ static struct spw_store *open_mode(bool inline_mode)
 	return open_drives(4, &opts);
 }
 
-/* ---- Test --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Test ------------------------------------------------------------------------------------ */
 
 static void test_request_test(void **state)
 {
@@ -47,7 +50,8 @@ static void test_request_test(void **state)
 		store = open_mode(mode == 1);
 		for (unsigned i = 0; i < 20; i++) {
 			content_fill(memory + i * MIB, MIB, i);
-			assert_ok(spw_store_put(store, memory + i * MIB, MIB, NULL, &objects[i], &requests[i]));
+			assert_ok(spw_store_put(store, memory + i * MIB, MIB, NULL, &objects[i],
+						&requests[i]));
 		}
 		for (left = 20; left > 0;)
 			for (unsigned i = 0; i < 20; i++) {
@@ -68,8 +72,8 @@ static void test_request_test(void **state)
 }
 
 /*
- * There is room for one object: the put succeeds the moment the worker has let go of the one before, and thus just when it goes back
- * to sleep. Whoever loses a wake then hangs here.
+ * There is room for one object: the put succeeds the moment the worker has let go of the one
+ * before, and thus just when it goes back to sleep. Whoever loses a wake then hangs here.
  */
 static void test_no_wake_is_lost(void **state)
 {
@@ -86,7 +90,8 @@ static void test_no_wake_is_lost(void **state)
 	object = put_wait(store, memory, 512);
 	for (unsigned i = 0; i < 4000; i++) {
 		assert_ok(spw_store_free(store, object));
-		while ((result = spw_store_put(store, memory, 512, NULL, &object, &request)) == -ENOBUFS)
+		while ((result = spw_store_put(store, memory, 512, NULL, &object, &request)) ==
+		       -ENOBUFS)
 			continue;
 		assert_ok(result);
 		assert_ok(spw_request_wait(request));
@@ -94,7 +99,7 @@ static void test_no_wake_is_lost(void **state)
 	close_store(store);
 }
 
-/* ---- Notify ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Notify ---------------------------------------------------------------------------------- */
 
 struct ending {
 	_Atomic unsigned calls;
@@ -132,7 +137,8 @@ static void test_notify_once(void **state)
 		content_fill(memory, MIB, 3);
 		for (unsigned i = 0; i < 100; i++) {
 			notify.context = &endings[i]; /* copied: the struct is used again */
-			assert_ok(spw_store_put(store, memory, 10000 + i, &notify, &objects[i], NULL));
+			assert_ok(spw_store_put(store, memory, 10000 + i, &notify, &objects[i],
+						NULL));
 		}
 		for (unsigned i = 0; i < 100; i++)
 			until(store, mode == 1, &endings[i]);
@@ -140,8 +146,8 @@ static void test_notify_once(void **state)
 			assert_int_equal(atomic_load(&endings[i].result), 0);
 			memset(&endings[i], 0, sizeof(endings[i]));
 			notify.context = &endings[i];
-			assert_ok(spw_store_get(store, objects[i], 0, memory + MIB + i * 20000, 10000 + i, SPW_PREFETCH,
-						&notify, NULL));
+			assert_ok(spw_store_get(store, objects[i], 0, memory + MIB + i * 20000,
+						10000 + i, SPW_PREFETCH, &notify, NULL));
 		}
 		for (unsigned i = 0; i < 100; i++) {
 			until(store, mode == 1, &endings[i]);
@@ -183,8 +189,8 @@ static void chain_next(void *context, int result)
 		content_fill(memory, 70001, chain->links_left);
 		result = spw_store_put(chain->store, memory, 70001, &notify, &chain->object, NULL);
 	} else {
-		result = spw_store_get(chain->store, chain->object, 0, memory + MIB, 70001, SPW_URGENT_READ, &notify,
-				       NULL);
+		result = spw_store_get(chain->store, chain->object, 0, memory + MIB, 70001,
+				       SPW_URGENT_READ, &notify, NULL);
 	}
 	chain->reading = !chain->reading;
 	if (result)
@@ -205,8 +211,8 @@ static void test_notify_submits(void **state)
 		chain.store = open_drives(4, &opts);
 		content_fill(memory, 70001, chain.links_left);
 		assert_ok(spw_store_put(chain.store, memory, 70001,
-					&(struct spw_notify){.done = chain_next, .context = &chain}, &chain.object,
-					NULL));
+					&(struct spw_notify){.done = chain_next, .context = &chain},
+					&chain.object, NULL));
 		until(chain.store, mode == 1, &chain.ending);
 		assert_int_equal(atomic_load(&chain.ending.result), 0);
 		assert_int_equal(stats_of(chain.store).used_bytes, 0);
@@ -214,9 +220,12 @@ static void test_notify_submits(void **state)
 	}
 }
 
-/* ---- Cancel ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Cancel ---------------------------------------------------------------------------------- */
 
-/* Inline mode: nothing is issued before the first poll, so what is cancelled before it never touches a drive. */
+/*
+ * Inline mode: nothing is issued before the first poll, so what is cancelled before it never
+ * touches a drive.
+ */
 static void test_cancel_before_issue(void **state)
 {
 	struct spw_store *store;
@@ -279,17 +288,20 @@ static void test_cancel_races(void **state)
 		content_fill(memory + i * 2 * MIB, 2 * MIB, i);
 	for (unsigned round = 0; round < 4; round++) {
 		for (unsigned i = 0; i < COUNT; i++)
-			assert_ok(spw_store_put(store, memory + i * 2 * MIB, 2 * MIB, NULL, &objects[i], &requests[i]));
+			assert_ok(spw_store_put(store, memory + i * 2 * MIB, 2 * MIB, NULL,
+						&objects[i], &requests[i]));
 		for (unsigned i = COUNT; i-- > 0;) {
 			results[i] = spw_request_cancel(requests[i]);
 			assert_true(results[i] == 0 || results[i] == -EALREADY);
 			cancelled += results[i] == 0;
 		}
 		for (unsigned i = 0; i < COUNT; i++)
-			assert_int_equal(spw_request_wait(requests[i]), results[i] == 0 ? -ECANCELED : 0);
+			assert_int_equal(spw_request_wait(requests[i]),
+					 results[i] == 0 ? -ECANCELED : 0);
 		for (unsigned i = 0; i < COUNT; i++) {
 			if (results[i])
-				get_check(store, objects[i], 0, memory + COUNT * 2 * MIB, 2 * MIB, i);
+				get_check(store, objects[i], 0, memory + COUNT * 2 * MIB, 2 * MIB,
+					  i);
 			assert_ok(spw_store_free(store, objects[i]));
 		}
 		assert_int_equal(stats_of(store).used_bytes, 0);
@@ -327,7 +339,7 @@ static void test_cancel_after_end(void **state)
 	assert_int_equal(atomic_load(&ending.calls), 1);
 }
 
-/* ---- Classes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Classes --------------------------------------------------------------------------------- */
 
 /* Of many reads that wait, one is raised: it overtakes, and all are right. */
 static void test_raise(void **state)
@@ -350,8 +362,8 @@ static void test_raise(void **state)
 	object = put_wait(store, memory, MIB);
 	for (unsigned i = 0; i < COUNT; i++) {
 		notify.context = &endings[i];
-		assert_ok(spw_store_get(store, object, 0, memory + (1 + i) * MIB, MIB, SPW_BACKGROUND, &notify,
-					i == COUNT - 1 ? &raised : NULL));
+		assert_ok(spw_store_get(store, object, 0, memory + (1 + i) * MIB, MIB,
+					SPW_BACKGROUND, &notify, i == COUNT - 1 ? &raised : NULL));
 	}
 	spw_request_raise(raised, SPW_URGENT_READ);
 	until(store, true, &endings[COUNT - 1]);
@@ -366,7 +378,7 @@ static void test_raise(void **state)
 	close_store(store);
 }
 
-/* ---- Close -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Close ----------------------------------------------------------------------------------- */
 
 static void close_in_flight(bool inline_mode, unsigned polls)
 {
@@ -386,7 +398,8 @@ static void close_in_flight(bool inline_mode, unsigned polls)
 		notify.context = &endings[2 * i];
 		assert_ok(spw_store_put(store, from + i * MIB, MIB - 3, &notify, &object, NULL));
 		notify.context = &endings[2 * i + 1];
-		assert_ok(spw_store_get(store, stored, 0, to + i * MIB, MIB, SPW_PREFETCH, &notify, NULL));
+		assert_ok(spw_store_get(store, stored, 0, to + i * MIB, MIB, SPW_PREFETCH, &notify,
+					NULL));
 	}
 	assert_ok(spw_store_put(store, from, MIB, NULL, &object, &unwaited));
 	while (polls-- > 0)
@@ -396,7 +409,8 @@ static void close_in_flight(bool inline_mode, unsigned polls)
 	free(to);
 	for (unsigned i = 0; i < 2 * COUNT; i++) {
 		assert_int_equal(atomic_load(&endings[i].calls), 1);
-		assert_true(atomic_load(&endings[i].result) == 0 || atomic_load(&endings[i].result) == -ECANCELED);
+		assert_true(atomic_load(&endings[i].result) == 0 ||
+			    atomic_load(&endings[i].result) == -ECANCELED);
 	}
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_space.c - space and slots: used to the last block, refused exactly, reused at once, spread evenly */
+/*
+ * tests/integration/test_store_space.c - space and slots: used to the last block, refused exactly,
+ * reused at once, spread evenly
+ */
 #include "tests/integration/test_store.h"
 
 #include <stdbool.h>
@@ -51,7 +54,7 @@ static void check_all(struct spw_store *store, size_t len, unsigned count)
 		get_check(store, objects[i], 0, memory, len, i);
 }
 
-/* ---- Full --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Full ------------------------------------------------------------------------------------ */
 
 static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_stripe stripe)
 {
@@ -88,7 +91,8 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 		assert_ok(spw_store_free(store, objects[i]));
 		content_fill(memory + 1, len, i);
 		objects[i] = put_wait(store, memory + 1, len);
-		assert_int_equal(spw_store_put(store, memory, len, NULL, &other, &request), -ENOSPC);
+		assert_int_equal(spw_store_put(store, memory, len, NULL, &other, &request),
+				 -ENOSPC);
 	}
 	check_all(store, len, count);
 
@@ -128,7 +132,8 @@ static void test_one_object_of_all_space(void **state)
 	assert_true(len < memory_bytes);
 	store = open_default();
 	for (unsigned round = 0; round < 3; round++) {
-		assert_int_equal(spw_store_put(store, memory, len + 1, NULL, &other, &request), -ENOSPC);
+		assert_int_equal(spw_store_put(store, memory, len + 1, NULL, &other, &request),
+				 -ENOSPC);
 		content_fill(memory, len, round);
 		object = put_wait(store, memory, len);
 		assert_int_equal(spw_store_put(store, memory, 1, NULL, &other, &request), -ENOSPC);
@@ -139,7 +144,10 @@ static void test_one_object_of_all_space(void **state)
 	close_store(store);
 }
 
-/* Full of single blocks, half of them freed at random: what fits then lies in many pieces, and comes back whole. */
+/*
+ * Full of single blocks, half of them freed at random: what fits then lies in many pieces, and
+ * comes back whole.
+ */
 static void test_splits_over_many_extents(void **state)
 {
 	struct spw_store_info info = format_small(12 * MIB, SPW_CHUNK_BYTES_MIN);
@@ -170,9 +178,12 @@ static void test_splits_over_many_extents(void **state)
 	close_store(store);
 }
 
-/* ---- Reuse -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Reuse ----------------------------------------------------------------------------------- */
 
-/* Twenty times what fits, each object in what another has just given back, which was freed while it was read. */
+/*
+ * Twenty times what fits, each object in what another has just given back, which was freed while it
+ * was read.
+ */
 static void reuse(bool inline_mode)
 {
 	struct spw_store_info info = format_small(24 * MIB, 0);
@@ -189,7 +200,8 @@ static void reuse(bool inline_mode)
 		unsigned slot = i % 4;
 
 		if (i >= 4) { /* full: what is freed is needed at once */
-			assert_ok(spw_store_get(store, live[slot], 0, to, len, SPW_PREFETCH, NULL, &get));
+			assert_ok(spw_store_get(store, live[slot], 0, to, len, SPW_PREFETCH, NULL,
+						&get));
 			assert_ok(spw_store_free(store, live[slot]));
 			assert_ok(spw_request_wait(get));
 			assert_content(to, len, i - 4, 0);
@@ -211,7 +223,7 @@ static void test_space_is_reused_at_once(void **state)
 	reuse(true);
 }
 
-/* ---- Slots -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots ----------------------------------------------------------------------------------- */
 
 static void check_requests_max(bool inline_mode)
 {
@@ -227,18 +239,22 @@ static void check_requests_max(bool inline_mode)
 	for (unsigned round = 0; round < 50; round++) {
 		for (unsigned i = 0; i < 4; i++)
 			assert_ok(spw_store_put(store, memory, MIB, NULL, &live[i], &requests[i]));
-		assert_int_equal(spw_store_put(store, memory, MIB, NULL, &live[4], &more), -ENOBUFS);
+		assert_int_equal(spw_store_put(store, memory, MIB, NULL, &live[4], &more),
+				 -ENOBUFS);
 		assert_int_equal(live[4].value, 0);
-		assert_int_equal(spw_store_get(store, live[0], 0, memory + MIB, 1, SPW_URGENT_READ, NULL, &more),
+		assert_int_equal(spw_store_get(store, live[0], 0, memory + MIB, 1, SPW_URGENT_READ,
+					       NULL, &more),
 				 -ENOBUFS);
 		assert_ok(spw_request_wait(requests[3]));
-		assert_ok(spw_store_get(store, live[3], 0, memory + MIB, MIB, SPW_URGENT_READ, NULL, &requests[3]));
+		assert_ok(spw_store_get(store, live[3], 0, memory + MIB, MIB, SPW_URGENT_READ, NULL,
+					&requests[3]));
 		for (unsigned i = 0; i < 4; i++)
 			assert_ok(spw_request_wait(requests[i]));
 		assert_content(memory + MIB, MIB, 1, 0);
 		for (unsigned i = 0; i < 4; i++)
 			assert_ok(spw_store_free(store, live[i]));
-		assert_int_equal(stats_of(store).used_bytes, 0); /* what the refused put reserved is back */
+		/* what the refused put reserved is back */
+		assert_int_equal(stats_of(store).used_bytes, 0);
 		assert_int_equal(stats_of(store).requests, 0);
 	}
 	close_store(store);
@@ -252,7 +268,10 @@ static void test_requests_max(void **state)
 	check_requests_max(true);
 }
 
-/* The slot of an object that was freed comes back as soon as the worker has seen it; inline mode: in the next poll. */
+/*
+ * The slot of an object that was freed comes back as soon as the worker has seen it; inline mode:
+ * in the next poll.
+ */
 static spw_object put_when_slot_is_free(struct spw_store *store, bool inline_mode)
 {
 	struct spw_request *request;
@@ -279,7 +298,8 @@ static void check_objects_max(bool inline_mode)
 	for (unsigned i = 0; i < 8; i++)
 		live[i] = put_wait(store, memory, 5000);
 	for (unsigned round = 0; round < 50; round++) {
-		assert_int_equal(spw_store_put(store, memory, 5000, NULL, &live[8], &more), -ENOBUFS);
+		assert_int_equal(spw_store_put(store, memory, 5000, NULL, &live[8], &more),
+				 -ENOBUFS);
 		assert_int_equal(stats_of(store).objects, 8);
 		assert_ok(spw_store_free(store, live[round % 8]));
 		live[round % 8] = put_when_slot_is_free(store, inline_mode);
@@ -298,11 +318,12 @@ static void test_objects_max(void **state)
 	check_objects_max(true);
 }
 
-/* ---- Spread ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Spread ---------------------------------------------------------------------------------- */
 
 /*
- * 256 MiB. One object at a time, the bytes written per drive are within 2 % of their mean. All at once, a drive that the
- * machine holds up takes less, as it should: only that none is left out is certain.
+ * 256 MiB. One object at a time, the bytes written per drive are within 2 % of their mean. All at
+ * once, a drive that the machine holds up takes less, as it should: only that none is left out is
+ * certain.
  */
 static void check_even(size_t len, bool wait_for_each)
 {
@@ -329,8 +350,9 @@ static void check_even(size_t len, bool wait_for_each)
 		written += drive.bytes_written;
 		if ((double)drive.bytes_written < mean * (1 - tolerance) ||
 		    (double)drive.bytes_written > mean * (1 + tolerance))
-			fail_msg("objects of %zu bytes: drive %u of 4 took %llu bytes, the mean is %.0f", len, i,
-				 (unsigned long long)drive.bytes_written, mean);
+			fail_msg("objects of %zu bytes: drive %u of 4 took %llu bytes, the mean is "
+				 "%.0f",
+				 len, i, (unsigned long long)drive.bytes_written, mean);
 	}
 	assert_int_equal(written, stats_of(store).bytes_written);
 	assert_true(written >= count * len);
@@ -348,7 +370,7 @@ static void test_drives_are_used_evenly(void **state)
 	check_even(1100000, false);
 }
 
-/* ---- Sums --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ------------------------------------------------------------------------------------ */
 
 static void test_counters_add_up(void **state)
 {
@@ -397,7 +419,8 @@ static void test_counters_add_up(void **state)
 	assert_int_equal(stats.capacity_bytes, sum.capacity_bytes);
 	assert_int_equal(stats.bytes_written, sum.bytes_written);
 	assert_int_equal(stats.bytes_read, sum.bytes_read);
-	assert_true(stats.bytes_written >= put_bytes && stats.bytes_written < put_bytes + 50 * 4096 * 2);
+	assert_true(stats.bytes_written >= put_bytes &&
+		    stats.bytes_written < put_bytes + 50 * 4096 * 2);
 	assert_true(stats.used_bytes_max >= put_bytes);
 	assert_int_equal(stats.checksum_errors + stats.read_errors + stats.write_errors, 0);
 	for (unsigned i = 10; i < 50; i++)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_status.c - who has a partition open, and what the shared page tells about it */
+/*
+ * tests/integration/test_store_status.c - who has a partition open, and what the shared page tells
+ * about it
+ */
 #include "tests/integration/test_store.h"
 #include "drives/status.h"
 
@@ -30,8 +33,8 @@ static void read_until_puts(const char *uuid, uint64_t puts)
 			return;
 		(void)usleep(10000);
 	}
-	fail_msg("the page shows %llu puts after five seconds, not %llu", (unsigned long long)status.store.puts,
-		 (unsigned long long)puts);
+	fail_msg("the page shows %llu puts after five seconds, not %llu",
+		 (unsigned long long)status.store.puts, (unsigned long long)puts);
 }
 
 static void test_page_of_an_open_store(void **state)
@@ -57,7 +60,8 @@ static void test_page_of_an_open_store(void **state)
 	assert_int_equal(status.store.bytes_put, 8 * MIB);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_true(status.drive[i].bytes_written > 0);
-		assert_true(status.drive[i].write_latency_ns_p99 >= status.drive[i].write_latency_ns_p50);
+		assert_true(status.drive[i].write_latency_ns_p99 >=
+			    status.drive[i].write_latency_ns_p50);
 		assert_true(status.drive[i].write_latency_ns_p50 > 0);
 	}
 	page_path(&info, path, sizeof(path));
@@ -65,7 +69,8 @@ static void test_page_of_an_open_store(void **state)
 	assert_int_equal(st.st_mode & 0777, 0600);
 	count = spw_status_list(names, 64);
 	for (int i = 0; i < count && i < 64; i++)
-		seen += strcmp(names[i].store_uuid, info.store_uuid) == 0 && names[i].partition == 0;
+		seen += strcmp(names[i].store_uuid, info.store_uuid) == 0 &&
+			names[i].partition == 0;
 	assert_int_equal(seen, 1);
 	assert_int_equal(spw_status_revive(info.store_uuid, 0, 4), -EINVAL);
 	assert_ok(spw_status_revive(info.store_uuid, 0, 3));
@@ -74,7 +79,8 @@ static void test_page_of_an_open_store(void **state)
 	assert_int_equal(spw_status_read(info.store_uuid, 0, &status, sizeof(status)), -ENOENT);
 }
 
-static int child_end; /* of a pipe whose other end the process that has the store open keeps until it ends */
+/* of a pipe whose other end the process that has the store open keeps until it ends */
+static int child_end;
 
 /* Go on as the first process of a PID namespace, which ends with this one. @fd: its alone */
 static void become_first_process(int fd)
@@ -149,7 +155,10 @@ static void test_who_holds_it(void **state)
 	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
 	assert_non_null(strstr(spw_last_error(), pid_text));
 	kill_child(pid);
-	/* What it left behind is not believed, and is in nobody's way; a program beside this one may have swept it. */
+	/*
+	 * What it left behind is not believed, and is in nobody's way; a program beside this one
+	 * may have swept it.
+	 */
 	page_path(&info, path, sizeof(path));
 	rc = spw_status_read(info.store_uuid, 0, &status, sizeof(status));
 	if (rc != -ESRCH) {
@@ -177,8 +186,8 @@ static void release_when_waiting(void *context, enum spw_log_level level, const 
 }
 
 /*
- * Killed a moment ago, and the kernel has not released its drives yet, which the lock here stands for: whoever takes
- * any partition waits for it, as one who wants this one does.
+ * Killed a moment ago, and the kernel has not released its drives yet, which the lock here stands
+ * for: whoever takes any partition waits for it, as one who wants this one does.
  */
 static void test_any_partition_of_a_killed_process(void **state)
 {
@@ -282,7 +291,9 @@ static void *cut_off(void *path)
 	return NULL;
 }
 
-/* Who looks at a page does not depend on its owner's goodwill: it may be cut off under one's eyes. */
+/*
+ * Who looks at a page does not depend on its owner's goodwill: it may be cut off under one's eyes.
+ */
 static void test_page_that_is_cut_off(void **state)
 {
 	struct spw_store_info info = format_drives(4, 1, 0);
@@ -293,7 +304,8 @@ static void test_page_that_is_cut_off(void **state)
 
 	(void)state;
 	page_path(&info, path, sizeof(path));
-	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0", getpid());
+	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0",
+		       getpid());
 	assert_int_equal(link(path, other), 0);
 	close_store(store);
 	atomic_store(&cut_off_done, false);
@@ -317,8 +329,9 @@ static void test_names_do_nothing_to_a_terminal(void **state)
 	page_path(&info, path, sizeof(path));
 	fd = open(path, O_RDWR);
 	assert_true(fd >= 0);
-	assert_int_equal(pwrite(fd, text, sizeof(text), offsetof(struct spw_status_page, status.command)),
-			 sizeof(text));
+	assert_int_equal(
+		pwrite(fd, text, sizeof(text), offsetof(struct spw_status_page, status.command)),
+		sizeof(text));
 	assert_int_equal(close(fd), 0);
 	assert_ok(spw_status_read(info.store_uuid, 0, &status, sizeof(status)));
 	assert_string_equal(status.command, "a?[31mb");
@@ -326,8 +339,8 @@ static void test_names_do_nothing_to_a_terminal(void **state)
 }
 
 /*
- * Who sweeps has a page locked for a moment, and programs beside this one sweep, too: then it is they who remove it. If nobody does, the
- * runner ends this.
+ * Who sweeps has a page locked for a moment, and programs beside this one sweep, too: then it is
+ * they who remove it. If nobody does, the runner ends this.
  */
 static void expect_swept(const char *path)
 {
@@ -353,7 +366,8 @@ static void test_pages_of_the_dead_are_swept(void **state)
 	assert_true(opened);
 	page_path(&info, path, sizeof(path));
 	/* The same page under a second name: as if another store were open in that process. */
-	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0", getpid());
+	(void)snprintf(other, sizeof(other), "/dev/shm/spillway-00000000-0000-0000-0000-%012d-0",
+		       getpid());
 	assert_int_equal(link(path, other), 0);
 	assert_true(spw_status_list(names, 64) >= 0);
 	assert_int_equal(stat(other, &st), 0);
@@ -370,7 +384,10 @@ static void test_pages_of_the_dead_are_swept(void **state)
 	close_store(store);
 }
 
-/* Containers may share /dev/shm without sharing process numbers: theirs mean others here, or nobody. */
+/*
+ * Containers may share /dev/shm without sharing process numbers: theirs mean others here, or
+ * nobody.
+ */
 static void test_a_page_of_another_pid_namespace_lives(void **state)
 {
 	struct spw_store_info info;

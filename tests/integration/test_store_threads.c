@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/integration/test_store_threads.c - one store, 64 threads: each object's content is its own, whoever reads it when */
+/*
+ * tests/integration/test_store_threads.c - one store, 64 threads: each object's content is its own,
+ * whoever reads it when
+ */
 #include "tests/integration/test_store.h"
 
 #include <pthread.h>
@@ -49,11 +52,11 @@ static _Atomic uint64_t next_seed;
 static uint64_t end_ns;
 
 /* cmocka's asserts are for its own thread: the first failure is noted, and everybody ends. */
-#define check(worker, condition)                                                                            \
-	do {                                                                                                \
-		if (!(condition) && !atomic_exchange(&failed, true))                                        \
-			print_error("thread %u, line %d: %s (%s)\n", (worker)->index, __LINE__, #condition, \
-				    spw_last_error());                                                      \
+#define check(worker, condition)                                                                \
+	do {                                                                                    \
+		if (!(condition) && !atomic_exchange(&failed, true))                            \
+			print_error("thread %u, line %d: %s (%s)\n", (worker)->index, __LINE__, \
+				    #condition, spw_last_error());                              \
 	} while (0)
 
 static uint64_t now_ns(void)
@@ -64,9 +67,12 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* ---- Ends --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Ends ------------------------------------------------------------------------------------ */
 
-/* A put that has ended is shared, unless its slot has been taken; then, or if it failed, it is freed. */
+/*
+ * A put that has ended is shared, unless its slot has been taken; then, or if it failed, it is
+ * freed.
+ */
 static void share(struct worker *worker, const struct flight *flight, int result)
 {
 	struct slot *slot = &slots[random_below(&worker->random, SLOTS)];
@@ -105,10 +111,11 @@ static void finish(struct worker *worker, struct flight *flight)
 	if (flight->is_put)
 		share(worker, flight, result);
 	else if (result == 0)
-		check(worker, content_differs(flight->bytes, flight->len, flight->seed, flight->offset) == flight->len);
+		check(worker, content_differs(flight->bytes, flight->len, flight->seed,
+					      flight->offset) == flight->len);
 }
 
-/* ---- Operations --------------------------------------------------------------------------------------------------------------- */
+/* ---- Operations ------------------------------------------------------------------------------ */
 
 static void maybe_cancel(struct worker *worker, struct flight *flight)
 {
@@ -128,10 +135,12 @@ static void begin_put(struct worker *worker, struct flight *flight)
 
 	flight->is_put = true;
 	flight->seed = atomic_fetch_add(&next_seed, 1);
-	flight->len = 1 + random_below(&worker->random, UINT64_C(1) << (1 + random_below(&worker->random, 20)));
+	flight->len = 1 + random_below(&worker->random,
+				       UINT64_C(1) << (1 + random_below(&worker->random, 20)));
 	flight->len = flight->len > OBJECT_BYTES ? OBJECT_BYTES : flight->len;
 	content_fill(flight->bytes, flight->len, flight->seed);
-	result = spw_store_put(store, flight->bytes, flight->len, NULL, &flight->object, &flight->request);
+	result = spw_store_put(store, flight->bytes, flight->len, NULL, &flight->object,
+			       &flight->request);
 	check(worker, result == 0 || result == -ENOSPC || result == -ENOBUFS);
 	worker->puts += result == 0;
 	worker->refused += result != 0;
@@ -155,12 +164,13 @@ static void begin_get(struct worker *worker, struct flight *flight)
 		return;
 	flight->is_put = false;
 	flight->seed = seen.seed;
-	flight->offset = random_below(&worker->random, 3) ? random_below(&worker->random, seen.len) : 0;
+	flight->offset =
+		random_below(&worker->random, 3) ? random_below(&worker->random, seen.len) : 0;
 	flight->len = 1 + random_below(&worker->random, seen.len - flight->offset);
 	memset(flight->bytes, 0xA5, flight->len);
 	/* Another thread may have freed it by now; never may it be another object. */
-	result = spw_store_get(store, seen.object, flight->offset, flight->bytes, flight->len, cls, NULL,
-			       &flight->request);
+	result = spw_store_get(store, seen.object, flight->offset, flight->bytes, flight->len, cls,
+			       NULL, &flight->request);
 	check(worker, result == 0 || result == -ENOENT || result == -ENOBUFS);
 	worker->gets += result == 0;
 	worker->gone += result == -ENOENT;
@@ -208,7 +218,7 @@ static void *work(void *context)
 	return NULL;
 }
 
-/* ---- The test ----------------------------------------------------------------------------------------------------------------- */
+/* ---- The test -------------------------------------------------------------------------------- */
 
 static void begin_worker(unsigned index, uint64_t seed)
 {
@@ -251,9 +261,11 @@ static void run(const struct spw_store_opts *opts, uint64_t seed)
 		free(workers[i].memory);
 	}
 	assert_false(atomic_load(&failed));
-	print_message("%llu puts, %llu gets, %llu frees, %llu cancelled, %llu refused, %llu too late\n",
-		      (unsigned long long)sum.puts, (unsigned long long)sum.gets, (unsigned long long)sum.frees,
-		      (unsigned long long)sum.cancelled, (unsigned long long)sum.refused, (unsigned long long)sum.gone);
+	print_message(
+		"%llu puts, %llu gets, %llu frees, %llu cancelled, %llu refused, %llu too late\n",
+		(unsigned long long)sum.puts, (unsigned long long)sum.gets,
+		(unsigned long long)sum.frees, (unsigned long long)sum.cancelled,
+		(unsigned long long)sum.refused, (unsigned long long)sum.gone);
 	assert_true(sum.puts > 0 && sum.gets > 0 && sum.frees > 0);
 	stats = stats_of(store);
 	assert_int_equal(stats.requests, 0);
@@ -274,7 +286,10 @@ static void test_threads(void **state)
 	run(&opts, random_seed());
 }
 
-/* So little of everything that it runs out all the time: space, requests, copy memory, room on the drives. */
+/*
+ * So little of everything that it runs out all the time: space, requests, copy memory, room on the
+ * drives.
+ */
 static void test_threads_in_want(void **state)
 {
 	struct spw_store_opts opts = default_opts();

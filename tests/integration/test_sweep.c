@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_sweep.c - the Nth allocation, the Nth system call fails: for N = 1, 2, 3 ... until the operation passes untouched
+ * tests/integration/test_sweep.c - the Nth allocation, the Nth system call fails: for N = 1, 2, 3
+ * ... until the operation passes untouched
  *
- * For every operation, once and for a whole burst. Afterwards: an error has words, what was opened is closed, nothing is left over (heap,
- * mappings, descriptors, threads), no wrong byte came back, no drive that is not free was written, and the same operation works.
+ * For every operation, once and for a whole burst. Afterwards: an error has words, what was opened
+ * is closed, nothing is left over (heap, mappings, descriptors, threads), no wrong byte came back,
+ * no drive that is not free was written, and the same operation works.
  */
-/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __asprintf_chk __getdelim getline free mmap munmap stat fstat statx access pread */
-/* wrap: pwrite fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir getrandom realpath pthread_create pthread_join */
+/* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __asprintf_chk __getdelim */
+/* wrap: getline free mmap munmap stat fstat statx access pread */
+/* wrap: pwrite fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir */
+/* wrap: getrandom realpath pthread_create pthread_join */
 /* wrap: lstat readlink linkat socket bind listen connect sendmsg recvmsg */
-/* wrap: open fcntl ioctl io_setup io_submit io_getevents io_uring_queue_init_params io_uring_register_buffers io_uring_register_files */
-/* wrap: io_uring_register_ring_fd io_uring_register io_uring_enter2 blkid_new_probe blkid_probe_set_device blkid_do_probe */
+/* wrap: open fcntl ioctl io_setup io_submit io_getevents io_uring_queue_init_params */
+/* wrap: io_uring_register_buffers io_uring_register_files */
+/* wrap: io_uring_register_ring_fd io_uring_register io_uring_enter2 blkid_new_probe */
+/* wrap: blkid_probe_set_device blkid_do_probe */
 #include "tests/integration/test_store.h"
 
 #include <limits.h>
@@ -22,15 +28,19 @@
 #define OBJECT_BYTES (5 * CHUNK_BYTES + 777)
 #define POINTS_MAX   3000 /* no operation makes so many calls */
 #define FOR_EVER     LONG_MAX
-#define A_WHILE      40 /* of what a store in use must come back from: the kernel takes nothing at all */
-#define MARK         "nothing was said"
+/* What a store in use must come back from: so many calls of which the kernel takes none. */
+#define A_WHILE 40
+#define MARK    "nothing was said"
 
 static uint8_t *bytes, *back;
 static struct spw_store *subject;
 static bool inline_mode;
 static bool single; /* the fault that is armed does not come again */
 static unsigned made =
-	DRIVES; /* drives that are formatted and wiped: one is quicker where there are hundreds of formats */
+	/*
+	 * drives that are formatted and wiped: one is quicker where there are hundreds of formats
+	 */
+	DRIVES;
 
 struct operation {
 	const char *name;
@@ -41,8 +51,8 @@ struct operation {
 };
 
 /*
- * Hundreds of opens and formats take long on loop devices: what does not depend on the backend is swept on plain files, and sampled
- * elsewhere.
+ * Hundreds of opens and formats take long on loop devices: what does not depend on the backend is
+ * swept on plain files, and sampled elsewhere.
  */
 static bool is_whole_sweep(void)
 {
@@ -58,11 +68,12 @@ static void check_balance(const struct operation *op, const struct fault_balance
 	struct fault_balance after = fault_balance_now();
 
 	if (memcmp(before, &after, sizeof(after)) != 0)
-		fail_msg("%s, fault %ld (%s): %ld allocations, %lld mapped bytes, %ld descriptors, %ld threads left "
+		fail_msg("%s, fault %ld (%s): %ld allocations, %lld mapped bytes, %ld descriptors, "
+			 "%ld threads left "
 			 "over",
-			 op->name, nth, atomic_load(&faults.name), after.allocations - before->allocations,
-			 after.mapped - before->mapped, after.descriptors - before->descriptors,
-			 after.threads - before->threads);
+			 op->name, nth, atomic_load(&faults.name),
+			 after.allocations - before->allocations, after.mapped - before->mapped,
+			 after.descriptors - before->descriptors, after.threads - before->threads);
 }
 
 static void prepare(const struct operation *op)
@@ -206,7 +217,8 @@ static void use_and_close_both(void)
 /* A waste of time on other drives: there the neighbour is not asked. */
 static void test_join(void **state)
 {
-	static const struct operation op = {"join", open_neighbour, open_or_nothing, use_and_close_both, FOR_EVER};
+	static const struct operation op = {"join", open_neighbour, open_or_nothing,
+					    use_and_close_both, FOR_EVER};
 	const char *config = getenv("SPW_TEST_CONFIG");
 
 	(void)state;
@@ -231,14 +243,16 @@ static int open_with_traffic(void)
 	int rc = open_subject();
 
 	for (unsigned i = 0; rc == 0 && i < 3; i++)
-		rc = spw_store_put(subject, bytes, OBJECT_BYTES, &(struct spw_notify){0}, &object, NULL);
+		rc = spw_store_put(subject, bytes, OBJECT_BYTES, &(struct spw_notify){0}, &object,
+				   NULL);
 	return rc;
 }
 
 static void test_close(void **state)
 {
 	static const struct operation idle = {"close", open_subject, run_close, NULL, A_WHILE},
-				      busy = {"close with requests", open_with_traffic, run_close, NULL, A_WHILE};
+				      busy = {"close with requests", open_with_traffic, run_close,
+					      NULL, A_WHILE};
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
@@ -251,12 +265,16 @@ static void test_close(void **state)
 
 /* ---- Objects ---- */
 
-/* An error is an answer, other bytes are not. The object exists from the put on, also when the put has failed. */
+/*
+ * An error is an answer, other bytes are not. The object exists from the put on, also when the put
+ * has failed.
+ */
 static int round_trip(void)
 {
 	struct spw_request *request;
 	spw_object object;
-	int put, get, other, rc = spw_store_put(subject, bytes, OBJECT_BYTES, NULL, &object, &request);
+	int put, get, other,
+		rc = spw_store_put(subject, bytes, OBJECT_BYTES, NULL, &object, &request);
 
 	if (rc)
 		return rc;
@@ -285,8 +303,8 @@ static void revive_and_close(void)
 
 static void test_round_trip(void **state)
 {
-	static const struct operation op = {"put, get, flush, trim, free", open_subject, round_trip, revive_and_close,
-					    A_WHILE};
+	static const struct operation op = {"put, get, flush, trim, free", open_subject, round_trip,
+					    revive_and_close, A_WHILE};
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
@@ -326,14 +344,15 @@ static int take_back(spw_tensor tensor, unsigned index)
 		assert_int_equal(taken.owner, index + 1);
 	}
 	if (rc && single)
-		fail_msg("fault %s, once: a take fails: %s", atomic_load(&faults.name), spw_last_error());
+		fail_msg("fault %s, once: a take fails: %s", atomic_load(&faults.name),
+			 spw_last_error());
 	assert_ok(spw_cache_release(cache, tensor));
 	return rc;
 }
 
 /*
- * A step that would have succeeded without the cache does so with it: no fault is a reason to refuse an offer, and a take fails only
- * when what it needs fails again and again.
+ * A step that would have succeeded without the cache does so with it: no fault is a reason to
+ * refuse an offer, and a take fails only when what it needs fails again and again.
  */
 static int one_step(void)
 {
@@ -352,7 +371,8 @@ static int one_step(void)
 					  .owner = i + 1};
 
 		spw_cache_scope_enter(cache, i);
-		assert_in_range(spw_cache_offer(cache, &offer, &tensors[i]), SPW_OFFER_KEEP, SPW_OFFER_DEDUP);
+		assert_in_range(spw_cache_offer(cache, &offer, &tensors[i]), SPW_OFFER_KEEP,
+				SPW_OFFER_DEDUP);
 		spw_cache_scope_leave(cache);
 	}
 	spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
@@ -368,7 +388,8 @@ static int one_step(void)
 
 static void test_step(void **state)
 {
-	static const struct operation op = {"a step of the cache", open_subject, one_step, revive_and_close, A_WHILE};
+	static const struct operation op = {"a step of the cache", open_subject, one_step,
+					    revive_and_close, A_WHILE};
 
 	(void)state;
 	sweep(&op);
@@ -440,17 +461,20 @@ static int run_status(void)
 	int rc = spw_status_list(names, 64);
 
 	for (int i = 0; i < rc && i < 64; i++)
-		(void)spw_status_read(names[i].store_uuid, names[i].partition, &status, sizeof(status));
+		(void)spw_status_read(names[i].store_uuid, names[i].partition, &status,
+				      sizeof(status));
 	return rc < 0 ? rc : 0;
 }
 
 static void test_drives(void **state)
 {
-	static const struct operation format = {"format", NULL, run_format, check_and_format, FOR_EVER},
+	static const struct operation format = {"format", NULL, run_format, check_and_format,
+						FOR_EVER},
 				      check = {"check", NULL, run_check, NULL, FOR_EVER},
 				      probe = {"probe", NULL, run_probe, NULL, FOR_EVER},
 				      wipe = {"wipe", NULL, run_wipe, format_again, FOR_EVER},
-				      status = {"status", open_subject, run_status, use_and_close, FOR_EVER};
+				      status = {"status", open_subject, run_status, use_and_close,
+						FOR_EVER};
 
 	(void)state;
 	if (!is_whole_sweep())
@@ -509,7 +533,8 @@ static void sweep_refusals(const char *name, int (*attempt)(void))
 			const struct operation op = {.name = name};
 
 			(void)spw_error(-EIO, MARK);
-			fault_arm(kind % 2 ? FAULT_CALL : FAULT_MEMORY, nth, kind < 2 ? 1 : FOR_EVER);
+			fault_arm(kind % 2 ? FAULT_CALL : FAULT_MEMORY, nth,
+				  kind < 2 ? 1 : FOR_EVER);
 			(void)attempt();
 			assert_string_not_equal(spw_last_error(), MARK);
 			if (fault_disarm() == 0)
@@ -588,9 +613,12 @@ static int disarm(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_open, disarm),       cmocka_unit_test_teardown(test_close, disarm),
-		cmocka_unit_test_teardown(test_round_trip, disarm), cmocka_unit_test_teardown(test_step, disarm),
-		cmocka_unit_test_teardown(test_drives, disarm),     cmocka_unit_test_teardown(test_not_ours, disarm),
+		cmocka_unit_test_teardown(test_open, disarm),
+		cmocka_unit_test_teardown(test_close, disarm),
+		cmocka_unit_test_teardown(test_round_trip, disarm),
+		cmocka_unit_test_teardown(test_step, disarm),
+		cmocka_unit_test_teardown(test_drives, disarm),
+		cmocka_unit_test_teardown(test_not_ours, disarm),
 		cmocka_unit_test_teardown(test_join, disarm),
 	};
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # tests/mutants/run.py - proof that the tests can fail: apply each seeded bug by itself, and require that a test catches it
-"""Usage: tests/mutants/run.py --build FOLDER [--jobs N] [--part K/N] [--table FILE] [WORD...]
+"""Usage: tests/mutants/run.py --build FOLDER [--jobs N] [--part K/N] [--table FILE] [--stale] [WORD...]
 
 Works on copies of the tracked files in FOLDER/1, FOLDER/2 ..., one for each job, built once and then incrementally. Each mutation of
-mutants.toml is applied to a copy, what its tests need is built, and they are run until one fails: then it is caught. A mutation whose old
-text is not found exactly once is stale; one that does not build, or that no test catches, has survived: each is a failure, and the exit
-status 1. With words, only mutations that contain one; with --part, every N-th from the K-th on. --table writes the results of a whole run
-between the markers of a Markdown file.
+mutants.toml is applied to a copy, what its tests need is built, and they are run until one fails: then
+it is caught. A mutation whose statement is not found exactly once in its function is stale; one that does
+not build, or that no test catches, has survived: each is a failure, and the exit status 1. With words,
+only mutations that contain one; with --part, every N-th from the K-th on. --stale only looks for stale
+ones. --table writes the results of a whole run between the markers of a Markdown file.
 """
 import argparse
 import concurrent.futures
@@ -22,10 +23,58 @@ import time
 import tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "tests", "check"))
+
+from functions import functions_of_c, functions_of_python  # noqa: E402
+
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 TIMEOUT_S = 120
 # A line of tests/run: a program, and then each of its cases that failed.
 FAILED = re.compile(r"^ +FAILED +(.+?): ", re.MULTILINE)
+
+
+# What may stand between two words of C.
+BETWEEN = r"(?:\s|/\*.*?\*/)*"
+
+
+class Stale(Exception):
+    """The statement is not where the table says."""
+
+
+def pattern_of(statement, is_python):
+    if is_python:
+        lines = (re.escape(line.strip()) for line in statement.strip().split("\n"))
+        return re.compile(r"\s*?\n\s*".join(lines))
+    words = re.findall(r'"(?:\\.|[^"\\])*"|\w+|[^\w\s]', statement)
+    return re.compile(BETWEEN.join(map(re.escape, words)), re.DOTALL)
+
+
+def span_of(text, mutant):
+    """(begin, end) in the text of the function that the mutant names; of all of it, if it names none."""
+    wanted = mutant.get("function")
+    if not wanted:
+        return 0, len(text)
+    find = functions_of_python if mutant["file"].endswith(".py") else functions_of_c
+    begins = [0] + [match.end() for match in re.finditer("\n", text)] + [len(text)]
+    spans = [(begins[first - 1], begins[last]) for name, first, last in find(text) if name == wanted]
+    if not spans:
+        raise Stale(f"{mutant['file']} has no function {wanted}")
+    return spans[0][0], spans[-1][1]
+
+
+def mutated(text, mutant):
+    """The text with the mutant in it. Raises Stale."""
+    is_python = mutant["file"].endswith(".py")
+    begin, end = span_of(text, mutant)
+    found = list(pattern_of(mutant["old"], is_python).finditer(text, begin, end))
+    if len(found) != 1:
+        raise Stale(f"its statement is found {len(found)} times in {mutant.get('function', mutant['file'])}")
+    at = found[0].start()
+    line = text[text.rfind("\n", 0, at) + 1:at]
+    indent = line[:len(line) - len(line.lstrip())]
+    new = mutant["new"].strip("\n").replace("\n", "\n" + indent)
+    return text[:at] + (new or ("pass" if is_python else "")) + text[found[0].end():]
 
 
 def run(command, cwd):
@@ -73,7 +122,7 @@ class Tree:
         subprocess.run(["cp", "-a", first.folder, self.folder], check=True)
 
     def make(self, *targets):
-        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "CFLAGS=-O1 -g -Wno-maybe-uninitialized", *targets], self.path)
+        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "CFLAGS=-O1 -g -Wno-maybe-uninitialized -Wno-misleading-indentation", *targets], self.path)
 
     def targets_of(self, test):
         """What a test, named by a part of its path, needs to be built."""
@@ -114,11 +163,13 @@ def try_mutant(tree, mutant):
     path = os.path.join(tree.path, mutant["file"])
     with open(path, encoding="utf-8") as source:
         text = source.read()
-    if text.count(mutant["old"]) != 1:
-        return False, f"STALE: its text is found {text.count(mutant['old'])} times in {mutant['file']}"
+    try:
+        changed = mutated(text, mutant)
+    except Stale as stale:
+        return False, f"STALE: {stale}"
     try:
         with open(path, "w", encoding="utf-8") as source:
-            source.write(text.replace(mutant["old"], mutant["new"]))
+            source.write(changed)
         for test in mutant["tests"]:
             done = tree.make(*tree.targets_of(test))
             if done.returncode != 0:
@@ -150,6 +201,7 @@ def parse_arguments():
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="mutations at once (the CPUs, at most 4)")
     parser.add_argument("--part", default="1/1", help="of the mutations: K/N is every N-th, from the K-th on")
     parser.add_argument("--table")
+    parser.add_argument("--stale", action="store_true", help="build nothing: only say which are stale")
     args = parser.parse_args()
     if not re.fullmatch(r"[1-9][0-9]*/[1-9][0-9]*", args.part):
         parser.error("--part is K/N")
@@ -196,9 +248,24 @@ def run_mutants(mutants, trees, jobs):
         return list(pool.map(one, mutants))
 
 
+def show_stale(mutants):
+    """Return how many there are."""
+    count = 0
+    for mutant in mutants:
+        try:
+            with open(os.path.join(ROOT, mutant["file"]), encoding="utf-8") as source:
+                mutated(source.read(), mutant)
+        except (Stale, OSError) as error:
+            print(f"{mutant['file']}: {mutant['what']}: {error}")
+            count += 1
+    return count
+
+
 def main():
     args = parse_arguments()
     mutants = choose_mutants(args)
+    if args.stale:
+        return 1 if show_stale(mutants) else 0
     jobs = max(1, min(args.jobs, len(mutants)))
     begun = time.monotonic()
     trees = prepare_trees(args.build, jobs, {test for mutant in mutants for test in mutant["tests"]})

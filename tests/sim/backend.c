@@ -2,8 +2,9 @@
 /*
  * tests/sim/backend.c - the engine's backend over simulated drives, and its clock
  *
- * Nothing of this is in the library. A program that is linked with the flags of sim.mk gets this backend from spw_queue_open(), and
- * simulated time from every clock; all that lies above the backend is the library's own.
+ * Nothing of this is in the library. A program that is linked with the flags of sim.mk gets this
+ * backend from spw_queue_open(), and simulated time from every clock; all that lies above the
+ * backend is the library's own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 
 #define HUNG_NS_MAX UINT64_C(1000000000000) /* no drive hangs so long */
 #define LATE_NS     UINT64_C(1000000000)    /* more than any drive needs that is not slow */
-#define CALL_NS     1000                    /* what a call costs that does not wait: so that polling gets anywhere */
+#define CALL_NS     1000 /* what a call costs that does not wait: so that polling gets anywhere */
 
 struct sim_backend {
 	struct sim_io *ios; /* one per slot, in the same order */
@@ -26,8 +27,8 @@ struct sim_backend {
 	uint64_t last_ended_ns; /* or when nothing was in flight */
 };
 
-int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-			  struct spw_queue **queue);
+int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count,
+			  const struct spw_queue_opts *opts, struct spw_queue **queue);
 uint64_t __wrap_spw_clock_ns(void);
 int __wrap_nanosleep(const struct timespec *interval, struct timespec *rest);
 
@@ -60,7 +61,10 @@ static int backend_open(struct spw_queue *q)
 		return spw_error(-ENOMEM, "sim: no memory");
 	}
 	q->wait_mode = SPW_WAIT_INTERRUPT;
-	/* A queue that polls cuts transfers to what the drive takes at once: parts as small as the drives want them. */
+	/*
+	 * A queue that polls cuts transfers to what the drive takes at once: parts as small as the
+	 * drives want them.
+	 */
 	q->polls = q->devices[0].device->geometry.polls;
 	spw_queue_describe(q, " %u simulated drives", q->device_count);
 	q->state = b;
@@ -131,8 +135,9 @@ static struct sim_io *first_to_finish(struct sim_backend *b)
 	for (unsigned i = 0; i < b->slots; i++) {
 		struct sim_io *io = &b->ios[i];
 
-		if (io->active && (!first || io->finish_ns < first->finish_ns ||
-				   (io->finish_ns == first->finish_ns && io->sequence < first->sequence)))
+		if (io->active &&
+		    (!first || io->finish_ns < first->finish_ns ||
+		     (io->finish_ns == first->finish_ns && io->sequence < first->sequence)))
 			first = io;
 	}
 	return first;
@@ -182,7 +187,8 @@ static int backend_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	(void)backend_submit(q);
 	q->stats.system_calls++;
 	sim_now_ns += CALL_NS;
-	while ((io = first_to_finish(b)) != NULL && (io->finish_ns <= sim_now_ns || completed < want)) {
+	while ((io = first_to_finish(b)) != NULL &&
+	       (io->finish_ns <= sim_now_ns || completed < want)) {
 		if (io->finish_ns > deadline_ns)
 			break;
 		if (io->finish_ns > sim_now_ns)
@@ -226,8 +232,8 @@ static const struct spw_backend_ops sim_backend = {
 	.cancel = backend_cancel,
 };
 
-int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-			  struct spw_queue **queue)
+int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count,
+			  const struct spw_queue_opts *opts, struct spw_queue **queue)
 {
 	static const struct spw_backend_ops *const only[] = {&sim_backend};
 

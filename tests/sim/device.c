@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/sim/device.c - the engine's device over simulated drives, whose paths are sim0, sim1 and so on; and the questions about what a
- * device carries and who uses it, which for these have one answer
+ * tests/sim/device.c - the engine's device over simulated drives, whose paths are sim0, sim1 and so
+ * on; and the questions about what a device carries and who uses it, which for these have one
+ * answer
  *
  * A device's descriptor is the drive's number.
  */
@@ -26,9 +27,12 @@ uint64_t sim_cut_at, sim_events;
 bool sim_cuts_reads;
 static uint64_t entropy;
 
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
-int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
+			   struct spw_device **device);
+int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
+				  uint64_t len_bytes);
+int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes,
+			     uint64_t len_bytes);
 int __wrap_spw_device_translate_error(const struct spw_device *device, int error);
 int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures);
 unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len);
@@ -46,8 +50,9 @@ ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
 time_t __wrap_time(time_t *now);
 int __wrap_spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
 void __wrap_spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
-int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
-			  const struct spw_log *log, struct spw_share **share);
+int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count,
+			  const struct spw_share_store *store, const struct spw_log *log,
+			  struct spw_share **share);
 void __wrap_spw_share_close(struct spw_share *share);
 
 /* ---- The system ---- */
@@ -147,7 +152,10 @@ int __wrap_spw_safety_conventional(const char *path)
 	return 0;
 }
 
-/* One after the other: what the drives do follows from the seed, in the order in which they are asked. */
+/*
+ * One after the other: what the drives do follows from the seed, in the order in which they are
+ * asked.
+ */
 void __wrap_spw_parallel(unsigned count, void (*work)(void *context, unsigned index), void *context,
 			 const struct spw_log *log)
 {
@@ -165,8 +173,9 @@ struct spw_share {
 	struct sim_drive *drives[SIM_DRIVES_MAX];
 };
 
-int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
-			  const struct spw_log *log, struct spw_share **out)
+int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count,
+			  const struct spw_share_store *store, const struct spw_log *log,
+			  struct spw_share **out)
 {
 	struct spw_share *share = calloc(1, sizeof(*share));
 
@@ -191,7 +200,10 @@ void __wrap_spw_share_close(struct spw_share *share)
 	free(share);
 }
 
-/* Power fails while the event of that number is under way. Reads leave nothing half done, so they count only where there is nothing else. */
+/*
+ * Power fails while the event of that number is under way. Reads leave nothing half done, so they
+ * count only where there is nothing else.
+ */
 static void event(enum spw_op op)
 {
 	if ((op == SPW_READ && !sim_cuts_reads) || ++sim_events != sim_cut_at)
@@ -200,13 +212,15 @@ static void event(enum spw_op op)
 		sim_power_off(i);
 }
 
-static int transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len, uint64_t offset_bytes)
+static int transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
+		    uint64_t offset_bytes)
 {
 	struct sim_drive *drive = &sim_drives[device->fd];
 	uint8_t *at = buf;
 
 	do {
-		struct sim_io io = {.drive = drive, .op = op, .blocking = true, .offset_bytes = offset_bytes};
+		struct sim_io io = {
+			.drive = drive, .op = op, .blocking = true, .offset_bytes = offset_bytes};
 		int64_t res;
 
 		io.len_bytes = (uint32_t)len;
@@ -220,7 +234,8 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 		if (res == 0 && len > 0)
 			res = spw_device_no_progress_error(device);
 		if (res < 0)
-			return spw_error_errno((int)res, "%s: %s of %zu bytes at byte %llu failed", device->path,
+			return spw_error_errno((int)res, "%s: %s of %zu bytes at byte %llu failed",
+					       device->path,
 					       op == SPW_READ    ? "read"
 					       : op == SPW_WRITE ? "write"
 								 : "flush",
@@ -234,12 +249,14 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 	return 0;
 }
 
-static int sim_device_read(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
+static int sim_device_read(const struct spw_device *device, void *buf, size_t len,
+			   uint64_t offset_bytes)
 {
 	return transfer(device, SPW_READ, buf, len, offset_bytes);
 }
 
-static int sim_device_write(const struct spw_device *device, const void *buf, size_t len, uint64_t offset_bytes)
+static int sim_device_write(const struct spw_device *device, const void *buf, size_t len,
+			    uint64_t offset_bytes)
 {
 	return transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len, offset_bytes);
 }
@@ -250,7 +267,8 @@ static int sim_device_sync(const struct spw_device *device)
 }
 
 /* What was there is anything now. */
-static int sim_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int sim_device_discard(const struct spw_device *device, uint64_t offset_bytes,
+			      uint64_t len_bytes)
 {
 	struct sim_drive *drive = &sim_drives[device->fd];
 
@@ -260,7 +278,8 @@ static int sim_device_discard(const struct spw_device *device, uint64_t offset_b
 	return 0;
 }
 
-static int sim_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int sim_device_lock(const struct spw_device *device, uint64_t offset_bytes,
+			   uint64_t len_bytes)
 {
 	struct sim_range *locked = &sim_drives[device->fd].locked;
 
@@ -271,19 +290,22 @@ static int sim_device_lock(const struct spw_device *device, uint64_t offset_byte
 }
 
 /* Nobody else is there. */
-int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
+				  uint64_t len_bytes)
 {
 	(void)device, (void)offset_bytes, (void)len_bytes;
 	return 0;
 }
 
-int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes,
+			     uint64_t len_bytes)
 {
 	(void)device, (void)offset_bytes, (void)len_bytes;
 	return 0;
 }
 
-static int sim_device_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+static int sim_device_unlock(const struct spw_device *device, uint64_t offset_bytes,
+			     uint64_t len_bytes)
 {
 	(void)offset_bytes, (void)len_bytes;
 	sim_drives[device->fd].locked.len_bytes = 0;
@@ -292,7 +314,8 @@ static int sim_device_unlock(const struct spw_device *device, uint64_t offset_by
 
 int __wrap_spw_device_translate_error(const struct spw_device *device, int error)
 {
-	return sim_drives[device->fd].removed && (error == -ENOSPC || error == -EIO) ? -ENODEV : error;
+	return sim_drives[device->fd].removed && (error == -ENOSPC || error == -EIO) ? -ENODEV
+										     : error;
 }
 
 static void sim_device_close(struct spw_device *device)
@@ -312,7 +335,8 @@ static const struct spw_device_ops ops = {
 	.close = sim_device_close,
 };
 
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **out)
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
+			   struct spw_device **out)
 {
 	struct spw_device *device;
 	unsigned index;

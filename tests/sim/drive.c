@@ -11,9 +11,10 @@
 
 #include "util/util.h"
 
-#define TOUCH_SHIFT    16
-#define UNDO_MAX       512
-#define UNDO_BYTES_MAX (2u << 20) /* of cache; more is written through to the medium, oldest first */
+#define TOUCH_SHIFT 16
+#define UNDO_MAX    512
+/* of cache; more is written through to the medium, oldest first */
+#define UNDO_BYTES_MAX (2u << 20)
 #define HANG_NS_MIN    UINT64_C(1000000000)
 #define HANG_NS_MAX    UINT64_C(120000000000)
 #define SLOW_NS        UINT64_C(20000000000)
@@ -51,7 +52,8 @@ static const char *const op_names[] = {
 
 static uint8_t *reserve(size_t len)
 {
-	void *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *memory = mmap(NULL, len, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (memory == MAP_FAILED)
 		abort();
@@ -83,7 +85,8 @@ static void forget_undo(struct sim_drive *drive)
 	drive->undo_bytes = 0;
 }
 
-void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_bytes, uint64_t random)
+void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_bytes,
+		    uint64_t random)
 {
 	static const uint32_t units[] = {512, 4096, 0};
 	struct sim_drive *drive = &sim_drives[index];
@@ -112,19 +115,21 @@ void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_
 				    .size_now_bytes = size_bytes,
 				    .random = random};
 	(void)snprintf(drive->path, sizeof(drive->path), "sim%u", index);
-	drive->geometry = (struct spw_geometry){.kind = SPW_DEVICE_BLOCK,
-						.size_bytes = size_bytes,
-						.logical_block_bytes = logical_block_bytes,
-						.physical_block_bytes = 4096,
-						.memory_align_bytes = sim_below(&drive->random, 2) ? 512 : 4,
-						.transfer_bytes_max = 8192u << sim_below(&drive->random, 8),
-						.segments_max = 4 + (uint32_t)sim_below(&drive->random, 124),
-						.numa_node = -1,
-						.polls = sim_below(&drive->random, 2),
-						.discards = sim_below(&drive->random, 2)};
+	drive->geometry =
+		(struct spw_geometry){.kind = SPW_DEVICE_BLOCK,
+				      .size_bytes = size_bytes,
+				      .logical_block_bytes = logical_block_bytes,
+				      .physical_block_bytes = 4096,
+				      .memory_align_bytes = sim_below(&drive->random, 2) ? 512 : 4,
+				      .transfer_bytes_max = 8192u << sim_below(&drive->random, 8),
+				      .segments_max = 4 + (uint32_t)sim_below(&drive->random, 124),
+				      .numa_node = -1,
+				      .polls = sim_below(&drive->random, 2),
+				      .discards = sim_below(&drive->random, 2)};
 	drive->latency_ns = 10000 + sim_below(&drive->random, 200000);
 	drive->bytes_per_second = (100 + sim_below(&drive->random, 4000)) * 1000000;
-	drive->channels = 1 + (unsigned)sim_below(&drive->random, SPW_ARRAY_LEN(drive->channel_free_ns));
+	drive->channels =
+		1 + (unsigned)sim_below(&drive->random, SPW_ARRAY_LEN(drive->channel_free_ns));
 	drive->cache_is_volatile = sim_below(&drive->random, 2);
 	drive->atomic_bytes = units[sim_below(&drive->random, SPW_ARRAY_LEN(units))];
 	drive->cancels = sim_below(&drive->random, 2);
@@ -173,14 +178,17 @@ static void remember_before(struct sim_drive *drive, uint64_t offset, uint32_t l
 {
 	struct sim_undo *undo;
 
-	while (drive->undo_count == UNDO_MAX || (drive->undo_count > 0 && drive->undo_bytes + len > UNDO_BYTES_MAX)) {
+	while (drive->undo_count == UNDO_MAX ||
+	       (drive->undo_count > 0 && drive->undo_bytes + len > UNDO_BYTES_MAX)) {
 		drive->undo_bytes -= drive->undo[0].len_bytes;
 		free(drive->undo[0].before);
 		memmove(drive->undo, drive->undo + 1, --drive->undo_count * sizeof(*drive->undo));
 	}
 	undo = &drive->undo[drive->undo_count++];
-	*undo = (struct sim_undo){
-		.offset_bytes = offset, .len_bytes = len, .write = drive->writes, .before = malloc(len)};
+	*undo = (struct sim_undo){.offset_bytes = offset,
+				  .len_bytes = len,
+				  .write = drive->writes,
+				  .before = malloc(len)};
 	if (!undo->before)
 		abort();
 	memcpy(undo->before, drive->medium + offset, len);
@@ -188,7 +196,8 @@ static void remember_before(struct sim_drive *drive, uint64_t offset, uint32_t l
 }
 
 /* Bytes from @from on of a write arrive at @offset of the medium. */
-static void store(struct sim_drive *drive, const struct sim_io *io, uint32_t from, uint64_t offset, uint32_t len)
+static void store(struct sim_drive *drive, const struct sim_io *io, uint32_t from, uint64_t offset,
+		  uint32_t len)
 {
 	if (len == 0)
 		return;
@@ -218,7 +227,10 @@ static void store_in_part(struct sim_drive *drive, const struct sim_io *io)
 			      io->len_bytes - from < unit ? io->len_bytes - from : unit);
 }
 
-/* What a write that was torn without notice leaves: the beginning, or the end. At least one sector is missing. */
+/*
+ * What a write that was torn without notice leaves: the beginning, or the end. At least one sector
+ * is missing.
+ */
 static void store_torn(struct sim_drive *drive, const struct sim_io *io)
 {
 	uint32_t sectors = io->len_bytes / SECTOR;
@@ -227,7 +239,8 @@ static void store_torn(struct sim_drive *drive, const struct sim_io *io)
 	if (sim_below(&drive->random, 4))
 		store(drive, io, 0, io->offset_bytes, kept);
 	else
-		store(drive, io, io->len_bytes - kept, io->offset_bytes + io->len_bytes - kept, kept);
+		store(drive, io, io->len_bytes - kept, io->offset_bytes + io->len_bytes - kept,
+		      kept);
 }
 
 static void store_elsewhere(struct sim_drive *drive, const struct sim_io *io)
@@ -238,10 +251,12 @@ static void store_elsewhere(struct sim_drive *drive, const struct sim_io *io)
 
 	if (range.len_bytes < io->len_bytes || sim_below(&drive->random, 8) == 0)
 		range = (struct sim_range){.len_bytes = drive->size_now_bytes};
-	if (range.offset_bytes + range.len_bytes > drive->size_now_bytes || range.len_bytes <= io->len_bytes)
+	if (range.offset_bytes + range.len_bytes > drive->size_now_bytes ||
+	    range.len_bytes <= io->len_bytes)
 		return;
 	blocks = (range.len_bytes - io->len_bytes) / block;
-	store(drive, io, 0, range.offset_bytes + sim_below(&drive->random, blocks) * block, io->len_bytes);
+	store(drive, io, 0, range.offset_bytes + sim_below(&drive->random, blocks) * block,
+	      io->len_bytes);
 }
 
 /* ---- Faults ---- */
@@ -261,7 +276,8 @@ static void count_once(struct sim_drive *drive, enum sim_fault fault)
 static bool is_spared(const struct sim_drive *drive, const struct sim_io *io)
 {
 	for (unsigned i = 0; i < SIM_SPARED; i++)
-		if (overlap(drive->spared[i].offset_bytes, drive->spared[i].len_bytes, io->offset_bytes, io->len_bytes))
+		if (overlap(drive->spared[i].offset_bytes, drive->spared[i].len_bytes,
+			    io->offset_bytes, io->len_bytes))
 			return true;
 	return false;
 }
@@ -270,14 +286,16 @@ static void spare(struct sim_drive *drive, const struct sim_io *io)
 {
 	uint64_t before = io->offset_bytes < SPARED_AROUND ? io->offset_bytes : SPARED_AROUND;
 
-	drive->spared[drive->spared_count++ % SIM_SPARED] = (struct sim_range){
-		.offset_bytes = io->offset_bytes - before, .len_bytes = before + io->len_bytes + SPARED_AROUND};
+	drive->spared[drive->spared_count++ % SIM_SPARED] =
+		(struct sim_range){.offset_bytes = io->offset_bytes - before,
+				   .len_bytes = before + io->len_bytes + SPARED_AROUND};
 }
 
 static bool meets(const struct sim_drive *drive, const struct sim_io *io, enum sim_fault fault)
 {
 	switch (fault) {
-	case SIM_SHORT: return io->op <= SPW_WRITE && io->len_bytes > drive->geometry.logical_block_bytes;
+	case SIM_SHORT:
+		return io->op <= SPW_WRITE && io->len_bytes > drive->geometry.logical_block_bytes;
 	case SIM_AGAIN: return !io->blocking && drive->again_left == 0;
 	case SIM_EIO: return io->op == SPW_WRITE || (io->op == SPW_READ && !is_spared(drive, io));
 	case SIM_FLIP: return io->op == SPW_READ && !is_spared(drive, io);
@@ -329,7 +347,8 @@ static bool make_unreadable(struct sim_drive *drive)
 	for (unsigned i = 0; range && i < SIM_BAD_RANGES; i++)
 		if (drive->bad[i].len_bytes == 0) {
 			drive->bad[i].len_bytes = SECTOR * (1 + sim_below(&drive->random, 8));
-			drive->bad[i].offset_bytes = range->offset_bytes + sim_below(&drive->random, range->len_bytes);
+			drive->bad[i].offset_bytes =
+				range->offset_bytes + sim_below(&drive->random, range->len_bytes);
 			return true;
 		}
 	return false;
@@ -341,8 +360,9 @@ static bool shrink(struct sim_drive *drive)
 
 	if (!range || drive->size_now_bytes != drive->geometry.size_bytes)
 		return false;
-	drive->size_now_bytes = range->offset_bytes + spw_round_down(sim_below(&drive->random, range->len_bytes),
-								     drive->geometry.logical_block_bytes);
+	drive->size_now_bytes =
+		range->offset_bytes + spw_round_down(sim_below(&drive->random, range->len_bytes),
+						     drive->geometry.logical_block_bytes);
 	return true;
 }
 
@@ -379,15 +399,17 @@ void sim_disarm(unsigned index)
 
 bool sim_reads_may_fail(const struct sim_drive *drive)
 {
-	return drive->injected[SIM_STICKY] || drive->injected[SIM_LATENT] || drive->injected[SIM_REMOVAL] ||
-	       drive->injected[SIM_SHRINK] || drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
+	return drive->injected[SIM_STICKY] || drive->injected[SIM_LATENT] ||
+	       drive->injected[SIM_REMOVAL] || drive->injected[SIM_SHRINK] ||
+	       drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
 	       drive->injected[SIM_SLOW] || drive->off;
 }
 
 bool sim_writes_may_fail(const struct sim_drive *drive)
 {
-	return drive->injected[SIM_EIO] || drive->injected[SIM_STICKY] || drive->injected[SIM_REMOVAL] ||
-	       drive->injected[SIM_SHRINK] || drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
+	return drive->injected[SIM_EIO] || drive->injected[SIM_STICKY] ||
+	       drive->injected[SIM_REMOVAL] || drive->injected[SIM_SHRINK] ||
+	       drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
 	       drive->injected[SIM_SLOW] || drive->off;
 }
 
@@ -426,18 +448,21 @@ static void lose_cache(struct sim_drive *drive)
 		const struct sim_undo *undo = &drive->undo[i];
 		uint32_t unit = unit_of(drive, undo->len_bytes);
 		/* Units lie at multiples of their length on the drive. */
-		uint64_t at = drive->atomic_bytes ? spw_round_down(undo->offset_bytes, unit) : undo->offset_bytes;
+		uint64_t at = drive->atomic_bytes ? spw_round_down(undo->offset_bytes, unit)
+						  : undo->offset_bytes;
 
 		for (; at < undo->offset_bytes + undo->len_bytes; at += unit) {
 			bool stays = sim_below(&drive->random, 4) < kept;
 
 			for (uint64_t sector = at; sector < at + unit; sector += SECTOR) {
-				if (sector < undo->offset_bytes || sector >= undo->offset_bytes + undo->len_bytes ||
+				if (sector < undo->offset_bytes ||
+				    sector >= undo->offset_bytes + undo->len_bytes ||
 				    settled[sector / SECTOR])
 					continue;
 				settled[sector / SECTOR] = stays;
 				if (!stays)
-					memcpy(drive->medium + sector, undo->before + (sector - undo->offset_bytes),
+					memcpy(drive->medium + sector,
+					       undo->before + (sector - undo->offset_bytes),
 					       SECTOR);
 			}
 		}
@@ -495,7 +520,8 @@ static uint64_t finish_time(struct sim_drive *drive, const struct sim_io *io)
 	for (unsigned i = 1; i < drive->channels; i++)
 		if (drive->channel_free_ns[i] < drive->channel_free_ns[channel])
 			channel = i;
-	at = drive->channel_free_ns[channel] > sim_now_ns ? drive->channel_free_ns[channel] : sim_now_ns;
+	at = drive->channel_free_ns[channel] > sim_now_ns ? drive->channel_free_ns[channel]
+							  : sim_now_ns;
 	at += service_ns(drive, io);
 	if (at < drive->bus_free_ns)
 		at = drive->bus_free_ns;
@@ -517,29 +543,36 @@ static void check_place(const struct sim_drive *drive, const struct sim_io *io)
 
 	if (io->op > SPW_WRITE)
 		return;
-	if (io->len_bytes == 0 || (io->offset_bytes | io->len_bytes) % drive->geometry.logical_block_bytes ||
+	if (io->len_bytes == 0 ||
+	    (io->offset_bytes | io->len_bytes) % drive->geometry.logical_block_bytes ||
 	    io->offset_bytes + io->len_bytes > drive->geometry.size_bytes)
-		sim_fail("%s: a transfer of %u bytes at %llu is not one of whole blocks inside the drive", drive->path,
-			 io->len_bytes, (unsigned long long)io->offset_bytes);
+		sim_fail("%s: a transfer of %u bytes at %llu is not one of whole blocks inside the "
+			 "drive",
+			 drive->path, io->len_bytes, (unsigned long long)io->offset_bytes);
 	if (io->op == SPW_WRITE && (!drive->claimed_by || drive->locked.len_bytes == 0))
-		sim_fail("%s: a write of %u bytes at %llu to a drive that is not %s", drive->path, io->len_bytes,
-			 (unsigned long long)io->offset_bytes, drive->claimed_by ? "locked" : "claimed");
+		sim_fail("%s: a write of %u bytes at %llu to a drive that is not %s", drive->path,
+			 io->len_bytes, (unsigned long long)io->offset_bytes,
+			 drive->claimed_by ? "locked" : "claimed");
 	if (io->op == SPW_WRITE && allowed->len_bytes > 0 &&
 	    (io->offset_bytes < allowed->offset_bytes ||
 	     io->offset_bytes + io->len_bytes > allowed->offset_bytes + allowed->len_bytes))
-		sim_fail("%s: a write of %u bytes at %llu outside the partition", drive->path, io->len_bytes,
-			 (unsigned long long)io->offset_bytes);
+		sim_fail("%s: a write of %u bytes at %llu outside the partition", drive->path,
+			 io->len_bytes, (unsigned long long)io->offset_bytes);
 }
 
-/* Blocks that are written belong to one request: whatever else touches them was given them too early. */
+/*
+ * Blocks that are written belong to one request: whatever else touches them was given them too
+ * early.
+ */
 static void check_alone(const struct sim_drive *drive, const struct sim_io *io)
 {
 	for (const struct sim_io *other = drive->active_first; other; other = other->next)
 		if ((io->op == SPW_WRITE || other->op == SPW_WRITE) &&
 		    overlap(io->offset_bytes, io->len_bytes, other->offset_bytes, other->len_bytes))
-			sim_fail("%s: the %u bytes at %llu are %s while those at %llu are %s", drive->path,
-				 io->len_bytes, (unsigned long long)io->offset_bytes,
-				 io->op == SPW_WRITE ? "written" : "read", (unsigned long long)other->offset_bytes,
+			sim_fail("%s: the %u bytes at %llu are %s while those at %llu are %s",
+				 drive->path, io->len_bytes, (unsigned long long)io->offset_bytes,
+				 io->op == SPW_WRITE ? "written" : "read",
+				 (unsigned long long)other->offset_bytes,
 				 other->op == SPW_WRITE ? "written" : "read");
 }
 
@@ -585,9 +618,13 @@ void sim_io_begin(struct sim_io *io)
 	io->fault = draw_fault(drive, io);
 	if (io->fault == SIM_HANG) {
 		count(drive, SIM_HANG);
-		io->finish_ns = sim_now_ns + HANG_NS_MIN + sim_below(&drive->random, HANG_NS_MAX - HANG_NS_MIN);
+		io->finish_ns = sim_now_ns + HANG_NS_MIN +
+				sim_below(&drive->random, HANG_NS_MAX - HANG_NS_MIN);
 	}
-	/* A write that nobody waits for any more must not read memory that may be its owner's again. */
+	/*
+	 * A write that nobody waits for any more must not read memory that may be its owner's
+	 * again.
+	 */
 	if (io->op == SPW_WRITE && io->finish_ns - sim_now_ns > CAPTURE_NS)
 		capture(io);
 	if (io->fault == SIM_AGAIN) {
@@ -608,12 +645,16 @@ static int64_t beyond_end(struct sim_drive *drive, const struct sim_io *io)
 static bool is_unreadable(struct sim_drive *drive, const struct sim_io *io)
 {
 	for (unsigned i = 0; i < SIM_BAD_RANGES; i++)
-		if (overlap(drive->bad[i].offset_bytes, drive->bad[i].len_bytes, io->offset_bytes, io->len_bytes))
+		if (overlap(drive->bad[i].offset_bytes, drive->bad[i].len_bytes, io->offset_bytes,
+			    io->len_bytes))
 			return true;
 	return false;
 }
 
-/* What the drive as it is answers before it looks at the bytes: bytes that it would transfer, or an error. */
+/*
+ * What the drive as it is answers before it looks at the bytes: bytes that it would transfer, or an
+ * error.
+ */
 static int64_t answer(struct sim_drive *drive, const struct sim_io *io)
 {
 	if (drive->removed) {
@@ -711,9 +752,10 @@ int64_t sim_io_end(struct sim_io *io)
 	make_idle(drive, io);
 	sim_ios_ended++;
 	if (sim_trace)
-		(void)fprintf(stderr, "%12.6f s  %s: %s of %u bytes at %llu: %lld%s%s\n", (double)sim_now_ns * 1e-9,
-			      drive->path, op_names[io->op], io->len_bytes, (unsigned long long)io->offset_bytes,
-			      (long long)res, io->fault >= 0 ? ", fault " : "",
+		(void)fprintf(stderr, "%12.6f s  %s: %s of %u bytes at %llu: %lld%s%s\n",
+			      (double)sim_now_ns * 1e-9, drive->path, op_names[io->op],
+			      io->len_bytes, (unsigned long long)io->offset_bytes, (long long)res,
+			      io->fault >= 0 ? ", fault " : "",
 			      io->fault >= 0 ? sim_fault_names[io->fault] : "");
 	/* A flush that was lost is a mutation, no fault of drives: see backend.c. */
 	if (io->op == SPW_FLUSH && res == 0 && io->fault != SIM_LOST)
@@ -743,10 +785,16 @@ static void forget_before(const struct sim_undo *undo, uint64_t from, uint64_t t
 		memset(undo->before + (from - undo->offset_bytes), 0xdd, to - from);
 }
 
-/* What a read of the range gives then is undefined: something that was never there. Where nothing ever was, zeros do. */
+/*
+ * What a read of the range gives then is undefined: something that was never there. Where nothing
+ * ever was, zeros do.
+ */
 int sim_discard(struct sim_drive *drive, uint64_t offset, uint64_t len)
 {
-	struct sim_io write = {.drive = drive, .op = SPW_WRITE, .offset_bytes = offset, .len_bytes = (uint32_t)len};
+	struct sim_io write = {.drive = drive,
+			       .op = SPW_WRITE,
+			       .offset_bytes = offset,
+			       .len_bytes = (uint32_t)len};
 	uint64_t end = offset + len;
 
 	check_place(drive, &write);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/sim/drive.h - simulated drives: time, what is stored, and everything that can go wrong with either
+ * tests/sim/drive.h - simulated drives: time, what is stored, and everything that can go wrong with
+ * either
  *
- * One thread, no system calls, no clock but sim_now_ns: a run is a function of its seed. Each drive holds its bytes twice: `medium` is
- * what it has stored, `truth` what a drive without faults would have. So a checker can tell an error that was caused from one that was
- * made up.
+ * One thread, no system calls, no clock but sim_now_ns: a run is a function of its seed. Each drive
+ * holds its bytes twice: `medium` is what it has stored, `truth` what a drive without faults would
+ * have. So a checker can tell an error that was caused from one that was made up.
  *
- * A request begins (when it will end, and what will go wrong with it, is settled then) and ends (the bytes move then). Faults of single
- * requests are armed: the Nth request of the right kind from now on meets them. Faults of the drive are done to it at once.
+ * A request begins (when it will end, and what will go wrong with it, is settled then) and ends
+ * (the bytes move then). Faults of single requests are armed: the Nth request of the right kind
+ * from now on meets them. Faults of the drive are done to it at once.
  */
 #ifndef TESTS_SIM_DRIVE_H
 #define TESTS_SIM_DRIVE_H
@@ -42,7 +44,8 @@
 	X(REMOVAL, "removal", "reads complete with 0 bytes, writes with -ENOSPC")                \
 	X(SHRINK, "shrink", "the end of the drive is gone")                                      \
 	X(POWER, "power",                                                                        \
-	  "the drive loses power for a moment: what was in flight fails, what was in its cache may be lost")
+	  "the drive loses power for a moment: what was in flight fails, what was in its cache " \
+	  "may be lost")
 
 enum sim_fault {
 #define SIM_FAULT_ENUM(name, word, text) SIM_##name,
@@ -117,7 +120,8 @@ struct sim_drive {
 	struct sim_range bad[SIM_BAD_RANGES];
 	struct sim_range recent[SIM_RECENT];
 	unsigned recent_count;
-	struct sim_range wrong[SIM_WRONG_READS]; /* reads that gave other bytes than were written, the last ones */
+	/* reads that gave other bytes than were written, the last ones */
+	struct sim_range wrong[SIM_WRONG_READS];
 	unsigned wrong_count;
 	uint32_t injected[SIM_FAULTS];
 
@@ -137,13 +141,17 @@ extern const char *const sim_fault_names[SIM_FAULTS];
 extern const char *const sim_fault_texts[SIM_FAULTS];
 
 /* All zeros, whole, idle. Draws the speed and the cache from @random. */
-void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_bytes, uint64_t random);
+void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_bytes,
+		    uint64_t random);
 
 void sim_io_begin(struct sim_io *io);
 /* Move the bytes; sim_now_ns is its finish_ns. Return: bytes or -errno. */
 int64_t sim_io_end(struct sim_io *io);
 
-/* Do something to a drive now, or to one of its next requests. Return: whether there was something to do it to. */
+/*
+ * Do something to a drive now, or to one of its next requests. Return: whether there was something
+ * to do it to.
+ */
 bool sim_fault(unsigned drive, enum sim_fault fault, uint32_t after, uint32_t times);
 /* Is a write that ended when the drive had ended no more than @writes still in its cache alone? */
 bool sim_has_unflushed(const struct sim_drive *drive, uint64_t writes);
@@ -155,7 +163,9 @@ void sim_drive_write(struct sim_drive *drive, uint64_t offset_bytes, const void 
 
 int sim_discard(struct sim_drive *drive, uint64_t offset_bytes, uint64_t len_bytes);
 
-/* Power is gone: what was not flushed is kept, or lost, by units. In flight: the same, and fails. */
+/*
+ * Power is gone: what was not flushed is kept, or lost, by units. In flight: the same, and fails.
+ */
 void sim_power_off(unsigned drive);
 void sim_power_on(unsigned drive);
 
@@ -166,7 +176,10 @@ bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset_bytes, 
 bool sim_reads_may_fail(const struct sim_drive *drive);
 bool sim_writes_may_fail(const struct sim_drive *drive);
 
-/* tests/sim/device.c: power is cut while the blocking transfer, flush or discard of that number is under way; 0: never. */
+/*
+ * tests/sim/device.c: power is cut while the blocking transfer, flush or discard of that number is
+ * under way; 0: never.
+ */
 extern uint64_t sim_cut_at, sim_events; /* sim_events: how many there were */
 extern bool sim_cuts_reads;             /* reads are events, too */
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/sim/inside.c - what must hold inside the store between any two turns, and when nothing is left in it */
+/*
+ * tests/sim/inside.c - what must hold inside the store between any two turns, and when nothing is
+ * left in it
+ */
 #include "store/internal.h"
 #include "tests/sim/sim.h"
 
@@ -10,14 +13,16 @@
 	} while (0)
 
 /* Blocks of the pieces of an object that have a place, and of each drive. */
-static uint64_t placed_blocks(const struct spw_store *store, const struct object *object, uint64_t of_drive[])
+static uint64_t placed_blocks(const struct spw_store *store, const struct object *object,
+			      uint64_t of_drive[])
 {
 	uint64_t blocks = 0;
 
 	for (uint32_t i = object->piece_first; i != PIECE_NONE; i = store->pieces[i].next) {
 		const struct piece *piece = &store->pieces[i];
 
-		uint64_t len = piece->drive == DRIVE_NONE ? 0 : spw_piece_extent(store, piece).len_blocks;
+		uint64_t len =
+			piece->drive == DRIVE_NONE ? 0 : spw_piece_extent(store, piece).len_blocks;
 
 		blocks += len;
 		if (len > 0)
@@ -27,8 +32,9 @@ static uint64_t placed_blocks(const struct spw_store *store, const struct object
 }
 
 /*
- * Free and used: what may still be reserved is what is free on the drives in service, less what is reserved and has no place yet. And
- * every block that a drive does not have free belongs to one piece, or to a write that timed out.
+ * Free and used: what may still be reserved is what is free on the drives in service, less what is
+ * reserved and has no place yet. And every block that a drive does not have free belongs to one
+ * piece, or to a write that timed out.
  */
 static void check_space(struct spw_store *store)
 {
@@ -55,14 +61,18 @@ static void check_space(struct spw_store *store)
 		uint64_t free_blocks = spw_alloc_blocks_free(drive->alloc);
 
 		if (free_blocks + of_drive[i] != drive->blocks_total)
-			sim_fail("inside the store: drive %u has %llu blocks free and %llu used of %llu", i,
-				 (unsigned long long)free_blocks, (unsigned long long)of_drive[i],
+			sim_fail("inside the store: drive %u has %llu blocks free and %llu used of "
+				 "%llu",
+				 i, (unsigned long long)free_blocks,
+				 (unsigned long long)of_drive[i],
 				 (unsigned long long)drive->blocks_total);
 		REQUIRE(atomic_load(&drive->blocks_used) == of_drive[i]);
 		if (!drive->retired)
 			available += (int64_t)free_blocks;
 		if (drive->retired && !sim_writes_may_fail(&sim_drives[i]))
-			sim_fail("inside the store: drive %u was retired although nothing was done to it", i);
+			sim_fail("inside the store: drive %u was retired although nothing was done "
+				 "to it",
+				 i);
 	}
 	if (available != atomic_load(&store->blocks_available))
 		sim_fail("inside the store: %lld blocks are said to be available, and %lld are",
@@ -73,18 +83,20 @@ static void check_transfers(const struct spw_store *store)
 {
 	uint32_t idle = 0, busy = 0, held = 0;
 
-	for (const struct transfer *transfer = store->transfer_free; transfer; transfer = transfer->next)
+	for (const struct transfer *transfer = store->transfer_free; transfer;
+	     transfer = transfer->next)
 		idle++;
 	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		busy += store->transfers[i].in_flight;
 		held += store->transfers[i].unsummed && !store->transfers[i].in_flight;
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		for (const struct transfer *transfer = store->drives[i].retries; transfer; transfer = transfer->next)
+		for (const struct transfer *transfer = store->drives[i].retries; transfer;
+		     transfer = transfer->next)
 			held++;
 	if (idle + busy + held != store->transfers_total)
-		sim_fail("inside the store: %u transfers are idle, %u in flight and %u held, of %u", idle, busy, held,
-			 store->transfers_total);
+		sim_fail("inside the store: %u transfers are idle, %u in flight and %u held, of %u",
+			 idle, busy, held, store->transfers_total);
 }
 
 void sim_check_inside(void)
@@ -104,8 +116,8 @@ static void check_pieces(const struct spw_store *store)
 	for (uint32_t i = store->piece_free; i != PIECE_NONE; i = store->pieces[i].next)
 		idle++;
 	if (idle != store->pieces_fresh)
-		sim_fail("inside the store: %u of %u chunk descriptors were not given back", store->pieces_fresh - idle,
-			 store->pieces_fresh);
+		sim_fail("inside the store: %u of %u chunk descriptors were not given back",
+			 store->pieces_fresh - idle, store->pieces_fresh);
 }
 
 /* After the last request has ended and the last object was freed. */
@@ -116,13 +128,15 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
 
 	sim_check_inside();
 	REQUIRE(store->transfers_in_flight == 0);
-	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first && !store->flushing);
+	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first &&
+		!store->flushing);
 	REQUIRE(atomic_load(&store->objects_alive) == 0);
 	REQUIRE(atomic_load(&store->request_slots.taken) == 0);
 	REQUIRE(atomic_load(&store->object_slots.taken) == 0);
 	check_pieces(store);
 	if (store->bounces_free != bounces)
-		sim_fail("inside the store: %u copy buffers were not given back", bounces - store->bounces_free);
+		sim_fail("inside the store: %u copy buffers were not given back",
+			 bounces - store->bounces_free);
 	spw_arena_stats(store->arena, &arena, sizeof(arena));
 	if (arena.bytes_used != arena_bytes_used)
 		sim_fail("inside the store: %llu bytes of the arena were not given back",
@@ -131,8 +145,10 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
 		int broken = spw_alloc_verify(store->drives[i].alloc);
 
 		if (broken)
-			sim_fail("inside the store: invariant %d of the allocator of drive %u", broken, i);
-		REQUIRE(spw_alloc_blocks_free(store->drives[i].alloc) == store->drives[i].blocks_total);
+			sim_fail("inside the store: invariant %d of the allocator of drive %u",
+				 broken, i);
+		REQUIRE(spw_alloc_blocks_free(store->drives[i].alloc) ==
+			store->drives[i].blocks_total);
 		REQUIRE(store->drives[i].in_flight == 0);
 	}
 }
@@ -162,15 +178,20 @@ uint32_t sim_inside_transfers(void)
 
 bool sim_inside_no_requests(void)
 {
-	return atomic_load(&sim_world.store->request_slots.taken) == sim_world.store->opts.requests_max;
+	return atomic_load(&sim_world.store->request_slots.taken) ==
+	       sim_world.store->opts.requests_max;
 }
 
 bool sim_inside_no_objects(void)
 {
-	return atomic_load(&sim_world.store->object_slots.taken) == sim_world.store->opts.objects_max;
+	return atomic_load(&sim_world.store->object_slots.taken) ==
+	       sim_world.store->opts.objects_max;
 }
 
-/* Of an object: is there a piece of that length, or of so many whole blocks, at that byte of that drive? */
+/*
+ * Of an object: is there a piece of that length, or of so many whole blocks, at that byte of that
+ * drive?
+ */
 bool sim_inside_is_at(spw_object id, unsigned drive, uint64_t byte, uint64_t len, uint64_t block)
 {
 	const struct spw_store *store = sim_world.store;
@@ -181,7 +202,8 @@ bool sim_inside_is_at(spw_object id, unsigned drive, uint64_t byte, uint64_t len
 
 		if (piece->drive == drive &&
 		    (piece->len_bytes == len || spw_round_up(piece->len_bytes, block) == len) &&
-		    spw_piece_extent(store, piece).start_block == (byte - store->drives[drive].base_bytes) / block)
+		    spw_piece_extent(store, piece).start_block ==
+			    (byte - store->drives[drive].base_bytes) / block)
 			return true;
 	}
 	return false;
@@ -203,6 +225,8 @@ uint64_t sim_inside_sound_bytes(void)
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		bytes += sim_writes_may_fail(&sim_drives[i]) ? 0 : store->drives[i].blocks_total * store->block_bytes;
+		bytes += sim_writes_may_fail(&sim_drives[i])
+				 ? 0
+				 : store->drives[i].blocks_total * store->block_bytes;
 	return bytes;
 }

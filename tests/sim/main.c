@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/sim/main.c - run many seeds; of one that fails, find the fewest steps that still fail, and write them down */
+/*
+ * tests/sim/main.c - run many seeds; of one that fails, find the fewest steps that still fail, and
+ * write them down
+ */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -18,8 +21,9 @@
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
-#define JOBS_MAX        64
-#define SECONDS_PER_RUN 20 /* of CPU: a run takes milliseconds, and one that does not end is a violation */
+#define JOBS_MAX 64
+/* of CPU: a run takes milliseconds, and one that does not end is a violation */
+#define SECONDS_PER_RUN 20
 #define SHRINK_RUNS     2000
 #define SHRINK_SECONDS  60
 #define VIOLATED        3
@@ -91,19 +95,23 @@ static void run_seed(uint64_t seed, uint32_t faults)
 	run_steps(&config, steps, sim_steps_draw(&config, faults, steps));
 }
 
-/* A broken invariant of the library's own is a violation like any other; its words are on the standard error. */
+/*
+ * A broken invariant of the library's own is a violation like any other; its words are on the
+ * standard error.
+ */
 static bool ended_well(struct report *report, int status)
 {
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return true;
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)
-		(void)snprintf(report->text, sizeof(report->text), "the run did not end in %d s of CPU",
-			       SECONDS_PER_RUN);
+		(void)snprintf(report->text, sizeof(report->text),
+			       "the run did not end in %d s of CPU", SECONDS_PER_RUN);
 	else if (WIFSIGNALED(status) && !report->text[0])
-		(void)snprintf(report->text, sizeof(report->text), "signal %d (%s)", WTERMSIG(status),
-			       strsignal(WTERMSIG(status)));
+		(void)snprintf(report->text, sizeof(report->text), "signal %d (%s)",
+			       WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else if (!report->text[0])
-		(void)snprintf(report->text, sizeof(report->text), "exit status %d", WEXITSTATUS(status));
+		(void)snprintf(report->text, sizeof(report->text), "exit status %d",
+			       WEXITSTATUS(status));
 	return false;
 }
 
@@ -131,8 +139,12 @@ static bool fails(const struct sim_config *config, const struct sim_step *steps,
 	return !ended_well(report, status);
 }
 
-/* Delta debugging: leave out ever smaller parts of what is left, as long as the rest fails. Return: how many are left. */
-static unsigned shrink(const struct sim_config *config, struct sim_step steps[SIM_STEPS_MAX], unsigned count)
+/*
+ * Delta debugging: leave out ever smaller parts of what is left, as long as the rest fails. Return:
+ * how many are left.
+ */
+static unsigned shrink(const struct sim_config *config, struct sim_step steps[SIM_STEPS_MAX],
+		       unsigned count)
 {
 	uint64_t deadline_ns = real_ns() + UINT64_C(1000000000) * SHRINK_SECONDS;
 	struct sim_step fewer[SIM_STEPS_MAX];
@@ -141,7 +153,8 @@ static unsigned shrink(const struct sim_config *config, struct sim_step steps[SI
 	while (part > 0 && count > 1) {
 		bool left_out = false;
 
-		for (unsigned at = 0; at < count && runs < SHRINK_RUNS && real_ns() < deadline_ns;) {
+		for (unsigned at = 0;
+		     at < count && runs < SHRINK_RUNS && real_ns() < deadline_ns;) {
 			unsigned len = count - at < part ? count - at : part;
 
 			memcpy(fewer, steps, at * sizeof(*steps));
@@ -185,7 +198,8 @@ static void explain(const struct options *options, uint64_t seed, const char *te
 	if (sim_steps_write(path, seed, reports[JOBS_MAX].text, steps, left))
 		printf("  cannot write %s: %s\n", path, strerror(errno));
 	printf("  %u of %u steps are enough: %s\n", left, count, reports[JOBS_MAX].text);
-	printf("  %s holds them; again: make sim SEED=%" PRIu64 ", or make sim STEPS=%s\n", path, seed, path);
+	printf("  %s holds them; again: make sim SEED=%" PRIu64 ", or make sim STEPS=%s\n", path,
+	       seed, path);
 }
 
 /* ---- Many runs ---- */
@@ -243,7 +257,10 @@ static bool run_all(const struct options *options)
 		running--;
 		if (ended_well(&reports[job], status))
 			continue;
-		/* Of several the lowest seed, whichever was faster: the others come to the end of what they have. */
+		/*
+		 * Of several the lowest seed, whichever was faster: the others come to the end of
+		 * what they have.
+		 */
 		atomic_store(next_seed, options->first + options->seeds);
 		if (failed++ == 0 || atomic_load(&reports[job].seed) < seed) {
 			seed = atomic_load(&reports[job].seed);
@@ -273,7 +290,8 @@ static void write_figures(const struct options *options, const struct report *su
 	(void)fprintf(file,
 		      "{\"seeds\": %" PRIu64 ", \"operations\": %" PRIu64
 		      ", \"seconds\": %.0f, \"kinds\": %u, \"least\": %" PRIu64 "}\n",
-		      sum->runs, sum->operations, (double)sum->virtual_ns * 1e-9, (unsigned)SIM_FAULTS, least);
+		      sum->runs, sum->operations, (double)sum->virtual_ns * 1e-9,
+		      (unsigned)SIM_FAULTS, least);
 	(void)fclose(file);
 }
 
@@ -289,8 +307,10 @@ static void summarize(const struct options *options, uint64_t began_ns, bool goo
 			sum.injected[i] += reports[job].injected[i];
 	}
 	for (unsigned i = 0; i < SIM_FAULTS && !options->quiet; i++)
-		printf("  %-12s %10" PRIu64 "  %s\n", sim_fault_names[i], sum.injected[i], sim_fault_texts[i]);
-	printf("sim: %" PRIu64 " seeds from %" PRIu64 ", %" PRIu64 " operations, %.0f s of simulated time, in %.1f s\n",
+		printf("  %-12s %10" PRIu64 "  %s\n", sim_fault_names[i], sum.injected[i],
+		       sim_fault_texts[i]);
+	printf("sim: %" PRIu64 " seeds from %" PRIu64 ", %" PRIu64
+	       " operations, %.0f s of simulated time, in %.1f s\n",
 	       sum.runs, options->first, sum.operations, (double)sum.virtual_ns * 1e-9,
 	       (double)(real_ns() - began_ns) * 1e-9);
 	if (good && options->has_folder && !options->quiet)
@@ -322,7 +342,8 @@ static int replay(const struct options *options)
 
 static void usage(void)
 {
-	printf("usage: sim [--seeds N] [--first SEED] [--seed SEED] [--faults KIND,...] [--jobs N] [--steps FILE]\n"
+	printf("usage: sim [--seeds N] [--first SEED] [--seed SEED] [--faults KIND,...] [--jobs N] "
+	       "[--steps FILE]\n"
 	       "           [--out FOLDER] [--mutate NAME] [--quiet] [--trace] [--list]\n");
 }
 
@@ -450,8 +471,8 @@ int main(int argc, char **argv)
 
 	if (!parse(argc, argv, &options))
 		return 2;
-	reports = mmap(NULL, (JOBS_MAX + 1) * sizeof(*reports) + sizeof(*next_seed), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	reports = mmap(NULL, (JOBS_MAX + 1) * sizeof(*reports) + sizeof(*next_seed),
+		       PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	SPW_ASSERT(reports != MAP_FAILED);
 	next_seed = (_Atomic uint64_t *)(void *)&reports[JOBS_MAX + 1];
 	if (options.steps_path)

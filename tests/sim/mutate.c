@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/sim/mutate.c - errors that are put in on purpose, one at a time: a checker that finds none of them checks nothing
+ * tests/sim/mutate.c - errors that are put in on purpose, one at a time: a checker that finds none
+ * of them checks nothing
  *
- * Each stands between two parts of the library, in the place of a function of one that another calls.
+ * Each stands between two parts of the library, in the place of a function of one that another
+ * calls.
  */
 #include <string.h>
 
@@ -31,8 +33,10 @@ uint64_t __real_spw_copy_and_checksum(void *to, const void *from, size_t len);
 uint64_t __wrap_spw_copy_and_checksum(void *to, const void *from, size_t len);
 void __real_spw_write_abandon(struct transfer *transfer);
 void __wrap_spw_write_abandon(struct transfer *transfer);
-void __real_spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
-void __wrap_spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
+void __real_spw_transfer_issue(struct transfer *transfer, enum spw_op op,
+			       void (*done)(struct spw_io *io));
+void __wrap_spw_transfer_issue(struct transfer *transfer, enum spw_op op,
+			       void (*done)(struct spw_io *io));
 void __real_spw_transfer_give(struct transfer *transfer);
 void __wrap_spw_transfer_give(struct transfer *transfer);
 void __real_spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
@@ -41,8 +45,8 @@ void __real_spw_object_drop(struct spw_store *store, struct object *object, bool
 void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
 const char *__real_spw_device_path(const struct spw_device *device);
 const char *__wrap_spw_device_path(const struct spw_device *device);
-void __real_spw_entry_queue(struct entry *entry);
-void __wrap_spw_entry_queue(struct entry *entry);
+void __real_spw_entry_begin_leaving(struct entry *entry);
+void __wrap_spw_entry_begin_leaving(struct entry *entry);
 
 static size_t checked_bytes(size_t len)
 {
@@ -76,7 +80,8 @@ void __wrap_spw_write_abandon(struct transfer *transfer)
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 }
 
-void __wrap_spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io))
+void __wrap_spw_transfer_issue(struct transfer *transfer, enum spw_op op,
+			       void (*done)(struct spw_io *io))
 {
 	__real_spw_transfer_issue(transfer, op, done);
 	if (sim_mutation == SIM_MUTATION_EARLY_EXTENTS && op == SPW_WRITE && one_in_50())
@@ -98,12 +103,13 @@ void __wrap_spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *exte
 /* The end of a request drops its object and then reports: here it has reported once already. */
 void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool on_worker)
 {
-	for (uint32_t i = 0; sim_mutation == SIM_MUTATION_ENDED_TWICE && on_worker && i < store->opts.requests_max;
+	for (uint32_t i = 0;
+	     sim_mutation == SIM_MUTATION_ENDED_TWICE && on_worker && i < store->opts.requests_max;
 	     i++) {
 		struct spw_request *request = &store->requests[i];
 
-		if (request->object == object && request->notify.done && request->in_flight == 0 && !request->linked &&
-		    one_in_50()) {
+		if (request->object == object && request->notify.done && request->in_flight == 0 &&
+		    !request->linked && one_in_50()) {
 			request->notify.done(request->notify.context, request->first_error);
 			break;
 		}
@@ -114,13 +120,15 @@ void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool
 const char *__wrap_spw_device_path(const struct spw_device *device)
 {
 	if (sim_mutation == SIM_MUTATION_WRONG_DRIVE)
-		return sim_drives[(unsigned)(__real_spw_device_path(device)[3] - '0' + 1) % sim_drive_count].path;
+		return sim_drives[(unsigned)(__real_spw_device_path(device)[3] - '0' + 1) %
+				  sim_drive_count]
+			.path;
 	return __real_spw_device_path(device);
 }
 
-void __wrap_spw_entry_queue(struct entry *entry)
+void __wrap_spw_entry_begin_leaving(struct entry *entry)
 {
-	__real_spw_entry_queue(entry);
+	__real_spw_entry_begin_leaving(entry);
 	if (sim_mutation != SIM_MUTATION_EARLY_TOKENS || !one_in_50())
 		return;
 	entry->drainable = true;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/sim/objects.c - puts, gets and frees, and the model in plain memory that knows what each must give */
+/*
+ * tests/sim/objects.c - puts, gets and frees, and the model in plain memory that knows what each
+ * must give
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,13 +10,15 @@
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
-#define OBJECTS      96
-#define REQUESTS     160
-#define GUARD        64
-#define GUARD_BYTE   0x6b
-#define VECTOR_MAX   8
-#define STARVED_NS   UINT64_C(60000000000)    /* of time in which the store could work, when nothing is slow or hangs */
-#define STARVED_NS_2 UINT64_C(14400000000000) /* when something is or does */
+#define OBJECTS    96
+#define REQUESTS   160
+#define GUARD      64
+#define GUARD_BYTE 0x6b
+#define VECTOR_MAX 8
+/* Of time in which the store could work, when nothing is slow or hangs. */
+#define STARVED_NS UINT64_C(60000000000)
+/* When something is or does. */
+#define STARVED_NS_2 UINT64_C(14400000000000)
 
 struct model_object {
 	bool used, alive;
@@ -88,7 +93,10 @@ static bool all_writes_may_fail(void)
 	return true;
 }
 
-/* Blocks of a write that timed out stay taken, and a cache has objects of its own: then it is not known. */
+/*
+ * Blocks of a write that timed out stay taken, and a cache has objects of its own: then it is not
+ * known.
+ */
 static bool space_is_known(void)
 {
 	for (unsigned i = 0; i < sim_drive_count; i++)
@@ -102,7 +110,8 @@ static uint64_t bytes_taken(void)
 	uint64_t bytes = 0;
 
 	for (unsigned i = 0; i < OBJECTS; i++)
-		bytes += objects[i].used ? spw_round_up(objects[i].len, sim_inside_block_bytes()) : 0;
+		bytes += objects[i].used ? spw_round_up(objects[i].len, sim_inside_block_bytes())
+					 : 0;
 	return bytes;
 }
 
@@ -118,8 +127,8 @@ static void judge_put(const struct model_request *request, int res, const char *
 	if (res == -ENOSPC && any_writes_may_fail() && words[0] &&
 	    (!space_is_known() || request->most_bytes > sim_inside_sound_bytes()))
 		return;
-	sim_fail("a put of %llu bytes failed although no drive has: %d, %s", (unsigned long long)request->len, res,
-		 words);
+	sim_fail("a put of %llu bytes failed although no drive has: %d, %s",
+		 (unsigned long long)request->len, res, words);
 }
 
 static void put_ended(struct model_request *request, int res, const char *words)
@@ -141,8 +150,10 @@ static void check_guards(const struct model_request *request)
 	if (request->in_arena)
 		return;
 	for (unsigned i = 0; i < GUARD; i++)
-		if (request->to[-1 - (int)i] != GUARD_BYTE || request->to[request->len + i] != GUARD_BYTE)
-			sim_fail("a get of %llu bytes has written beside them", (unsigned long long)request->len);
+		if (request->to[-1 - (int)i] != GUARD_BYTE ||
+		    request->to[request->len + i] != GUARD_BYTE)
+			sim_fail("a get of %llu bytes has written beside them",
+				 (unsigned long long)request->len);
 }
 
 static void judge_get(const struct model_request *request, int res, const char *words)
@@ -159,7 +170,8 @@ static void judge_get(const struct model_request *request, int res, const char *
 			return;
 		while (request->to[at] == expected[at])
 			at++;
-		sim_fail("wrong bytes: byte %llu of an object of %llu", (unsigned long long)(request->offset + at),
+		sim_fail("wrong bytes: byte %llu of an object of %llu",
+			 (unsigned long long)(request->offset + at),
 			 (unsigned long long)object->len);
 	}
 	if (res == -ECANCELED && (request->cancelled || closing || object->put_cancelled))
@@ -183,11 +195,13 @@ static void get_ended(struct model_request *request, int res, const char *words)
 
 static void upkeep_ended(const struct model_request *request, int res, const char *words)
 {
-	if (res != 0 && !(res == -ECANCELED && (request->cancelled || closing)) && !any_writes_may_fail())
+	if (res != 0 && !(res == -ECANCELED && (request->cancelled || closing)) &&
+	    !any_writes_may_fail())
 		sim_fail("a flush or trim failed although no drive has: %d, %s", res, words);
 	for (unsigned i = 0; res == 0 && request->is_flush && i < sim_drive_count; i++)
 		if (sim_has_unflushed(&sim_drives[i], request->writes[i]))
-			sim_fail("%s: was flushed, and what was written before is in its cache", sim_drives[i].path);
+			sim_fail("%s: was flushed, and what was written before is in its cache",
+				 sim_drives[i].path);
 }
 
 static void count_end(const struct model_request *request, int res)
@@ -253,7 +267,8 @@ static bool test(struct model_request *request)
 
 /* ---- Beginning them ---- */
 
-static struct model_request *request_new(enum model_kind kind, struct model_object *object, bool notify)
+static struct model_request *request_new(enum model_kind kind, struct model_object *object,
+					 bool notify)
 {
 	for (unsigned i = 0; i < REQUESTS; i++)
 		if (!requests[i].used) {
@@ -294,7 +309,10 @@ static uint8_t *memory_of(uint64_t mode, size_t len, bool *in_arena)
 	if (!at)
 		return NULL;
 	/* The guard before it lies in the first page. */
-	at += 4096 + (mode % 4 == 2 ? 512 * (mode / 4 % 8) : mode % 4 == 3 ? mode / 4 % 512 : 0) % 4096;
+	at += 4096 + (mode % 4 == 2   ? 512 * (mode / 4 % 8)
+		      : mode % 4 == 3 ? mode / 4 % 512
+				      : 0) %
+			     4096;
 	return at;
 }
 
@@ -304,7 +322,8 @@ static void cut_vector(struct model_object *object, uint64_t random, unsigned *c
 
 	*count = 1 + (unsigned)sim_below(&random, VECTOR_MAX);
 	for (unsigned i = 0; i < *count; i++) {
-		uint64_t len = i + 1 == *count ? object->len - at : sim_below(&random, object->len - at + 1);
+		uint64_t len = i + 1 == *count ? object->len - at
+					       : sim_below(&random, object->len - at + 1);
 
 		if (i + 1 < *count && sim_below(&random, 2))
 			len = spw_round_down(len, 4096);
@@ -320,9 +339,11 @@ static int put_begin(struct model_object *object, struct model_request *request,
 	unsigned count;
 
 	if (mode / 64 % 4)
-		return spw_store_put(sim_world.store, object->source, object->len, how, &object->id, &request->handle);
+		return spw_store_put(sim_world.store, object->source, object->len, how, &object->id,
+				     &request->handle);
 	cut_vector(object, mode, &count);
-	return spw_store_putv(sim_world.store, object->vector, count, how, &object->id, &request->handle);
+	return spw_store_putv(sim_world.store, object->vector, count, how, &object->id,
+			      &request->handle);
 }
 
 /* It grows with puts alone. */
@@ -350,7 +371,8 @@ static bool do_put(const struct sim_step *step)
 	*object = (struct model_object){.used = true, .alive = true, .len = step->a};
 	object->expected = sim_memory(step->a, 64);
 	object->source = memory_of(step->b, step->a, &object->in_arena);
-	request = object->expected && object->source ? request_new(MODEL_PUT, object, step->c % 2) : NULL;
+	request = object->expected && object->source ? request_new(MODEL_PUT, object, step->c % 2)
+						     : NULL;
 	if (!request) {
 		if (object->in_arena)
 			spw_store_release(sim_world.store, object->source);
@@ -364,7 +386,8 @@ static bool do_put(const struct sim_step *step)
 	rc = put_begin(object, request, step->b);
 	if (rc) {
 		if (rc == -ENOSPC && sim_inside_has_space((step->a + block - 1) / block))
-			sim_fail("-ENOSPC for %llu bytes although there is space", (unsigned long long)step->a);
+			sim_fail("-ENOSPC for %llu bytes although there is space",
+				 (unsigned long long)step->a);
 		request_refused(request, rc);
 		if (object->in_arena)
 			spw_store_release(sim_world.store, object->source);
@@ -418,8 +441,8 @@ static bool do_get(const struct sim_step *step)
 	notify.context = request;
 	request->then = step->c / 8;
 	rc = spw_store_get(sim_world.store, object->id, request->offset, request->to, request->len,
-			   (enum spw_class)(step->c % SPW_CLASSES), request->notified ? &notify : NULL,
-			   &request->handle);
+			   (enum spw_class)(step->c % SPW_CLASSES),
+			   request->notified ? &notify : NULL, &request->handle);
 	if (rc) {
 		request_refused(request, rc);
 		if (request->in_arena)
@@ -439,7 +462,8 @@ static void free_object(struct model_object *object)
 	counted.frees++;
 	object_let_go(object);
 	if (spw_store_free(sim_world.store, object->id) != -ENOENT ||
-	    spw_store_get(sim_world.store, object->id, 0, &byte, 1, SPW_PREFETCH, NULL, &request) != -ENOENT)
+	    spw_store_get(sim_world.store, object->id, 0, &byte, 1, SPW_PREFETCH, NULL, &request) !=
+		    -ENOENT)
 		sim_fail("an object that was freed still exists");
 }
 
@@ -510,7 +534,8 @@ static bool do_wait(const struct sim_step *step)
 	if (!request)
 		return false;
 	if (!request->notified && step->b % 4 == 1) {
-		int index = spw_request_wait_any(&request->handle, 1, step->c % 2 ? -1 : (int64_t)(step->c % 1000000));
+		int index = spw_request_wait_any(&request->handle, 1,
+						 step->c % 2 ? -1 : (int64_t)(step->c % 1000000));
 
 		if (index != 0 && index != -ETIMEDOUT)
 			sim_fail("waiting for any: %d, %s", index, spw_last_error());
@@ -561,7 +586,8 @@ static void check_starved(const struct model_request *request)
 		if (sim_drives[i].injected[SIM_HANG] || sim_drives[i].injected[SIM_SLOW])
 			limit_ns = STARVED_NS_2;
 	if (sim_worked_ns - request->begun_ns > limit_ns)
-		sim_fail("a request has not ended after %llu s", (unsigned long long)(limit_ns / 1000000000));
+		sim_fail("a request has not ended after %llu s",
+			 (unsigned long long)(limit_ns / 1000000000));
 }
 
 /* Those that nobody waits for are looked at once in a while. */
@@ -596,7 +622,9 @@ void sim_objects_closing(void)
 	closing = true;
 }
 
-/* The store is closed: notified requests have ended, the others are void, and so are the objects. */
+/*
+ * The store is closed: notified requests have ended, the others are void, and so are the objects.
+ */
 void sim_objects_forget(void)
 {
 	for (unsigned i = 0; i < REQUESTS; i++)
@@ -628,12 +656,14 @@ static void check_drive_stats(void)
 		if (spw_store_drive_stats(sim_world.store, i, &stats, sizeof(stats)))
 			sim_fail("no counters of a drive: %s", spw_last_error());
 		if (stats.timeouts > 0 && !may_be_late)
-			sim_fail("%s: is said to have missed a deadline, and was never late", drive->path);
+			sim_fail("%s: is said to have missed a deadline, and was never late",
+				 drive->path);
 		if (stats.checksum_errors > 0 && !may_be_wrong)
 			sim_fail("%s: is said to have given wrong bytes, and has not", drive->path);
 		if (stats.write_errors > 0 && !sim_writes_may_fail(drive))
 			sim_fail("%s: is said to have failed a write, and has not", drive->path);
-		if (stats.read_errors > 0 && !sim_reads_may_fail(drive) && !drive->injected[SIM_EIO])
+		if (stats.read_errors > 0 && !sim_reads_may_fail(drive) &&
+		    !drive->injected[SIM_EIO])
 			sim_fail("%s: is said to have failed a read, and has not", drive->path);
 		if (strcmp(stats.path, drive->path) != 0)
 			sim_fail("%s: its counters are called %s", drive->path, stats.path);
@@ -648,24 +678,28 @@ void sim_objects_check_counts(void)
 	if (sim_world.config->has_cache)
 		return;
 	spw_store_stats(sim_world.store, &stats, sizeof(stats));
-	if (stats.puts != counted.puts || stats.gets != counted.gets || stats.bytes_put != counted.bytes_put ||
-	    stats.bytes_got != counted.bytes_got || stats.cancelled != counted.cancelled)
-		sim_fail("the store counts %llu puts of %llu bytes, %llu gets of %llu, %llu cancelled; there were %llu "
+	if (stats.puts != counted.puts || stats.gets != counted.gets ||
+	    stats.bytes_put != counted.bytes_put || stats.bytes_got != counted.bytes_got ||
+	    stats.cancelled != counted.cancelled)
+		sim_fail("the store counts %llu puts of %llu bytes, %llu gets of %llu, %llu "
+			 "cancelled; there were %llu "
 			 "of "
 			 "%llu, %llu of %llu, %llu",
 			 (unsigned long long)stats.puts, (unsigned long long)stats.bytes_put,
 			 (unsigned long long)stats.gets, (unsigned long long)stats.bytes_got,
 			 (unsigned long long)stats.cancelled, (unsigned long long)counted.puts,
 			 (unsigned long long)counted.bytes_put, (unsigned long long)counted.gets,
-			 (unsigned long long)counted.bytes_got, (unsigned long long)counted.cancelled);
+			 (unsigned long long)counted.bytes_got,
+			 (unsigned long long)counted.cancelled);
 	/* A put that got no request has freed the object that it had by then. */
 	if (stats.frees < counted.frees || stats.frees > counted.frees + counted.refused)
-		sim_fail("the store counts %llu frees; there were %llu", (unsigned long long)stats.frees,
-			 (unsigned long long)counted.frees);
+		sim_fail("the store counts %llu frees; there were %llu",
+			 (unsigned long long)stats.frees, (unsigned long long)counted.frees);
 	if (stats.requests != 0 || stats.objects != 0)
 		sim_fail("the store counts requests or objects, and there are none");
 	if (stats.checksum_errors < counted.wrong)
-		sim_fail("%llu gets found wrong bytes, and the store counts %llu", (unsigned long long)counted.wrong,
+		sim_fail("%llu gets found wrong bytes, and the store counts %llu",
+			 (unsigned long long)counted.wrong,
 			 (unsigned long long)stats.checksum_errors);
 }
 
@@ -690,8 +724,10 @@ void sim_objects_check_stats(void)
 		least += objects[i].used && objects[i].alive ? bytes : 0;
 	}
 	if (stats.objects != sim_objects_alive())
-		sim_fail("the store says that there are %u objects; there are %u", stats.objects, sim_objects_alive());
+		sim_fail("the store says that there are %u objects; there are %u", stats.objects,
+			 sim_objects_alive());
 	if (!retired && (stats.used_bytes < least || stats.used_bytes > most))
 		sim_fail("the store says that %llu bytes are used; it is %llu to %llu",
-			 (unsigned long long)stats.used_bytes, (unsigned long long)least, (unsigned long long)most);
+			 (unsigned long long)stats.used_bytes, (unsigned long long)least,
+			 (unsigned long long)most);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/sim/sim.h - the parts of the simulation: configuration, steps, the world that they act on, mutations */
+/*
+ * tests/sim/sim.h - the parts of the simulation: configuration, steps, the world that they act on,
+ * mutations
+ */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
@@ -49,7 +52,10 @@ enum sim_step_kind {
 		SIM_STEPS
 };
 
-/* All that a step decides is in its numbers: steps can be left out, and the others stay what they are. */
+/*
+ * All that a step decides is in its numbers: steps can be left out, and the others stay what they
+ * are.
+ */
 struct sim_step {
 	enum sim_step_kind kind;
 	uint64_t a, b, c;
@@ -72,15 +78,21 @@ extern const char *const sim_step_names[SIM_STEPS];
 
 void sim_config_draw(uint64_t seed, struct sim_config *config);
 /* @faults: a bit for each enum sim_fault. Return: how many. */
-unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults, struct sim_step steps[SIM_STEPS_MAX]);
-int sim_steps_write(const char *path, uint64_t seed, const char *why, const struct sim_step *steps, unsigned count);
-int sim_steps_read(const char *path, uint64_t *seed, struct sim_step steps[SIM_STEPS_MAX], unsigned *count);
+unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults,
+			struct sim_step steps[SIM_STEPS_MAX]);
+int sim_steps_write(const char *path, uint64_t seed, const char *why, const struct sim_step *steps,
+		    unsigned count);
+int sim_steps_read(const char *path, uint64_t *seed, struct sim_step steps[SIM_STEPS_MAX],
+		   unsigned *count);
 
 /* ---- world.c: a run ---- */
 
-/* Return only if nothing was violated. Adds what was done to @operations and what was injected to @injected. */
-void sim_run(const struct sim_config *config, const struct sim_step *steps, unsigned count, uint64_t *operations,
-	     uint64_t injected[SIM_FAULTS]);
+/*
+ * Return only if nothing was violated. Adds what was done to @operations and what was injected to
+ * @injected.
+ */
+void sim_run(const struct sim_config *config, const struct sim_step *steps, unsigned count,
+	     uint64_t *operations, uint64_t injected[SIM_FAULTS]);
 
 /* The only thread waits for another: let the store work. */
 void sim_others_run(void);
@@ -96,10 +108,16 @@ struct sim_world {
 extern struct sim_world sim_world;
 extern uint64_t sim_worked_ns; /* time in which the store was polled */
 
-/* Memory for the rest of the run, never given back before its end. NULL: none is left, and the step is left out. */
+/*
+ * Memory for the rest of the run, never given back before its end. NULL: none is left, and the step
+ * is left out.
+ */
 uint8_t *sim_memory(size_t len, size_t align);
 void sim_fill(uint8_t *to, size_t len, uint64_t seed);
-/* A get or a take failed with @res: is there a drive that it can be blamed on, and do the words name it? Fails if not. */
+/*
+ * A get or a take failed with @res: is there a drive that it can be blamed on, and do the words
+ * name it? Fails if not.
+ */
 void sim_judge_read_error(int res, const char *words);
 /* And the place: one of the object's. */
 void sim_judge_place(int res, const char *words, spw_object object);
@@ -146,23 +164,25 @@ void sim_tensors_end(bool abruptly);
 
 /* ---- mutate.c: errors that are put in on purpose ---- */
 
-#define SIM_MUTATION_LIST(X)                                                                                \
-	X(NO_CHECKSUMS, "no-checksums", "no checksum differs from another")                                 \
-	X(PARTIAL_CHECKSUMS, "partial-checksums", "the last sector of a chunk is not checked")              \
-	X(EARLY_ORPHANS, "early-orphans", "blocks of a write that timed out are given back before it ends") \
-	X(EARLY_EXTENTS, "early-extents", "blocks are given back while they are written")                   \
-	X(LEAKED_EXTENT, "leaked-extent", "one extent in 50 is not given back")                             \
-	X(LEAKED_BOUNCE, "leaked-bounce", "one transfer in 50 is not given back")                           \
-	X(COMPLETION_IS_LOST, "lost-completion", "one completion in 50 is dropped")                         \
-	X(SHORT_IS_WHOLE, "short-is-whole", "a short transfer counts as a whole one")                       \
-	X(WRONG_DRIVE, "wrong-drive", "errors name the drive beside the one that failed")                   \
-	X(ENDED_TWICE, "ended-twice", "one request in 50 is reported twice")                                \
-	X(NO_FLUSH, "no-flush", "drives are not asked to flush")                                            \
-	X(EARLY_TOKENS, "early-tokens", "the cache gives memory back as soon as a write was accepted")      \
-	X(ERROR_IS_LOST, "lost-error", "an error counts as a whole transfer")                               \
-	X(AGAIN_IS_ERROR, "again-is-error", "EAGAIN and EINTR are errors")                                  \
-	X(FULL_TAKES_ALL, "full-takes-all", "what a full backend refuses is taken all the same")            \
-	X(LATE_IS_LOST, "late-is-lost", "what takes a drive longer than a second is dropped")               \
+#define SIM_MUTATION_LIST(X)                                                                     \
+	X(NO_CHECKSUMS, "no-checksums", "no checksum differs from another")                      \
+	X(PARTIAL_CHECKSUMS, "partial-checksums", "the last sector of a chunk is not checked")   \
+	X(EARLY_ORPHANS, "early-orphans",                                                        \
+	  "blocks of a write that timed out are given back before it ends")                      \
+	X(EARLY_EXTENTS, "early-extents", "blocks are given back while they are written")        \
+	X(LEAKED_EXTENT, "leaked-extent", "one extent in 50 is not given back")                  \
+	X(LEAKED_BOUNCE, "leaked-bounce", "one transfer in 50 is not given back")                \
+	X(COMPLETION_IS_LOST, "lost-completion", "one completion in 50 is dropped")              \
+	X(SHORT_IS_WHOLE, "short-is-whole", "a short transfer counts as a whole one")            \
+	X(WRONG_DRIVE, "wrong-drive", "errors name the drive beside the one that failed")        \
+	X(ENDED_TWICE, "ended-twice", "one request in 50 is reported twice")                     \
+	X(NO_FLUSH, "no-flush", "drives are not asked to flush")                                 \
+	X(EARLY_TOKENS, "early-tokens",                                                          \
+	  "the cache gives memory back as soon as a write was accepted")                         \
+	X(ERROR_IS_LOST, "lost-error", "an error counts as a whole transfer")                    \
+	X(AGAIN_IS_ERROR, "again-is-error", "EAGAIN and EINTR are errors")                       \
+	X(FULL_TAKES_ALL, "full-takes-all", "what a full backend refuses is taken all the same") \
+	X(LATE_IS_LOST, "late-is-lost", "what takes a drive longer than a second is dropped")    \
 	X(NO_CLAIM, "no-claim", "an open store does not claim its drives")
 
 enum sim_mutation {

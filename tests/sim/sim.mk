@@ -10,7 +10,7 @@ sim_wraps := spw_clock_ns spw_queue_open nanosleep pthread_cond_wait getrandom t
 	$(addprefix spw_device_,open lock_shared locked translate_error path) \
 	$(addprefix spw_safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel \
 	spw_checksum spw_copy_and_checksum spw_write_abandon spw_transfer_issue spw_transfer_give spw_alloc_put spw_object_drop \
-	spw_entry_queue
+	spw_entry_begin_leaving
 sim_flags := $(sim_wraps:%=-Wl,--wrap=%)
 
 $(BUILD)/tests/sim/sim: $(sim_obj) $(BUILD)/libspillway.a tests/sim/sim.mk

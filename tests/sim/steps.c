@@ -12,8 +12,9 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 /* Faults after which a drive gives other bytes than it was given, and says that all is well. */
-#define WRONG_BYTES \
-	(1u << SIM_ROT | 1u << SIM_FLIP | 1u << SIM_LOST | 1u << SIM_TORN | 1u << SIM_MISDIRECTED | 1u << SIM_POWER)
+#define WRONG_BYTES                                                         \
+	(1u << SIM_ROT | 1u << SIM_FLIP | 1u << SIM_LOST | 1u << SIM_TORN | \
+	 1u << SIM_MISDIRECTED | 1u << SIM_POWER)
 
 const char *const sim_step_names[SIM_STEPS] = {
 #define SIM_STEP_NAME(name, word) #word,
@@ -33,14 +34,17 @@ static void draw_store_opts(uint64_t *random, struct spw_store_opts *opts)
 	opts->requests_max = 4 + (uint32_t)sim_below(random, 124);
 	opts->objects_max = 4 + (uint32_t)sim_below(random, 124);
 	opts->stripe = sim_below(random, 3) ? SPW_STRIPE_PULL : SPW_STRIPE_STATIC;
-	opts->read_deadline_ms = sim_below(random, 8) ? 2000 + (uint32_t)sim_below(random, 28000) : 0;
-	opts->write_deadline_ms = sim_below(random, 8) ? 2000 + (uint32_t)sim_below(random, 28000) : 0;
+	opts->read_deadline_ms =
+		sim_below(random, 8) ? 2000 + (uint32_t)sim_below(random, 28000) : 0;
+	opts->write_deadline_ms =
+		sim_below(random, 8) ? 2000 + (uint32_t)sim_below(random, 28000) : 0;
 }
 
 static void draw_cache_opts(uint64_t *random, struct spw_cache_opts *opts)
 {
-	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL,      SPW_CACHE_SPILL,  SPW_CACHE_OBSERVE,
-						    SPW_CACHE_POSITIONAL, SPW_CACHE_BUDGET, SPW_CACHE_FASTEST};
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL,   SPW_CACHE_SPILL,
+						    SPW_CACHE_OBSERVE, SPW_CACHE_POSITIONAL,
+						    SPW_CACHE_BUDGET,  SPW_CACHE_FASTEST};
 
 	spw_cache_opts_init(opts, sizeof(*opts));
 	opts->mode = modes[sim_below(random, SPW_ARRAY_LEN(modes))];
@@ -59,13 +63,15 @@ void sim_config_draw(uint64_t seed, struct sim_config *config)
 	uint64_t what = sim_below(&random, 4);
 
 	*config = (struct sim_config){.seed = seed};
-	config->drives = 1 + (unsigned)sim_below(&random, sim_below(&random, 3) ? 4 : SIM_DRIVES_MAX);
+	config->drives =
+		1 + (unsigned)sim_below(&random, sim_below(&random, 3) ? 4 : SIM_DRIVES_MAX);
 	config->partitions = partitions[sim_below(&random, SPW_ARRAY_LEN(partitions))];
 	config->chunk_bytes = SPW_CHUNK_BYTES_MIN << sim_below(&random, 3);
 	config->logical_block_bytes = sim_below(&random, 2) ? 512 : 4096;
 	config->formatted = sim_below(&random, 32) == 0;
 	for (unsigned i = 0; i < config->drives; i++)
-		config->drive_bytes[i] = SPW_DRIVE_BYTES_MIN + sim_below(&random, 8 * MIB / 4096 + 1) * 4096;
+		config->drive_bytes[i] =
+			SPW_DRIVE_BYTES_MIN + sim_below(&random, 8 * MIB / 4096 + 1) * 4096;
 	config->has_store = what != 0;
 	config->has_cache = what <= 1;
 	draw_store_opts(&random, &config->store);
@@ -79,15 +85,18 @@ void sim_config_draw(uint64_t seed, struct sim_config *config)
 
 /* Some are frequent, some rare, and in each run some do not come at all. */
 static const unsigned weights[SIM_STEPS] = {
-	[SIM_STEP_PUT] = 30,     [SIM_STEP_GET] = 34,   [SIM_STEP_FREE] = 14,  [SIM_STEP_CANCEL] = 4,
-	[SIM_STEP_RAISE] = 3,    [SIM_STEP_WAIT] = 6,   [SIM_STEP_POLL] = 20,  [SIM_STEP_SETTLE] = 1,
-	[SIM_STEP_FLUSH] = 1,    [SIM_STEP_TRIM] = 1,   [SIM_STEP_REVIVE] = 2, [SIM_STEP_PASS] = 2,
-	[SIM_STEP_FAULT] = 12,   [SIM_STEP_OFFER] = 24, [SIM_STEP_TAKE] = 24,  [SIM_STEP_RETURN] = 8,
-	[SIM_STEP_RELEASE] = 16, [SIM_STEP_DRAIN] = 16, [SIM_STEP_STEP] = 2,   [SIM_STEP_STAGE] = 5,
-	[SIM_STEP_ENTER] = 6,    [SIM_STEP_LEAVE] = 5,
+	[SIM_STEP_PUT] = 30,   [SIM_STEP_GET] = 34,     [SIM_STEP_FREE] = 14,
+	[SIM_STEP_CANCEL] = 4, [SIM_STEP_RAISE] = 3,    [SIM_STEP_WAIT] = 6,
+	[SIM_STEP_POLL] = 20,  [SIM_STEP_SETTLE] = 1,   [SIM_STEP_FLUSH] = 1,
+	[SIM_STEP_TRIM] = 1,   [SIM_STEP_REVIVE] = 2,   [SIM_STEP_PASS] = 2,
+	[SIM_STEP_FAULT] = 12, [SIM_STEP_OFFER] = 24,   [SIM_STEP_TAKE] = 24,
+	[SIM_STEP_RETURN] = 8, [SIM_STEP_RELEASE] = 16, [SIM_STEP_DRAIN] = 16,
+	[SIM_STEP_STEP] = 2,   [SIM_STEP_STAGE] = 5,    [SIM_STEP_ENTER] = 6,
+	[SIM_STEP_LEAVE] = 5,
 };
 
-static void draw_weights(const struct sim_config *config, uint64_t *random, uint64_t drawn[SIM_STEPS])
+static void draw_weights(const struct sim_config *config, uint64_t *random,
+			 uint64_t drawn[SIM_STEPS])
 {
 	for (unsigned kind = 0; kind < SIM_STEPS; kind++) {
 		bool is_cache = kind >= SIM_STEP_OFFER;
@@ -118,11 +127,15 @@ static uint64_t draw_len(const struct sim_config *config, uint64_t *random, uint
 	}
 }
 
-/* What a drive does not survive is rarer than what it does, and what seldom finds its request more frequent. */
+/*
+ * What a drive does not survive is rarer than what it does, and what seldom finds its request more
+ * frequent.
+ */
 static const unsigned fault_weights[SIM_FAULTS] = {
-	[SIM_SHORT] = 4, [SIM_AGAIN] = 4,   [SIM_FULL] = 4,   [SIM_EIO] = 4,   [SIM_STICKY] = 1,      [SIM_LATENT] = 4,
-	[SIM_ROT] = 4,   [SIM_FLIP] = 12,   [SIM_LOST] = 4,   [SIM_TORN] = 4,  [SIM_MISDIRECTED] = 4, [SIM_HANG] = 4,
-	[SIM_SLOW] = 1,  [SIM_REMOVAL] = 1, [SIM_SHRINK] = 3, [SIM_POWER] = 3,
+	[SIM_SHORT] = 4,  [SIM_AGAIN] = 4,   [SIM_FULL] = 4,        [SIM_EIO] = 4,
+	[SIM_STICKY] = 1, [SIM_LATENT] = 4,  [SIM_ROT] = 4,         [SIM_FLIP] = 12,
+	[SIM_LOST] = 4,   [SIM_TORN] = 4,    [SIM_MISDIRECTED] = 4, [SIM_HANG] = 4,
+	[SIM_SLOW] = 1,   [SIM_REMOVAL] = 1, [SIM_SHRINK] = 3,      [SIM_POWER] = 3,
 };
 
 /* Of the kinds chosen; SIM_FAULTS: of one that was not. */
@@ -139,8 +152,8 @@ static uint64_t draw_fault(uint64_t *random, uint32_t faults)
 	return faults >> fault & 1 ? fault : SIM_FAULTS;
 }
 
-static struct sim_step draw_step(const struct sim_config *config, uint64_t *random, uint32_t faults, uint64_t scale,
-				 const uint64_t drawn[SIM_STEPS])
+static struct sim_step draw_step(const struct sim_config *config, uint64_t *random, uint32_t faults,
+				 uint64_t scale, const uint64_t drawn[SIM_STEPS])
 {
 	struct sim_step step = {.kind = SIM_STEP_POLL};
 	uint64_t total = 0, pick;
@@ -165,7 +178,8 @@ static struct sim_step draw_step(const struct sim_config *config, uint64_t *rand
 	return step;
 }
 
-unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults, struct sim_step steps[SIM_STEPS_MAX])
+unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults,
+			struct sim_step steps[SIM_STEPS_MAX])
 {
 	uint64_t random = config->seed ^ UINT64_C(0x57e9500000001);
 	unsigned count = 40 + (unsigned)sim_below(&random, 260);
@@ -191,7 +205,8 @@ unsigned sim_steps_draw(const struct sim_config *config, uint32_t faults, struct
 
 /* ---- In a file ---- */
 
-int sim_steps_write(const char *path, uint64_t seed, const char *why, const struct sim_step *steps, unsigned count)
+int sim_steps_write(const char *path, uint64_t seed, const char *why, const struct sim_step *steps,
+		    unsigned count)
 {
 	FILE *file = fopen(path, "we");
 	int rc;
@@ -200,8 +215,8 @@ int sim_steps_write(const char *path, uint64_t seed, const char *why, const stru
 		return -errno;
 	rc = fprintf(file, "# %s\nseed %" PRIu64 "\n", why, seed);
 	for (unsigned i = 0; i < count && rc >= 0; i++) {
-		rc = fprintf(file, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, sim_step_names[steps[i].kind], steps[i].a,
-			     steps[i].b, steps[i].c);
+		rc = fprintf(file, "%s %" PRIu64 " %" PRIu64 " %" PRIu64,
+			     sim_step_names[steps[i].kind], steps[i].a, steps[i].b, steps[i].c);
 		if (rc >= 0 && steps[i].kind == SIM_STEP_FAULT)
 			rc = fprintf(file, " # %s on sim drive %" PRIu64 " modulo the drives",
 				     sim_fault_names[steps[i].b % SIM_FAULTS], steps[i].a);
@@ -217,7 +232,8 @@ static int read_step(const char *line, struct sim_step *step)
 {
 	char word[16];
 
-	if (sscanf(line, "%15s %" SCNu64 " %" SCNu64 " %" SCNu64, word, &step->a, &step->b, &step->c) != 4)
+	if (sscanf(line, "%15s %" SCNu64 " %" SCNu64 " %" SCNu64, word, &step->a, &step->b,
+		   &step->c) != 4)
 		return -EINVAL;
 	for (unsigned kind = 0; kind < SIM_STEPS; kind++)
 		if (strcmp(word, sim_step_names[kind]) == 0) {
@@ -227,7 +243,8 @@ static int read_step(const char *line, struct sim_step *step)
 	return -EINVAL;
 }
 
-int sim_steps_read(const char *path, uint64_t *seed, struct sim_step steps[SIM_STEPS_MAX], unsigned *count)
+int sim_steps_read(const char *path, uint64_t *seed, struct sim_step steps[SIM_STEPS_MAX],
+		   unsigned *count)
 {
 	FILE *file = fopen(path, "re");
 	char line[256];

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/sim/tensors.c - offers, takes and releases of a tensor cache, and the model that knows what each must give
+ * tests/sim/tensors.c - offers, takes and releases of a tensor cache, and the model that knows what
+ * each must give
  *
- * What a storage holds follows from its key and version. Memory that was offered is destroyed as soon as its token is drained.
+ * What a storage holds follows from its key and version. Memory that was offered is destroyed as
+ * soon as its token is drained.
  */
 #include <errno.h>
 #include <string.h>
@@ -69,19 +71,22 @@ void sim_tensors_begin(void)
 
 static void check_entry(const struct entry *entry)
 {
-	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
+	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED ||
+			entry->state == ENTRY_LEAVING;
 	bool broken = (entry->state == ENTRY_DEAD) != (entry->users == 0);
 
 	broken |= entry->drainable && (!entry->owner_held || entry->write_in_flight);
 	broken |= in_owner && (!entry->owner_held || entry->memory);
 	broken |= entry->state == ENTRY_KEPT && entry->object_exists;
-	broken |= entry->state == ENTRY_STORED && (!entry->object_exists || entry->memory || entry->owner_held);
-	broken |= entry->state == ENTRY_READING && !entry->read_in_flight;
+	broken |= entry->state == ENTRY_STORED &&
+		  (!entry->object_exists || entry->memory || entry->owner_held);
+	broken |= entry->state == ENTRY_COMING && !entry->read_in_flight;
 	broken |= entry->state == ENTRY_RESIDENT && !entry->memory != entry->owner_held;
 	broken |= entry->leases > 0 && !entry->memory;
 	broken |= (entry->read_in_flight || entry->write_in_flight) && !entry->object_exists;
 	if (broken)
-		sim_fail("inside the cache: an entry in state %d does not hold what it must", entry->state);
+		sim_fail("inside the cache: an entry in state %d does not hold what it must",
+			 entry->state);
 }
 
 static void check_inside(void)
@@ -96,7 +101,8 @@ static void check_inside(void)
 			continue;
 		check_entry(entry);
 		entries++;
-		activation += (entry->owner_held ? entry->len_bytes : 0) + (entry->memory ? entry->len_bytes : 0);
+		activation += (entry->owner_held ? entry->len_bytes : 0) +
+			      (entry->memory ? entry->len_bytes : 0);
 		staging += entry->write_in_flight || cache->held == entry ? entry->len_bytes : 0;
 		window += entry->in_window ? entry->len_bytes : 0;
 		in_flight += (unsigned)entry->write_in_flight + entry->read_in_flight;
@@ -106,12 +112,16 @@ static void check_inside(void)
 	    in_flight != cache->io_in_flight)
 		sim_fail("inside the cache: its counts are not those of its entries");
 	if (staging > cache->opts.staging_bytes)
-		sim_fail("inside the cache: %llu bytes wait to be written, more than may", (unsigned long long)staging);
+		sim_fail("inside the cache: %llu bytes wait to be written, more than may",
+			 (unsigned long long)staging);
 }
 
 /* ---- Offers ---- */
 
-/* Another storage; or the same one, written in place, while the cache may still have what was in it before. */
+/*
+ * Another storage; or the same one, written in place, while the cache may still have what was in it
+ * before.
+ */
 static void draw_key(struct model_key *key, const struct sim_step *step)
 {
 	uint64_t random = step->b;
@@ -134,7 +144,8 @@ static struct model_owner *owner_new(const struct model_key *key, uint64_t rando
 
 		if (owner->held)
 			continue;
-		*owner = (struct model_owner){.token = ++last_token, .expected = key->expected, .len = key->len};
+		*owner = (struct model_owner){
+			.token = ++last_token, .expected = key->expected, .len = key->len};
 		owner->bytes = sim_memory(key->len + 4096, 4096);
 		if (!owner->bytes)
 			return NULL;
@@ -167,7 +178,10 @@ static void count_offer(const struct spw_offer *offer, int rc)
 	}
 }
 
-/* a: which storage, and whether it is new or has a new version; b: which part of it; c: where it lies */
+/*
+ * a: which storage, and whether it is new or has a new version; b: which part of it; c: where it
+ * lies
+ */
 static bool do_offer(const struct sim_step *step)
 {
 	struct model_key *key = &keys[step->a % KEYS];
@@ -194,8 +208,9 @@ static bool do_offer(const struct sim_step *step)
 		offer.len_bytes = 1 + sim_below(&random, key->len - offer.offset_bytes);
 	}
 	offer.owner = owner->token;
-	rc = spw_cache_offer_hint(cache, &offer, step->c % 8 ? SPW_HINT_NONE : (enum spw_cache_hint)(step->c / 8 % 4),
-				  &tensor->id);
+	rc = spw_cache_offer_hint(
+		cache, &offer, step->c % 8 ? SPW_HINT_NONE : (enum spw_cache_hint)(step->c / 8 % 4),
+		&tensor->id);
 	count_offer(&offer, rc);
 	owner->held = rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL;
 	if (!owner->held)
@@ -231,7 +246,8 @@ static void check_bytes(const uint8_t *bytes, const uint8_t *expected, uint64_t 
 		sim_fail("wrong bytes: a take of %llu", (unsigned long long)len);
 }
 
-static void check_taken(const struct spw_taken *taken, const uint8_t *expected, uint64_t offset, uint64_t len)
+static void check_taken(const struct spw_taken *taken, const uint8_t *expected, uint64_t offset,
+			uint64_t len)
 {
 	struct model_lease *lease = NULL;
 
@@ -250,8 +266,11 @@ static void check_taken(const struct spw_taken *taken, const uint8_t *expected, 
 		spw_cache_return(cache, taken->lease);
 		return;
 	}
-	*lease = (struct model_lease){
-		.used = true, .lease = taken->lease, .bytes = taken->bytes, .expected = expected + offset, .len = len};
+	*lease = (struct model_lease){.used = true,
+				      .lease = taken->lease,
+				      .bytes = taken->bytes,
+				      .expected = expected + offset,
+				      .len = len};
 }
 
 /* a: which; b: which part */
@@ -333,7 +352,8 @@ static void do_stage(const struct sim_step *step)
 	if (step->c % 2)
 		spw_cache_stage(cache, (uint32_t)(step->a % 3), stage);
 	else
-		spw_cache_stage_next(cache, (uint32_t)(step->a % 3), stage, (uint32_t)(step->a / 3 % 3), next);
+		spw_cache_stage_next(cache, (uint32_t)(step->a % 3), stage,
+				     (uint32_t)(step->a / 3 % 3), next);
 }
 
 bool sim_tensors_step(const struct sim_step *step)
@@ -376,10 +396,11 @@ static bool any_held(void)
 
 static uint64_t kept(const struct spw_cache_stats *stats)
 {
-	return stats->tensors_kept_small + stats->tensors_kept_last_scope + stats->tensors_kept_backpressure +
-	       stats->tensors_kept_no_space + stats->tensors_kept_error + stats->tensors_kept_entries +
-	       stats->tensors_kept_observed + stats->tensors_kept_backward + stats->tensors_kept_planned +
-	       stats->tensors_kept_hint + stats->tensors_kept_changed;
+	return stats->tensors_kept_small + stats->tensors_kept_last_scope +
+	       stats->tensors_kept_backpressure + stats->tensors_kept_no_space +
+	       stats->tensors_kept_error + stats->tensors_kept_entries +
+	       stats->tensors_kept_observed + stats->tensors_kept_backward +
+	       stats->tensors_kept_planned + stats->tensors_kept_hint + stats->tensors_kept_changed;
 }
 
 /* What the cache says of itself, when nothing is under way. */
@@ -393,18 +414,25 @@ static void check_counts(void)
 	    stats.takes != counted.takes || stats.releases != counted.releases ||
 	    stats.tensors_deduplicated != counted.duplicates)
 		sim_fail("the cache counts other offers, takes or releases than there were");
-	/* A spilled tensor is written, or not, for a reason; a write that was held back may also fail before it begins. */
+	/*
+	 * A spilled tensor is written, or not, for a reason; a write that was held back may also
+	 * fail before it begins.
+	 */
 	written_or_not = stats.tensors_spilled + stats.writes_cancelled + stats.writes_failed;
 	kept_later = kept(&stats) - counted.keeps - counted.refused;
 	if (kept(&stats) < counted.keeps + counted.refused || written_or_not > counted.spills ||
 	    kept_later < counted.spills - written_or_not ||
 	    kept_later > counted.spills - written_or_not + stats.writes_failed)
-		sim_fail("the cache counts %llu kept, %llu written, %llu cancelled, %llu failed; of %llu it said that "
+		sim_fail("the cache counts %llu kept, %llu written, %llu cancelled, %llu failed; "
+			 "of %llu it said that "
 			 "it "
 			 "keeps them, of %llu that not",
-			 (unsigned long long)kept(&stats), (unsigned long long)stats.tensors_spilled,
-			 (unsigned long long)stats.writes_cancelled, (unsigned long long)stats.writes_failed,
-			 (unsigned long long)(counted.keeps + counted.refused), (unsigned long long)counted.spills);
+			 (unsigned long long)kept(&stats),
+			 (unsigned long long)stats.tensors_spilled,
+			 (unsigned long long)stats.writes_cancelled,
+			 (unsigned long long)stats.writes_failed,
+			 (unsigned long long)(counted.keeps + counted.refused),
+			 (unsigned long long)counted.spills);
 }
 
 /* All users gone, all tokens must come. */
@@ -421,7 +449,8 @@ static void give_all_back(void)
 			sim_turn(true);
 	}
 	check_inside();
-	if (cache->count.activation_bytes || cache->count.staging_bytes || cache->count.prefetched_bytes)
+	if (cache->count.activation_bytes || cache->count.staging_bytes ||
+	    cache->count.prefetched_bytes)
 		sim_fail("the cache is empty and counts bytes");
 	check_counts();
 }

@@ -11,8 +11,9 @@
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
-#define POOL_BYTES     (size_t)(160u << 20)
-#define IDLE_TURNS_MAX 100 /* nothing is in flight: what was begun in a callback goes with the next turn */
+#define POOL_BYTES (size_t)(160u << 20)
+/* nothing is in flight: what was begun in a callback goes with the next turn */
+#define IDLE_TURNS_MAX 100
 
 struct sim_world sim_world;
 uint64_t sim_worked_ns;
@@ -76,7 +77,8 @@ void sim_others_run(void)
 }
 
 /*
- * The cache waits for the store's thread; there is none, and the store is polled instead, which is all that a spurious wakeup is.
+ * The cache waits for the store's thread; there is none, and the store is polled instead, which is
+ * all that a spurious wakeup is.
  */
 int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
 {
@@ -109,7 +111,8 @@ static bool named_place(const char *words, unsigned long long *byte, unsigned lo
 		return false;
 	if (sscanf(place, "(byte %llu, %llu bytes", byte, len) == 2)
 		return true;
-	return sscanf(words, "%7[^:]: cannot read %llu bytes at block %llu (byte %llu)", rest, len, &block, byte) == 4;
+	return sscanf(words, "%7[^:]: cannot read %llu bytes at block %llu (byte %llu)", rest, len,
+		      &block, byte) == 4;
 }
 
 void sim_judge_read_error(int res, const char *words)
@@ -118,15 +121,22 @@ void sim_judge_read_error(int res, const char *words)
 	unsigned long long byte, len;
 
 	if (!drive || !named_place(words, &byte, &len))
-		sim_fail("a read failed, and the words name no drive and place: %d, %s", res, words);
+		sim_fail("a read failed, and the words name no drive and place: %d, %s", res,
+			 words);
 	if (byte + len > drive->geometry.size_bytes)
 		sim_fail("a read failed at a place that does not exist: %d, %s", res, words);
 	if (res == -EBADMSG) {
-		/* What took too long is not read again, also if the bytes went wrong on the way alone. */
-		bool once = drive->injected[SIM_FLIP] && (drive->injected[SIM_HANG] || drive->injected[SIM_SLOW]);
+		/*
+		 * What took too long is not read again, also if the bytes went wrong on the way
+		 * alone.
+		 */
+		bool once = drive->injected[SIM_FLIP] &&
+			    (drive->injected[SIM_HANG] || drive->injected[SIM_SLOW]);
 
 		if (!once && !sim_gave_wrong_bytes(drive, byte, len))
-			sim_fail("the drive is blamed for other bytes, and has always given the right ones: %s", words);
+			sim_fail("the drive is blamed for other bytes, and has always given the "
+				 "right ones: %s",
+				 words);
 		return;
 	}
 	if (!sim_reads_may_fail(drive))
@@ -141,7 +151,8 @@ void sim_judge_place(int res, const char *words, spw_object object)
 
 	if (!drive || !named_place(words, &byte, &len) ||
 	    !sim_inside_is_at(object, drive->index, byte, len, sim_inside_block_bytes()))
-		sim_fail("a read failed at a place where the object has nothing: %d, %s", res, words);
+		sim_fail("a read failed at a place where the object has nothing: %d, %s", res,
+			 words);
 }
 
 /* ---- The store ---- */
@@ -175,7 +186,8 @@ static void write_superblocks(const struct sim_config *config)
 			sim_fail("the drives do not hold so many partitions");
 		for (unsigned copy = 0; copy < 2; copy++) {
 			spw_layout_encode(&sb, copy, block);
-			sim_drive_write(drive, spw_layout_copy_offset(sb.device_bytes, copy), block, sizeof(block));
+			sim_drive_write(drive, spw_layout_copy_offset(sb.device_bytes, copy), block,
+					sizeof(block));
 		}
 	}
 }
@@ -190,7 +202,8 @@ static void make_drives(const struct sim_config *config)
 	sim_worked_ns = 0;
 	sim_drive_count = config->drives;
 	for (unsigned i = 0; i < config->drives; i++)
-		sim_drive_make(i, config->drive_bytes[i], config->logical_block_bytes, sim_random(&random));
+		sim_drive_make(i, config->drive_bytes[i], config->logical_block_bytes,
+			       sim_random(&random));
 	if (!config->formatted) {
 		write_superblocks(config);
 		return;
@@ -232,9 +245,11 @@ static bool open_store(const struct sim_config *config)
 	}
 	rc = spw_store_open(paths, sim_drive_count, &config->store, &sim_world.store);
 	if (rc && sound)
-		sim_fail("the store cannot be opened although all drives are sound: %d, %s", rc, spw_last_error());
+		sim_fail("the store cannot be opened although all drives are sound: %d, %s", rc,
+			 spw_last_error());
 	if (rc && !named_drive(spw_last_error()) && !strstr(spw_last_error(), "sim"))
-		sim_fail("the store cannot be opened, and the words name no drive: %d, %s", rc, spw_last_error());
+		sim_fail("the store cannot be opened, and the words name no drive: %d, %s", rc,
+			 spw_last_error());
 	if (rc)
 		return false;
 	sim_inside_opened(&arena_bytes_used, &bounces);
@@ -329,8 +344,8 @@ static void end_run(void)
 	close_store();
 }
 
-void sim_run(const struct sim_config *config, const struct sim_step *steps, unsigned count, uint64_t *operations,
-	     uint64_t injected[SIM_FAULTS])
+void sim_run(const struct sim_config *config, const struct sim_step *steps, unsigned count,
+	     uint64_t *operations, uint64_t injected[SIM_FAULTS])
 {
 	if (!sim_world.pool) {
 		sim_world.pool = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE,
@@ -345,7 +360,8 @@ void sim_run(const struct sim_config *config, const struct sim_step *steps, unsi
 	for (unsigned i = 0; i < count && sim_world.store; i++) {
 		if (sim_trace)
 			(void)fprintf(stderr, "%s %llu %llu %llu\n", sim_step_names[steps[i].kind],
-				      (unsigned long long)steps[i].a, (unsigned long long)steps[i].b,
+				      (unsigned long long)steps[i].a,
+				      (unsigned long long)steps[i].b,
 				      (unsigned long long)steps[i].c);
 		*operations += do_step(config, &steps[i]);
 		if (!sim_world.store)

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/sweep/faults.h - the Nth allocation or the Nth system call of the library fails, once or from then on
+ * tests/sweep/faults.h - the Nth allocation or the Nth system call of the library fails, once or
+ * from then on
  *
- * Included once by a test whose source has `wrap:` lines for everything named here: the linker then leads the library's calls to
- * __wrap_NAME below. Calls that shared libraries (libblkid, liburing, libnuma) make themselves are not reached; their own entry points
- * are, and fail as a whole. Beside the faults it keeps the balance of allocations and mappings, so that a leak of a single
- * failed operation shows at once, with no sanitizer.
+ * Included once by a test whose source has `wrap:` lines for everything named here: the linker then
+ * leads the library's calls to __wrap_NAME below. Calls that shared libraries (libblkid, liburing,
+ * libnuma) make themselves are not reached; their own entry points are, and fail as a whole. Beside
+ * the faults it keeps the balance of allocations and mappings, so that a leak of a single failed
+ * operation shows at once, with no sanitizer.
  *
- * free, close, munmap and what else takes down never fail here: what they would leave behind is the system's fault, not the library's.
+ * free, close, munmap and what else takes down never fail here: what they would leave behind is the
+ * system's fault, not the library's.
  */
 #ifndef TESTS_SWEEP_FAULTS_H
 #define TESTS_SWEEP_FAULTS_H
@@ -228,17 +231,23 @@ WRAP_CALL(int, access, (const char *path, int mode), (path, mode), -1, EACCES)
 WRAP_CALL(ssize_t, pread, (int fd, void *buf, size_t len, off_t at), (fd, buf, len, at), -1, EIO)
 WRAP_CALL(int, fallocate, (int fd, int mode, off_t at, off_t len), (fd, mode, at, len), -1, EIO)
 WRAP_CALL(int, ftruncate, (int fd, off_t len), (fd, len), -1, EFBIG)
-WRAP_CALL(int, shm_open, (const char *name, int flags, mode_t mode), (name, flags, mode), -1, EMFILE)
+WRAP_CALL(int, shm_open, (const char *name, int flags, mode_t mode), (name, flags, mode), -1,
+	  EMFILE)
 WRAP_CALL(int, lstat, (const char *path, struct stat *st), (path, st), -1, EACCES)
-WRAP_CALL(ssize_t, readlink, (const char *path, char *target, size_t len), (path, target, len), -1, EACCES)
+WRAP_CALL(ssize_t, readlink, (const char *path, char *target, size_t len), (path, target, len), -1,
+	  EACCES)
 WRAP_CALL(int, linkat, (int from_dir, const char *from, int to_dir, const char *to, int flags),
 	  (from_dir, from, to_dir, to, flags), -1, ENOSPC)
 WRAP_CALL(int, socket, (int family, int type, int protocol), (family, type, protocol), -1, EMFILE)
-WRAP_CALL(int, bind, (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len), -1, EADDRINUSE)
+WRAP_CALL(int, bind, (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len),
+	  -1, EADDRINUSE)
 WRAP_CALL(int, listen, (int fd, int backlog), (fd, backlog), -1, EADDRINUSE)
-WRAP_CALL(int, connect, (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len), -1, ECONNREFUSED)
-WRAP_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags), -1, ENOBUFS)
-WRAP_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), -1, ECONNRESET)
+WRAP_CALL(int, connect, (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len),
+	  -1, ECONNREFUSED)
+WRAP_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags),
+	  -1, ENOBUFS)
+WRAP_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), -1,
+	  ECONNRESET)
 WRAP_CALL(int, madvise, (void *at, size_t len, int advice), (at, len, advice), -1, EINVAL)
 WRAP_CALL(int, eventfd, (unsigned value, int flags), (value, flags), -1, EMFILE)
 WRAP_CALL(FILE *, fopen, (const char *path, const char *mode), (path, mode), NULL, EMFILE)
@@ -246,25 +255,31 @@ WRAP_CALL(DIR *, opendir, (const char *path), (path), NULL, EMFILE)
 WRAP_CALL(ssize_t, getrandom, (void *buf, size_t len, unsigned flags), (buf, len, flags), -1, EINTR)
 WRAP_CALL(char *, realpath, (const char *path, char *out), (path, out), NULL, EACCES)
 WRAP_CALL(int, io_setup, (int count, io_context_t *context), (count, context), -EAGAIN, 0)
-WRAP_CALL(int, io_submit, (io_context_t context, long count, struct iocb **iocbs), (context, count, iocbs), -EIO, 0)
+WRAP_CALL(int, io_submit, (io_context_t context, long count, struct iocb **iocbs),
+	  (context, count, iocbs), -EIO, 0)
 WRAP_CALL(int, io_getevents,
-	  (io_context_t context, long min, long max, struct io_event *events, struct timespec *timeout),
+	  (io_context_t context, long min, long max, struct io_event *events,
+	   struct timespec *timeout),
 	  (context, min, max, events, timeout), -EINTR, 0)
-WRAP_CALL(int, io_uring_queue_init_params, (unsigned entries, struct io_uring *ring, struct io_uring_params *params),
+WRAP_CALL(int, io_uring_queue_init_params,
+	  (unsigned entries, struct io_uring *ring, struct io_uring_params *params),
 	  (entries, ring, params), -ENOMEM, 0)
-WRAP_CALL(int, io_uring_register_buffers, (struct io_uring * ring, const struct iovec *vector, unsigned count),
+WRAP_CALL(int, io_uring_register_buffers,
+	  (struct io_uring * ring, const struct iovec *vector, unsigned count),
 	  (ring, vector, count), -ENOMEM, 0)
 WRAP_CALL(int, io_uring_register_files, (struct io_uring * ring, const int *files, unsigned count),
 	  (ring, files, count), -EMFILE, 0)
 WRAP_CALL(int, io_uring_register_ring_fd, (struct io_uring * ring), (ring), -EINVAL, 0)
-WRAP_CALL(int, io_uring_register, (unsigned fd, unsigned opcode, const void *argument, unsigned count),
+WRAP_CALL(int, io_uring_register,
+	  (unsigned fd, unsigned opcode, const void *argument, unsigned count),
 	  (fd, opcode, argument, count), -ENOMEM, 0)
 WRAP_CALL(int, io_uring_enter2,
 	  (unsigned fd, unsigned submit, unsigned wait, unsigned flags, sigset_t *set, size_t len),
 	  (fd, submit, wait, flags, set, len), -EIO, 0)
 WRAP_CALL(blkid_probe, blkid_new_probe, (void), (), NULL, ENOMEM)
-WRAP_CALL(int, blkid_probe_set_device, (blkid_probe probe, int fd, blkid_loff_t at, blkid_loff_t len),
-	  (probe, fd, at, len), -1, EIO)
+WRAP_CALL(int, blkid_probe_set_device,
+	  (blkid_probe probe, int fd, blkid_loff_t at, blkid_loff_t len), (probe, fd, at, len), -1,
+	  EIO)
 WRAP_CALL(int, blkid_do_probe, (blkid_probe probe), (probe), -1, EIO)
 
 /* Nothing here is cut off from power: hundreds of flushes of a slow disk would prove nothing. */
@@ -336,11 +351,16 @@ int __wrap_munmap(void *at, size_t len)
 	return __real_munmap(at, len);
 }
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *context)
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *context)
 {
-	int error = fault_call("pthread_create", EAGAIN) ? EAGAIN : __real_pthread_create(thread, attr, start, context);
+	int error = fault_call("pthread_create", EAGAIN)
+			    ? EAGAIN
+			    : __real_pthread_create(thread, attr, start, context);
 
 	atomic_fetch_add(&faults.threads, error == 0);
 	return error;

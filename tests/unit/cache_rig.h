@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/cache_rig.h - one cache over a fake store, storages to offer, and short words for what tests do with them */
+/*
+ * tests/unit/cache_rig.h - one cache over a fake store, storages to offer, and short words for what
+ * tests do with them
+ */
 #ifndef SPW_TEST_CACHE_RIG_H
 #define SPW_TEST_CACHE_RIG_H
 
@@ -53,7 +56,7 @@ static inline void rig_begin(struct rig *rig)
 
 static inline void rig_open(struct rig *rig)
 {
-	assert_int_equal(spw_cache_open(rig->store, &rig->opts, &rig->cache), 0);
+	assert_int_equal(fake_open_cache(rig->store, &rig->opts, &rig->cache), 0);
 	rig->cache->hold_bytes = 0; /* each write is with the store at once, for the test to see */
 }
 
@@ -81,7 +84,7 @@ static inline void rig_end(struct rig *rig)
 	assert_int_equal(stats.staging_bytes, 0);
 	assert_int_equal(stats.prefetched_bytes, 0);
 	spw_cache_close(rig->cache);
-	fake_close(rig->store);
+	simstore_close(rig->store);
 }
 
 /* A storage and its offer; the token is the key. */
@@ -107,8 +110,8 @@ static inline struct piece piece_make(uint64_t key, size_t len)
 	return piece;
 }
 
-static inline int offer_range(struct rig *rig, const struct piece *piece, uint64_t version, uint64_t offset,
-			      uint64_t len, uint64_t owner, spw_tensor *tensor)
+static inline int offer_range(struct rig *rig, const struct piece *piece, uint64_t version,
+			      uint64_t offset, uint64_t len, uint64_t owner, spw_tensor *tensor)
 {
 	struct spw_offer offer = {
 		.storage_key = piece->key,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/engine_file.h - one drive that needs no rights: a file in a temporary folder; and one pass over it */
+/*
+ * tests/unit/engine_file.h - one drive that needs no rights: a file in a temporary folder; and one
+ * pass over it
+ */
 #ifndef SPW_TESTS_ENGINE_FILE_H
 #define SPW_TESTS_ENGINE_FILE_H
 
@@ -42,7 +45,8 @@ static inline int make_drive(void **state)
 	int fd;
 
 	(void)state;
-	(void)snprintf(drive_folder, sizeof(drive_folder), "%s/spillway-engine.XXXXXX", base ? base : "/var/tmp");
+	(void)snprintf(drive_folder, sizeof(drive_folder), "%s/spillway-engine.XXXXXX",
+		       base ? base : "/var/tmp");
 	assert_non_null(mkdtemp(drive_folder));
 	(void)snprintf(drive_path, sizeof(drive_path), "%s/drive", drive_folder);
 	fd = open(drive_path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
@@ -89,7 +93,10 @@ static void count_done(struct spw_io *io)
 	(*(unsigned *)io->context)++;
 }
 
-/* Write all of the drive in 64 KiB pieces, more than the depth at once, flush, read it back, compare. */
+/*
+ * Write all of the drive in 64 KiB pieces, more than the depth at once, flush, read it back,
+ * compare.
+ */
 static inline void pass_over_drive(void)
 {
 	enum { PIECES = DRIVE_BYTES / 65536 };

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/fake_engine.h - the engine's interface over drives in memory, one thread, with faults on demand; and assembling a store
- * of such drives, which have no path that could be probed
+ * tests/unit/fake_engine.h - the engine's interface over drives in memory, one thread, with faults
+ * on demand; and assembling a store of such drives, which have no path that could be probed
  *
- * Included once by a test that links store/ without engine/. Ios complete in the order that fake_pick chooses (default: oldest first),
- * when the store reaps. A fault is planned for a drive as "the Nth write from now". The store's clock is theirs, too
- * (wrap: spw_clock_ns): nothing takes time but a wait in which nothing ends. However slow the machine is, no drive misses
- * a deadline but one that hangs.
+ * Included once by a test that links store/ without engine/. Ios complete in the order that
+ * fake_pick chooses (default: oldest first), when the store reaps. A fault is planned for a drive
+ * as "the Nth write from now". The store's clock is theirs, too (wrap: spw_clock_ns): nothing takes
+ * time but a wait in which nothing ends. However slow the machine is, no drive misses a deadline
+ * but one that hangs.
  */
 #ifndef TESTS_UNIT_FAKE_ENGINE_H
 #define TESTS_UNIT_FAKE_ENGINE_H
@@ -56,7 +57,8 @@ static unsigned fake_glances;    /* reaps that did not wait */
 static uint64_t fake_now_ns;
 
 /* Make drive @index of a store of @count. */
-static inline void fake_drive_make(unsigned index, unsigned count, uint64_t bytes, uint64_t chunk_bytes)
+static inline void fake_drive_make(unsigned index, unsigned count, uint64_t bytes,
+				   uint64_t chunk_bytes)
 {
 	struct spw_device *drive = &fake_drives[index];
 	struct spw_superblock sb = {
@@ -122,8 +124,8 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 }
 
 /* All drives that were made; @paths are only counted. */
-int spw_assemble(const char *const paths[], unsigned count, bool read_only, const struct spw_log *log,
-		 struct spw_assembly *out)
+int spw_assemble(const char *const paths[], unsigned count, bool read_only,
+		 const struct spw_log *log, struct spw_assembly *out)
 {
 	(void)paths, (void)read_only, (void)log;
 	out->count = count;
@@ -210,6 +212,13 @@ void spw_arena_close(struct spw_arena *arena)
 	free(arena);
 }
 
+void *spw_arena_memory(const struct spw_arena *arena, size_t *len)
+{
+	(void)arena;
+	*len = 0;
+	return NULL;
+}
+
 bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len)
 {
 	(void)arena, (void)memory, (void)len;
@@ -230,8 +239,8 @@ void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
 	opts->size = size;
 }
 
-int spw_queue_open(struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
-		   struct spw_queue **queue)
+int spw_queue_open(struct spw_device *const devices[], unsigned count,
+		   const struct spw_queue_opts *opts, struct spw_queue **queue)
 {
 	(void)count, (void)opts;
 	*queue = calloc(1, sizeof(**queue));
@@ -267,7 +276,8 @@ int spw_queue_prepare(struct spw_queue *queue, struct spw_io *io)
 	SPW_ASSERT(io->offset_bytes + io->len_bytes <= device->geometry.size_bytes);
 	SPW_ASSERT((uintptr_t)io->buf % device->geometry.memory_align_bytes == 0);
 	for (unsigned i = 0; !io->buf && i < io->iov_count; i++) {
-		SPW_ASSERT((uintptr_t)io->iov[i].iov_base % device->geometry.memory_align_bytes == 0);
+		SPW_ASSERT((uintptr_t)io->iov[i].iov_base % device->geometry.memory_align_bytes ==
+			   0);
 		in_vector += io->iov[i].iov_len;
 	}
 	SPW_ASSERT(io->buf || in_vector == io->len_bytes);
@@ -317,7 +327,10 @@ int spw_queue_submit(struct spw_queue *queue)
 	return 0;
 }
 
-/* One io per call: everything between two completions is then a point of its own to cancel, free or close at. */
+/*
+ * One io per call: everything between two completions is then a point of its own to cancel, free or
+ * close at.
+ */
 int spw_queue_reap(struct spw_queue *queue, unsigned min, int64_t timeout_ns)
 {
 	struct spw_io *io;
@@ -335,7 +348,8 @@ int spw_queue_reap(struct spw_queue *queue, unsigned min, int64_t timeout_ns)
 	}
 	io = queue->ios[pick];
 	queue->count--;
-	memmove(&queue->ios[pick], &queue->ios[pick + 1], (queue->count - pick) * sizeof(queue->ios[0]));
+	memmove(&queue->ios[pick], &queue->ios[pick + 1],
+		(queue->count - pick) * sizeof(queue->ios[0]));
 	io->res = fake_transfer(queue->devices[io->device], io);
 	io->done(io);
 	return 1;

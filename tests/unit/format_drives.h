@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/format_drives.h - drives that are files in a folder of the test's own, and what format left on them */
+/*
+ * tests/unit/format_drives.h - drives that are files in a folder of the test's own, and what format
+ * left on them
+ */
 #ifndef TESTS_UNIT_FORMAT_DRIVES_H
 #define TESTS_UNIT_FORMAT_DRIVES_H
 
@@ -148,12 +151,12 @@ static inline uint64_t hash_all(void)
 	return XXH3_64bits(hashes, sizeof(hashes));
 }
 
-#define expect(expected, call)                                                                                        \
-	do {                                                                                                          \
-		int result_ = (call);                                                                                 \
-		if (result_ != (expected))                                                                            \
-			fail_msg("%s: %d (%s), expected %d; seed %llu", #call, result_, spw_last_error(), (expected), \
-				 (unsigned long long)seed);                                                           \
+#define expect(expected, call)                                                            \
+	do {                                                                              \
+		int result_ = (call);                                                     \
+		if (result_ != (expected))                                                \
+			fail_msg("%s: %d (%s), expected %d; seed %llu", #call, result_,   \
+				 spw_last_error(), (expected), (unsigned long long)seed); \
 	} while (0)
 
 static inline void expect_words(const char *words)
@@ -214,7 +217,10 @@ static inline void change_copies(const char *path, void (*change)(struct spw_sup
 	}
 }
 
-/* As a write that was cut off leaves it: a part of it is zeros, and the checksum is that of the whole. */
+/*
+ * As a write that was cut off leaves it: a part of it is zeros, and the checksum is that of the
+ * whole.
+ */
 static inline void damage_copy(const char *path, unsigned copy)
 {
 	static const uint8_t zeros[64 * 16];

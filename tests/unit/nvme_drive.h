@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/nvme_drive.h - an NVMe namespace in memory behind the backend: a ring that no kernel serves, a drive that obeys commands
+ * tests/unit/nvme_drive.h - an NVMe namespace in memory behind the backend: a ring that no kernel
+ * serves, a drive that obeys commands
  *
- * Included after engine/nvme/backend.c. What a kernel would refuse with -EINVAL is refused here as well: commands longer than the
- * controller takes, of more pages than the kernel maps, with registered memory that crosses a piece.
+ * Included after engine/nvme/backend.c. What a kernel would refuse with -EINVAL is refused here as
+ * well: commands longer than the controller takes, of more pages than the kernel maps, with
+ * registered memory that crosses a piece.
  */
 #ifndef SPW_TESTS_NVME_DRIVE_H
 #define SPW_TESTS_NVME_DRIVE_H
@@ -41,12 +43,15 @@ static uint64_t pages_of(const void *memory, uint64_t len)
 }
 
 /* One command; return what the kernel would put into the completion. */
-static int obey_transfer(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd, struct spw_queue *q)
+static int obey_transfer(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd,
+			 struct spw_queue *q)
 {
 	struct nvme_drive *d = &nvme_drive;
-	struct iovec one = {.iov_base = (void *)(uintptr_t)cmd->addr, .iov_len = cmd->data_len}, *iov = &one;
+	struct iovec one = {.iov_base = (void *)(uintptr_t)cmd->addr, .iov_len = cmd->data_len},
+		     *iov = &one;
 	uint64_t at = ((uint64_t)cmd->cdw11 << 32 | cmd->cdw10) << d->block_shift;
-	uint64_t len = ((uint64_t)(cmd->cdw12 & 0xffff) + 1) << d->block_shift, memory = 0, pages = 0;
+	uint64_t len = ((uint64_t)(cmd->cdw12 & 0xffff) + 1) << d->block_shift, memory = 0,
+		 pages = 0;
 	uint32_t count = 1;
 
 	if (sqe->cmd_op == NVME_URING_CMD_IO_VEC) {
@@ -79,7 +84,8 @@ static int obey_transfer(const struct io_uring_sqe *sqe, const struct nvme_uring
 	return 0;
 }
 
-static int obey(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd, struct spw_queue *q)
+static int obey(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd,
+		struct spw_queue *q)
 {
 	struct nvme_drive *d = &nvme_drive;
 
@@ -113,7 +119,8 @@ static int nvme_drive_submit(struct spw_queue *q)
 	struct nvme_drive *d = &nvme_drive;
 
 	for (; d->khead != n->uring.ring.sq.sqe_tail; d->khead++) {
-		const struct io_uring_sqe *sqe = (void *)(d->entries + (size_t)(d->khead & d->mask) * 128);
+		const struct io_uring_sqe *sqe =
+			(void *)(d->entries + (size_t)(d->khead & d->mask) * 128);
 		struct io_uring_cqe *cqe = &d->completions[(size_t)(d->cq_tail++ & d->cq_mask) * 2];
 
 		cqe->user_data = sqe->user_data;
@@ -168,7 +175,9 @@ static int nvme_drive_open(struct spw_queue *q)
 	n->ranges = calloc(q->depth, sizeof(*n->ranges));
 	n->fds[0] = -1;
 	n->devices[0] = (struct nvme_device){
-		.ns = {.id = 7, .block_shift = d->block_shift, .blocks = DRIVE_BYTES >> d->block_shift},
+		.ns = {.id = 7,
+		       .block_shift = d->block_shift,
+		       .blocks = DRIVE_BYTES >> d->block_shift},
 		.placement = d->placement,
 		.command_bytes_max = NVME_COMMAND_BYTES,
 		.segments_max = NVME_SEGMENTS,

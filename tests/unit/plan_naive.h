@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/plan_naive.h - the planner's model once more: slow, and from the sentences that describe it
+ * tests/unit/plan_naive.h - the planner's model once more: slow, and from the sentences that
+ * describe it
  *
- * Everything is found by looking at all tensors; the rule for reading ahead is checked at every point of the forecast,
- * in the form in which plan/plan.c states it first.
+ * Everything is found by looking at all tensors; the rule for reading ahead is checked at every
+ * point of the forecast, in the form in which plan/plan.c states it first.
  */
 #ifndef SPW_TESTS_PLAN_NAIVE_H
 #define SPW_TESTS_PLAN_NAIVE_H
@@ -32,7 +33,8 @@ enum naive_where {
 
 struct naive_change {
 	double ns, bytes; /* memory in use from there on */
-	int kind;         /* at one time: 1 packed, 2 used, 3 released, 4 called; after the first 0 given back */
+	/* at one time: 1 packed, 2 used, 3 released, 4 called; after the first 0 given back */
+	int kind;
 	uint32_t tensor;
 };
 
@@ -41,7 +43,8 @@ struct naive {
 	const enum spw_plan_choice *choices;
 	double write, read, mixed, write_delay, read_delay, memory, staging;
 	/* forecast */
-	struct naive_change events[3 * NAIVE_TENSORS_MAX + NAIVE_CALLS_MAX], changes[4 * NAIVE_TENSORS_MAX];
+	struct naive_change events[3 * NAIVE_TENSORS_MAX + NAIVE_CALLS_MAX],
+		changes[4 * NAIVE_TENSORS_MAX];
 	uint32_t event_count, change_count;
 	double written_ns[NAIVE_TENSORS_MAX]; /* end of the write */
 	bool is_written[NAIVE_TENSORS_MAX];
@@ -52,7 +55,8 @@ struct naive {
 	enum naive_where where[NAIVE_TENSORS_MAX];
 	uint32_t calls_done;
 	bool use_done[NAIVE_TENSORS_MAX], release_done[NAIVE_TENSORS_MAX];
-	bool write_open[NAIVE_TENSORS_MAX], write_over[NAIVE_TENSORS_MAX]; /* until it is given back; till then, too */
+	/* until it is given back; till then, too */
+	bool write_open[NAIVE_TENSORS_MAX], write_over[NAIVE_TENSORS_MAX];
 	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
 	uint32_t writing, reading, awaited; /* UINT32_MAX: nobody */
 	double write_left, read_left;
@@ -98,7 +102,8 @@ static int naive_compare(const void *left, const void *right)
 
 static void naive_event_add(struct naive *naive, double ns, int kind, uint32_t tensor)
 {
-	naive->events[naive->event_count++] = (struct naive_change){.ns = ns, .kind = kind, .tensor = tensor};
+	naive->events[naive->event_count++] =
+		(struct naive_change){.ns = ns, .kind = kind, .tensor = tensor};
 }
 
 static void naive_forecast_events(struct naive *naive)
@@ -153,17 +158,21 @@ static void naive_forecast_writes(struct naive *naive)
 
 		done[next] = true;
 		begin = (double)tensor->pack_ns > free_ns ? (double)tensor->pack_ns : free_ns;
-		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 || begin >= naive_wanted(tensor) ||
-		    naive_staged(naive, (double)tensor->pack_ns) + (double)tensor->bytes > naive->staging)
+		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 ||
+		    begin >= naive_wanted(tensor) ||
+		    naive_staged(naive, (double)tensor->pack_ns) + (double)tensor->bytes >
+			    naive->staging)
 			continue;
 		free_ns = begin + (double)tensor->bytes / naive->write;
 		naive->written_ns[next] = free_ns + naive->write_delay;
 		naive->is_written[next] = true;
-		naive->out[next] = naive_event_from(naive, naive->written_ns[next]) < naive_wanted(tensor);
+		naive->out[next] =
+			naive_event_from(naive, naive->written_ns[next]) < naive_wanted(tensor);
 	}
 }
 
-static void naive_change_add(struct naive *naive, double ns, int kind, uint32_t tensor, double bytes)
+static void naive_change_add(struct naive *naive, double ns, int kind, uint32_t tensor,
+			     double bytes)
 {
 	naive->changes[naive->change_count++] =
 		(struct naive_change){.ns = ns, .kind = kind, .tensor = tensor, .bytes = bytes};
@@ -178,7 +187,8 @@ static void naive_forecast(struct naive *naive)
 	naive_forecast_writes(naive);
 	for (uint32_t k = 0; k < naive->event_count; k++) {
 		const struct naive_change *event = &naive->events[k];
-		const struct spw_plan_tensor *tensor = event->kind == 4 ? NULL : naive_tensor(naive, event->tensor);
+		const struct spw_plan_tensor *tensor =
+			event->kind == 4 ? NULL : naive_tensor(naive, event->tensor);
 		bool leaves = tensor && naive->out[event->tensor];
 
 		if (event->kind == 1 || (event->kind == 2 && leaves))
@@ -213,7 +223,8 @@ static bool naive_fits(const struct naive *naive, uint32_t i, double compute_ns)
 			break;
 		for (uint32_t j = 0; j < naive->step->count; j++)
 			if (j == i ? !naive->out[i] || naive->used_at[i] > k
-				   : naive->out[j] && naive_tensor(naive, j)->users > 0 && naive->used_at[j] > k &&
+				   : naive->out[j] && naive_tensor(naive, j)->users > 0 &&
+					     naive->used_at[j] > k &&
 					     naive_used_before(naive, j, i))
 				bytes += (double)naive_tensor(naive, j)->bytes;
 		if (bytes > naive->memory)
@@ -243,7 +254,8 @@ static void naive_begin_write(struct naive *naive)
 	if (naive->writing != UINT32_MAX || naive->write <= 0)
 		return;
 	for (uint32_t i = 0; i < naive->step->count; i++)
-		if (naive->where[i] == NAIVE_WAITS && (next == UINT32_MAX || naive_packed_before(naive, i, next)))
+		if (naive->where[i] == NAIVE_WAITS &&
+		    (next == UINT32_MAX || naive_packed_before(naive, i, next)))
 			next = i;
 	if (next == UINT32_MAX)
 		return;
@@ -262,8 +274,9 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	if (naive->reading != UINT32_MAX)
 		return false;
 	for (uint32_t i = 0; i < naive->step->count; i++)
-		if (naive->choices[i] == SPW_PLAN_SPILL && naive_tensor(naive, i)->users > 0 && !naive->use_done[i] &&
-		    naive->where[i] != NAIVE_IN_MEMORY && naive->where[i] != NAIVE_BEING_READ &&
+		if (naive->choices[i] == SPW_PLAN_SPILL && naive_tensor(naive, i)->users > 0 &&
+		    !naive->use_done[i] && naive->where[i] != NAIVE_IN_MEMORY &&
+		    naive->where[i] != NAIVE_BEING_READ &&
 		    (next == UINT32_MAX || naive_used_before(naive, i, next)))
 			next = i;
 	if (next == UINT32_MAX || naive->where[next] == NAIVE_NOT_YET)
@@ -286,14 +299,19 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	return true;
 }
 
-/* The next thing that compute does: at one time it packs, then uses, then releases, then only gives back. */
+/*
+ * The next thing that compute does: at one time it packs, then uses, then releases, then only gives
+ * back.
+ */
 static uint32_t naive_next_compute(const struct naive *naive, int *kind, double *ns)
 {
 	uint32_t next = UINT32_MAX;
 
 	for (uint32_t i = 0; i < naive->step->count; i++) {
 		const struct spw_plan_tensor *tensor = naive_tensor(naive, i);
-		int its_kind = naive->where[i] == NAIVE_NOT_YET ? 1 : tensor->users > 0 && !naive->use_done[i] ? 2 : 3;
+		int its_kind = naive->where[i] == NAIVE_NOT_YET           ? 1
+			       : tensor->users > 0 && !naive->use_done[i] ? 2
+									  : 3;
 		double its_ns = (double)(its_kind == 1   ? tensor->pack_ns
 					 : its_kind == 2 ? tensor->use_ns
 							 : tensor->release_ns);
@@ -320,7 +338,8 @@ static bool naive_fits_staging(const struct naive *naive, uint32_t which)
 	double bytes = (double)naive_tensor(naive, which)->bytes;
 
 	for (uint32_t i = 0; i < naive->step->count; i++)
-		if (naive->where[i] == NAIVE_WAITS || (naive->write_open[i] && !naive->write_over[i]))
+		if (naive->where[i] == NAIVE_WAITS ||
+		    (naive->write_open[i] && !naive->write_over[i]))
 			bytes += (double)naive_tensor(naive, i)->bytes;
 	return bytes <= naive->staging;
 }
@@ -350,8 +369,10 @@ static void naive_compute(struct naive *naive, uint32_t i, int kind)
 	if (kind == 4) {
 		naive->calls_done++;
 	} else if (kind == 1) {
-		naive->where[i] = naive->choices[i] == SPW_PLAN_SPILL && naive_fits_staging(naive, i) ? NAIVE_WAITS
-												      : NAIVE_IN_MEMORY;
+		naive->where[i] =
+			naive->choices[i] == SPW_PLAN_SPILL && naive_fits_staging(naive, i)
+				? NAIVE_WAITS
+				: NAIVE_IN_MEMORY;
 	} else if (kind == 2) {
 		if (naive->where[i] == NAIVE_ON_DRIVES || naive->where[i] == NAIVE_BEING_READ) {
 			naive->awaited = i;
@@ -388,9 +409,11 @@ static void naive_io_end(struct naive *naive, uint32_t i, bool write, double com
 static bool naive_advance(struct naive *naive)
 {
 	bool both = naive->writing != UINT32_MAX && naive->reading != UINT32_MAX;
-	double write_rate = both && naive->mixed / 2 < naive->write ? naive->mixed / 2 : naive->write;
+	double write_rate =
+		both && naive->mixed / 2 < naive->write ? naive->mixed / 2 : naive->write;
 	double read_rate = both && naive->mixed / 2 < naive->read ? naive->mixed / 2 : naive->read;
-	double compute_ns = 0, when[5] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER},
+	double compute_ns = 0,
+	       when[5] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER},
 	       next = NAIVE_NEVER;
 	uint32_t who[5] = {naive->writing, 0, naive->reading, 0, 0};
 	int kind = 0, what = 0;
@@ -432,15 +455,17 @@ static bool naive_advance(struct naive *naive)
 	return true;
 }
 
-static void naive_open(struct naive *naive, const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-		       double memory, const enum spw_plan_choice *choices)
+static void naive_open(struct naive *naive, const struct spw_plan_step *step,
+		       const struct spw_plan_drives *drives, double memory,
+		       const enum spw_plan_choice *choices)
 {
 	uint64_t mixed = drives->mixed_bytes_per_second;
 
 	memset(naive, 0, sizeof(*naive));
 	if (mixed == 0)
-		mixed = drives->write_bytes_per_second < drives->read_bytes_per_second ? drives->write_bytes_per_second
-										       : drives->read_bytes_per_second;
+		mixed = drives->write_bytes_per_second < drives->read_bytes_per_second
+				? drives->write_bytes_per_second
+				: drives->read_bytes_per_second;
 	naive->step = step;
 	naive->choices = choices;
 	naive->memory = memory;

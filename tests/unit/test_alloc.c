@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_alloc.c - the extent allocator against a bitmap: every small case, random large ones, and planted damage */
+/*
+ * tests/unit/test_alloc.c - the extent allocator against a bitmap: every small case, random large
+ * ones, and planted damage
+ */
 /* link: util */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,14 +15,19 @@
 
 #include <cmocka.h>
 
-/* The allocator is compiled in, with its asserts and its sources of memory under the test's control. */
+/*
+ * The allocator is compiled in, with its asserts and its sources of memory under the test's
+ * control.
+ */
 static jmp_buf assert_escape;
 static int assert_expected;
 static int memory_fails;
 
-__attribute__((noreturn)) void test_assert_failed(const char *condition, const char *file, int line);
+__attribute__((noreturn)) void test_assert_failed(const char *condition, const char *file,
+						  int line);
 static void *failing_calloc(size_t count, size_t size);
-static void *failing_mmap(void *address, size_t len, int protection, int flags, int fd, off_t offset);
+static void *failing_mmap(void *address, size_t len, int protection, int flags, int fd,
+			  off_t offset);
 
 #define spw_assert_failed test_assert_failed
 #define calloc            failing_calloc
@@ -42,7 +50,8 @@ static void *failing_calloc(size_t count, size_t size)
 	return memory_fails == 1 ? NULL : calloc(count, size);
 }
 
-static void *failing_mmap(void *address, size_t len, int protection, int flags, int fd, off_t offset)
+static void *failing_mmap(void *address, size_t len, int protection, int flags, int fd,
+			  off_t offset)
 {
 	if (memory_fails == 2) {
 		errno = ENOMEM;
@@ -61,7 +70,7 @@ static void *failing_mmap(void *address, size_t len, int protection, int flags, 
 		assert_expected = 0;                           \
 	} while (0)
 
-/* ---- The model: one byte per block, and the extents that are allocated ------------------------------------------------------- */
+/* ---- The model: one byte per block, and the extents that are allocated ----------------------- */
 
 #define MODEL_BLOCKS_MAX 8192u
 
@@ -119,12 +128,16 @@ static void model_check(const struct model *model)
 	assert_int_equal(stats.largest_free_blocks, longest_run);
 }
 
-/* ALLOC-1: an extent that was given lies inside, was free in every block, and starts where a free run starts. */
+/*
+ * ALLOC-1: an extent that was given lies inside, was free in every block, and starts where a free
+ * run starts.
+ */
 static void model_take(struct model *model, const struct spw_extent *extent)
 {
 	assert_in_range(extent->len_blocks, 1, model->blocks);
 	assert_in_range(extent->start_block, 0, model->blocks - extent->len_blocks);
-	for (uint64_t block = extent->start_block; block < extent->start_block + extent->len_blocks; block++) {
+	for (uint64_t block = extent->start_block; block < extent->start_block + extent->len_blocks;
+	     block++) {
 		assert_int_equal(model->used[block], 0);
 		model->used[block] = 1;
 	}
@@ -185,7 +198,7 @@ static void model_close(struct model *model)
 	spw_alloc_close(model->alloc);
 }
 
-/* ---- Every sequence on a tiny device ------------------------------------------------------------------------------------------ */
+/* ---- Every sequence on a tiny device --------------------------------------------------------- */
 
 /* A copy of an allocator and its model, to go on from one state in several ways. */
 struct snapshot {
@@ -254,8 +267,8 @@ static void test_every_sequence(void **state)
 }
 
 /*
- * Every way to cut a device into extents, and every choice of them to free, upwards and downwards: all states there are up to the
- * order of the lists. In each, every length is asked for.
+ * Every way to cut a device into extents, and every choice of them to free, upwards and downwards:
+ * all states there are up to the order of the lists. In each, every length is asked for.
  */
 static void every_request(struct model *here)
 {
@@ -314,7 +327,7 @@ static void test_every_layout(void **state)
 	}
 }
 
-/* ---- Random sequences --------------------------------------------------------------------------------------------------------- */
+/* ---- Random sequences ------------------------------------------------------------------------ */
 
 static uint64_t random_state;
 
@@ -367,7 +380,9 @@ static void act(enum action action, uint32_t fixed_blocks)
 	switch (action) {
 	case GET_TINY: (void)model_get(&model, 1 + random_below(4)); break;
 	case GET_SMALL: (void)model_get(&model, 1 + random_below(100)); break;
-	case GET_LARGE: (void)model_get(&model, model.blocks / 16 + 1 + random_below(model.blocks / 8 + 1)); break;
+	case GET_LARGE:
+		(void)model_get(&model, model.blocks / 16 + 1 + random_below(model.blocks / 8 + 1));
+		break;
 	case GET_ANY: (void)model_get(&model, 1 + random_below(model.blocks + 10)); break;
 	case GET_FIXED: (void)model_get(&model, fixed_blocks); break;
 	case GET_SOME: (void)model_get_some(&model, 1 + random_below(model.blocks)); break;
@@ -387,7 +402,10 @@ static void act(enum action action, uint32_t fixed_blocks)
 	}
 }
 
-/* One swarm: actions drawn by weights that are themselves drawn, many of them zero, so that runs differ in character. */
+/*
+ * One swarm: actions drawn by weights that are themselves drawn, many of them zero, so that runs
+ * differ in character.
+ */
 static void one_swarm(unsigned actions)
 {
 	uint32_t weights[ACTIONS], sum = 0, draw, fixed_blocks;
@@ -395,7 +413,10 @@ static void one_swarm(unsigned actions)
 	unsigned action;
 
 	for (action = 0; action < ACTIONS; action++) {
-		weights[action] = random_below(2) ? random_below(action == PUT_ALL || action == PUT_HALF ? 2 : 100) : 0;
+		weights[action] =
+			random_below(2)
+				? random_below(action == PUT_ALL || action == PUT_HALF ? 2 : 100)
+				: 0;
 		sum += weights[action];
 	}
 	if (sum == 0)
@@ -420,9 +441,12 @@ static void test_random(void **state)
 		one_swarm(500);
 }
 
-/* ---- Single properties -------------------------------------------------------------------------------------------------------- */
+/* ---- Single properties ----------------------------------------------------------------------- */
 
-/* The only fit lies deep in the list of its own class, behind more extents than constant time may look at. */
+/*
+ * The only fit lies deep in the list of its own class, behind more extents than constant time may
+ * look at.
+ */
 static void test_exact_behind_the_bound(void **state)
 {
 	const uint64_t class_shortest = 256, class_width = 8;
@@ -432,8 +456,13 @@ static void test_exact_behind_the_bound(void **state)
 
 	(void)state;
 	assert_int_equal(spw_alloc_open((class_shortest + class_width) * 32, 80, &alloc), 0);
-	/* Pairs of one extent and a wall of one block; the first extent is the longest of its class. */
-	for (; spw_alloc_get(alloc, count == 0 ? class_shortest + 7 : class_shortest, &extents[count]) == 0; count += 2)
+	/*
+	 * Pairs of one extent and a wall of one block; the first extent is the longest of its
+	 * class.
+	 */
+	for (; spw_alloc_get(alloc, count == 0 ? class_shortest + 7 : class_shortest,
+			     &extents[count]) == 0;
+	     count += 2)
 		assert_int_equal(spw_alloc_get(alloc, 1, &extents[count + 1]), 0);
 	assert_true(count / 2 > LOOK_MAX + 1);
 	if (spw_alloc_blocks_free(alloc) > 0)
@@ -442,7 +471,8 @@ static void test_exact_behind_the_bound(void **state)
 		spw_alloc_put(alloc, &extents[i]);
 	assert_int_equal(spw_alloc_get(alloc, class_shortest + 8, &found), -ENOSPC);
 	assert_int_equal(spw_alloc_get_some(alloc, class_shortest + 7, &found), 0);
-	assert_int_equal(found.len_blocks, class_shortest); /* the bounded look misses it, by less than 1/32 */
+	/* the bounded look misses it, by less than 1/32 */
+	assert_int_equal(found.len_blocks, class_shortest);
 	spw_alloc_put(alloc, &found);
 	assert_int_equal(spw_alloc_get(alloc, class_shortest + 7, &found), 0);
 	assert_int_equal(found.start_block, 0);
@@ -463,7 +493,8 @@ static void test_in_turn(void **state)
 	for (unsigned round = 0; round < 3; round++) {
 		next_block = 0;
 		for (unsigned i = 0; i < 100; i++) {
-			assert_int_equal(spw_alloc_get(alloc, 1 + random_below(5000), &extents[i]), 0);
+			assert_int_equal(spw_alloc_get(alloc, 1 + random_below(5000), &extents[i]),
+					 0);
 			assert_int_equal(extents[i].start_block, next_block);
 			next_block += extents[i].len_blocks;
 		}
@@ -476,7 +507,9 @@ static void test_in_turn(void **state)
 	spw_alloc_close(alloc);
 }
 
-/* Equal lengths go back into the holes they left: nothing beyond the first round is ever touched. */
+/*
+ * Equal lengths go back into the holes they left: nothing beyond the first round is ever touched.
+ */
 static void test_holes_are_reused(void **state)
 {
 	struct spw_extent extents[500];
@@ -564,7 +597,7 @@ static void test_many_extents(void **state)
 	free(extents);
 }
 
-/* ---- What only a broken caller or broken memory can do ------------------------------------------------------------------------ */
+/* ---- What only a broken caller or broken memory can do --------------------------------------- */
 
 static void test_misuse_asserts(void **state)
 {
@@ -621,7 +654,10 @@ static void test_damage_asserts(void **state)
 	spw_alloc_close(alloc);
 }
 
-/* A state with everything in it: allocated, free between allocated, two free of one class, spare descriptors. */
+/*
+ * A state with everything in it: allocated, free between allocated, two free of one class, spare
+ * descriptors.
+ */
 static struct spw_alloc *planted(struct spw_extent extents[8])
 {
 	struct spw_alloc *alloc;
@@ -693,7 +729,10 @@ static void test_verify_finds_damage(void **state)
 	plant(alloc->descs_fresh, alloc->descs_max + 1, 7);
 	plant(alloc->descs_fresh, alloc->descs_fresh + 1, 7);
 	plant(alloc->extents_max, 3, 8);
-	/* Descriptor 0 counted as free: its first neighbour is allocated, so only this is wrong with it. */
+	/*
+	 * Descriptor 0 counted as free: its first neighbour is allocated, so only this is wrong
+	 * with it.
+	 */
 	plant(descs[0].list_prev, DESC_SPARE, 7);
 	spw_alloc_close(alloc);
 }
@@ -728,7 +767,7 @@ static void test_verify_finds_stray(void **state)
 	spw_alloc_close(alloc);
 }
 
-/* ---- Classes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Classes --------------------------------------------------------------------------------- */
 
 static void test_classes_rise(void **state)
 {
@@ -742,19 +781,27 @@ static void test_classes_rise(void **state)
 		class = here;
 	}
 	assert_int_equal(class_of(SPW_ALLOC_BLOCKS_MAX), (FIRST_COUNT - 1) * SECOND_COUNT);
-	assert_int_equal(class_surely_fitting(SPW_ALLOC_BLOCKS_MAX), class_of(SPW_ALLOC_BLOCKS_MAX));
+	assert_int_equal(class_surely_fitting(SPW_ALLOC_BLOCKS_MAX),
+			 class_of(SPW_ALLOC_BLOCKS_MAX));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_classes_rise),           cmocka_unit_test(test_every_sequence),
-		cmocka_unit_test(test_every_layout),           cmocka_unit_test(test_random),
-		cmocka_unit_test(test_exact_behind_the_bound), cmocka_unit_test(test_in_turn),
-		cmocka_unit_test(test_holes_are_reused),       cmocka_unit_test(test_open_refuses),
-		cmocka_unit_test(test_largest_device),         cmocka_unit_test(test_many_extents),
-		cmocka_unit_test(test_misuse_asserts),         cmocka_unit_test(test_damage_asserts),
-		cmocka_unit_test(test_verify_finds_damage),    cmocka_unit_test(test_verify_finds_wrong_class),
+		cmocka_unit_test(test_classes_rise),
+		cmocka_unit_test(test_every_sequence),
+		cmocka_unit_test(test_every_layout),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_exact_behind_the_bound),
+		cmocka_unit_test(test_in_turn),
+		cmocka_unit_test(test_holes_are_reused),
+		cmocka_unit_test(test_open_refuses),
+		cmocka_unit_test(test_largest_device),
+		cmocka_unit_test(test_many_extents),
+		cmocka_unit_test(test_misuse_asserts),
+		cmocka_unit_test(test_damage_asserts),
+		cmocka_unit_test(test_verify_finds_damage),
+		cmocka_unit_test(test_verify_finds_wrong_class),
 		cmocka_unit_test(test_verify_finds_stray),
 	};
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache.c - the tensor cache over a store that the test controls: every state, identity, what is kept, the
- * end
+ * tests/unit/test_cache.c - the tensor cache over a store that the test controls: every state,
+ * identity, what is kept, the end
  */
+/* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
 /* ---- The course of an entry's life ---- */
@@ -126,7 +127,10 @@ static void test_held_write_is_forwarded(void **state)
 	rig_end(&rig);
 }
 
-/* Until the next call, or the end of some I/O; one that takes long to write only while others are written. */
+/*
+ * Until the next call, or the end of some I/O; one that takes long to write only while others are
+ * written.
+ */
 static void test_held_write_is_written(void **state)
 {
 	struct rig rig;
@@ -135,7 +139,8 @@ static void test_held_write_is_written(void **state)
 	(void)state;
 	rig_default(&rig);
 	rig.cache->hold_bytes = 4096;
-	first = offered(&rig, 3, 4097, SPW_OFFER_SPILL); /* too large to wait while the drives are idle, */
+	/* too large to wait while the drives are idle, */
+	first = offered(&rig, 3, 4097, SPW_OFFER_SPILL);
 	assert_int_equal(rig.store->puts, 1);
 	second = offered(&rig, 4, 4097, SPW_OFFER_SPILL); /* but not while they are busy */
 	assert_int_equal(rig.store->puts, 1);
@@ -305,7 +310,7 @@ static void test_failed_read_is_an_error_of_that_take(void **state)
 	piece = stored(&rig, 1, 4096);
 	rig.store->wait_res = -EBADMSG;
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 0, 4096, &taken), -EBADMSG);
-	assert_string_equal(spw_last_error(), FAKE_WORDS);
+	assert_string_equal(spw_last_error(), SIMSTORE_ERROR_TEXT);
 	assert_null(taken.bytes);
 	assert_int_equal(taken.lease, 0);
 	assert_int_equal(rig_stats(&rig).reads_failed, 1);
@@ -398,6 +403,26 @@ static void test_dedup_of_views(void **state)
 	rig_end(&rig);
 }
 
+/* Whether they share a bucket or not. */
+static void test_versions_are_told_apart(void **state)
+{
+	struct piece piece = piece_make(1, 64);
+	spw_tensor tensors[64];
+	struct rig rig;
+
+	(void)state;
+	rig_default(&rig);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
+		assert_int_equal(offer_range(&rig, &piece, i, 0, 64, 1 + i, &tensors[i]),
+				 SPW_OFFER_SPILL);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tensors); i++)
+		released(&rig, &(struct piece){.tensor = tensors[i]});
+	fake_end_all(rig.store);
+	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[64]){0}, 64), 64);
+	free(piece.bytes);
+	rig_end(&rig);
+}
+
 /* What changed without a new version: one storage of one value, offered again and again. */
 struct changing {
 	struct rig rig;
@@ -409,14 +434,16 @@ struct changing {
 static void changing_begin(struct changing *changing)
 {
 	rig_default(&changing->rig);
-	changing->piece = (struct piece){.key = 1, .bytes = changing->bytes, .len = sizeof(changing->bytes)};
+	changing->piece =
+		(struct piece){.key = 1, .bytes = changing->bytes, .len = sizeof(changing->bytes)};
 	changing->owner = 100;
 }
 
 static int changing_offer(struct changing *changing, uint8_t value, spw_tensor *tensor)
 {
 	memset(changing->bytes, value, sizeof(changing->bytes));
-	return offer_range(&changing->rig, &changing->piece, 0, 0, sizeof(changing->bytes), ++changing->owner, tensor);
+	return offer_range(&changing->rig, &changing->piece, 0, 0, sizeof(changing->bytes),
+			   ++changing->owner, tensor);
 }
 
 static void changing_drained(struct changing *changing, uint64_t expected)
@@ -433,7 +460,8 @@ static void changing_taken(struct changing *changing, spw_tensor tensor, uint8_t
 	struct spw_taken taken;
 
 	fake_end_all(changing->rig.store); /* what is read ahead */
-	assert_int_equal(spw_cache_take(changing->rig.cache, tensor, 0, sizeof(changing->bytes), &taken), 0);
+	assert_int_equal(
+		spw_cache_take(changing->rig.cache, tensor, 0, sizeof(changing->bytes), &taken), 0);
 	assert_non_null(taken.bytes);
 	for (size_t i = 0; i < sizeof(changing->bytes); i++)
 		assert_int_equal(((const uint8_t *)taken.bytes)[i], value);
@@ -553,7 +581,8 @@ static void test_kept_elsewhere_is_compared(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		pieces[i] = piece_make(1, 100);
 		pieces[i].bytes[99] = (uint8_t)i;
-		assert_int_equal(offer_range(&rig, &pieces[i], 0, 0, 100, i + 1, &pieces[i].tensor), SPW_OFFER_KEEP);
+		assert_int_equal(offer_range(&rig, &pieces[i], 0, 0, 100, i + 1, &pieces[i].tensor),
+				 SPW_OFFER_KEEP);
 	}
 	for (unsigned i = 0; i < 2; i++) {
 		released(&rig, &pieces[i]);
@@ -610,7 +639,8 @@ static void test_ids_are_not_reused(void **state)
 	assert_int_equal(spw_cache_take(rig.cache, first, 0, 8, &taken), -ENOENT);
 	assert_int_equal(spw_cache_release(rig.cache, first), -ENOENT);
 	assert_int_equal(spw_cache_take(rig.cache, (spw_tensor){0}, 0, 8, &taken), -ENOENT);
-	assert_int_equal(spw_cache_take(rig.cache, (spw_tensor){UINT64_MAX}, 0, 8, &taken), -ENOENT);
+	assert_int_equal(spw_cache_take(rig.cache, (spw_tensor){UINT64_MAX}, 0, 8, &taken),
+			 -ENOENT);
 	released(&rig, &piece);
 	drained(&rig, &piece);
 	rig_end(&rig);
@@ -648,12 +678,12 @@ static void test_bad_arguments(void **state)
 	assert_null(cache);
 	spw_cache_opts_init(&opts, sizeof(opts));
 	opts.tensors_max = 0;
-	assert_int_equal(spw_cache_open(rig.store, &opts, &cache), -EINVAL);
+	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	opts.tensors_max = UINT32_MAX;
-	assert_int_equal(spw_cache_open(rig.store, &opts, &cache), -EINVAL);
+	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	opts.tensors_max = 1;
 	opts.mode = (enum spw_cache_mode)7;
-	assert_int_equal(spw_cache_open(rig.store, &opts, &cache), -EINVAL);
+	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	spw_cache_close(NULL);
 	free(piece.bytes);
 	rig_end(&rig);
@@ -670,8 +700,10 @@ static void test_identities_that_collide(void **state)
 	for (unsigned i = 0; i < 32; i++) {
 		pieces[i] = piece_make(1000 + i, 8);
 		pieces[32 + i] = piece_make(1, 8);
-		assert_int_equal(offer_range(&rig, &pieces[i], 7, 0, 8, i + 1, &pieces[i].tensor), SPW_OFFER_KEEP);
-		assert_int_equal(offer_range(&rig, &pieces[32 + i], i, 0, 8, 32 + i + 1, &pieces[32 + i].tensor),
+		assert_int_equal(offer_range(&rig, &pieces[i], 7, 0, 8, i + 1, &pieces[i].tensor),
+				 SPW_OFFER_KEEP);
+		assert_int_equal(offer_range(&rig, &pieces[32 + i], i, 0, 8, 32 + i + 1,
+					     &pieces[32 + i].tensor),
 				 SPW_OFFER_KEEP);
 	}
 	for (unsigned i = 0; i < 64; i++) {
@@ -758,7 +790,10 @@ static void test_backpressure(void **state)
 	rig_end(&rig);
 }
 
-/* What was used before is used again: a table for many tensors takes memory for those that there are at once. */
+/*
+ * What was used before is used again: a table for many tensors takes memory for those that there
+ * are at once.
+ */
 static void test_entries_that_are_not_needed_are_not_touched(void **state)
 {
 	struct piece first, second;
@@ -798,7 +833,8 @@ static void test_each_of_many_is_found(void **state)
 		pieces[i] = offered(&rig, i + 1, 15, SPW_OFFER_KEEP);
 		assert_true(rig.cache->bucket_mask >= i);
 		assert_true(rig.cache->bucket_mask < 1024 || rig.cache->bucket_mask < 2 * i);
-		assert_int_equal(offer_range(&rig, &pieces[i / 2], 0, 0, 15, UINT64_MAX, &again), SPW_OFFER_DEDUP);
+		assert_int_equal(offer_range(&rig, &pieces[i / 2], 0, 0, 15, UINT64_MAX, &again),
+				 SPW_OFFER_DEDUP);
 		assert_int_equal(again.value, pieces[i / 2].tensor.value);
 		assert_int_equal(spw_cache_release(rig.cache, again), 0);
 	}
@@ -847,7 +883,8 @@ static void test_duplicates_in_the_backward_stage_keep_the_order(void **state)
 		pieces[i] = offered(&rig, i + 1, 100, SPW_OFFER_SPILL);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(offer_range(&rig, &pieces[0], 0, 0, 100, 9, &again), SPW_OFFER_DEDUP);
-	assert_int_equal(spw_entry_id(ENTRY_OF(rig.cache->order.previous, order)).value, pieces[1].tensor.value);
+	assert_int_equal(spw_entry_id(ENTRY_OF(rig.cache->order.previous, order)).value,
+			 pieces[1].tensor.value);
 	assert_int_equal(spw_cache_release(rig.cache, again), 0);
 	for (unsigned i = 0; i < 2; i++)
 		released(&rig, &pieces[i]);
@@ -955,7 +992,8 @@ static void test_close_with_everything_under_way(void **state)
 	pieces[0] = stored(&rig, 1, 100);
 	pieces[1] = stored(&rig, 2, 100);
 	pieces[2] = stored(&rig, 3, 100);
-	(void)taken_from_lease(&rig, &pieces[0]); /* resident, with a lease; the others are read ahead */
+	/* resident, with a lease; the others are read ahead */
+	(void)taken_from_lease(&rig, &pieces[0]);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_FORWARD);
 	fake_issue(fake_pending(rig.store, FAKE_READ, 0));
 	pieces[3] = offered(&rig, 4, 100, SPW_OFFER_SPILL);
@@ -966,15 +1004,15 @@ static void test_close_with_everything_under_way(void **state)
 	pieces[6] = offered(&rig, 7, 8, SPW_OFFER_KEEP);
 	assert_int_equal(pthread_create(&thread, NULL, close_run, &rig), 0);
 	/* Both unissued ones are cancelled; the issued ones have to be waited for. */
-	fake_lock(rig.store);
+	simstore_lock(rig.store);
 	while (rig.store->cancels < 2)
 		SPW_ASSERT(pthread_cond_wait(&rig.store->changed, &rig.store->lock) == 0);
-	fake_unlock(rig.store);
+	simstore_unlock(rig.store);
 	fake_end_all(rig.store);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 3; i < 7; i++)
 		free(pieces[i].bytes);
-	fake_close(rig.store);
+	simstore_close(rig.store);
 }
 
 static void test_sizes_of_other_versions(void **state)
@@ -992,11 +1030,13 @@ static void test_sizes_of_other_versions(void **state)
 
 	(void)state;
 	rig_begin(&rig);
-	rig.opts.size = offsetof(struct spw_cache_opts, staging_bytes); /* a caller that knows no more */
+	/* a caller that knows no more */
+	rig.opts.size = offsetof(struct spw_cache_opts, staging_bytes);
 	rig.opts.staging_bytes = 1;
 	rig_open(&rig);
 	spw_cache_step(rig.cache);
-	spw_cache_stats(rig.cache, (struct spw_cache_stats *)(void *)&older, offsetof(typeof(older), untouched));
+	spw_cache_stats(rig.cache, (struct spw_cache_stats *)(void *)&older,
+			offsetof(typeof(older), untouched));
 	assert_int_equal(older.steps, 1);
 	assert_int_equal(older.untouched, 77);
 	memset(&newer, 0xff, sizeof(newer));
@@ -1023,6 +1063,7 @@ int main(void)
 		cmocka_unit_test(test_failed_read_is_an_error_of_that_take),
 		cmocka_unit_test(test_release_in_every_state),
 		cmocka_unit_test(test_dedup_of_views),
+		cmocka_unit_test(test_versions_are_told_apart),
 		cmocka_unit_test(test_dedup_in_every_state),
 		cmocka_unit_test(test_changed_is_no_duplicate),
 		cmocka_unit_test(test_changed_during_the_write),

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_ahead.c - the tensor cache: what scopes and stages mean, what is read ahead, takes that wait */
+/*
+ * tests/unit/test_cache_ahead.c - the tensor cache: what scopes and stages mean, what is read
+ * ahead, takes that wait
+ */
+/* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
 /* ---- Scopes ---- */
@@ -7,10 +11,11 @@
 #define SAME_KEYS 50 /* as @key: all scopes have this one */
 
 /*
- * A model of scopes: outer(1), blocks, and a loss after them. Returns the tensors that were kept as bits: embedding,
- * blocks, head, loss.
+ * A model of scopes: outer(1), blocks, and a loss after them. Returns the tensors that were kept as
+ * bits: embedding, blocks, head, loss.
  */
-static unsigned forward_of_model(struct rig *rig, struct piece *pieces, unsigned blocks, uint64_t key)
+static unsigned forward_of_model(struct rig *rig, struct piece *pieces, unsigned blocks,
+				 uint64_t key)
 {
 	unsigned kept = 0, count = 0;
 
@@ -40,7 +45,8 @@ static void backward_of_model(struct rig *rig, struct piece *pieces, unsigned bl
 
 		while (fake_pending(rig->store, FAKE_READ, 0))
 			fake_end_oldest(rig->store, FAKE_READ, 0);
-		assert_int_equal(spw_cache_take(rig->cache, pieces[i].tensor, 0, pieces[i].len, &taken), 0);
+		assert_int_equal(
+			spw_cache_take(rig->cache, pieces[i].tensor, 0, pieces[i].len, &taken), 0);
 		released(rig, &pieces[i]);
 		if (taken.lease)
 			spw_cache_return(rig->cache, taken.lease);
@@ -73,7 +79,10 @@ static void test_last_scope_is_kept_from_the_second_step(void **state)
 	assert_int_equal(forward_of_model(&rig, pieces, 3, 1), 0x38);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	backward_of_model(&rig, pieces, 3);
-	/* Another model: nothing is known of it. A block more: at the same place the same scope, kept from there. */
+	/*
+	 * Another model: nothing is known of it. A block more: at the same place the same scope,
+	 * kept from there.
+	 */
 	spw_cache_step(rig.cache);
 	assert_int_equal(forward_of_model(&rig, pieces, 3, 11), 0);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
@@ -103,7 +112,8 @@ static void test_last_scope_is_not_an_empty_one(void **state)
 			spw_cache_scope_enter(rig.cache, i);
 			if (i < 2)
 				pieces[i] = offered(&rig, 10 * step + i + 1, 200,
-						    step == 1 && i == 1 ? SPW_OFFER_KEEP : SPW_OFFER_SPILL);
+						    step == 1 && i == 1 ? SPW_OFFER_KEEP
+									: SPW_OFFER_SPILL);
 			spw_cache_scope_leave(rig.cache);
 		}
 		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
@@ -165,7 +175,10 @@ static void test_last_scope_spilled_on_request(void **state)
 	rig_end(&rig);
 }
 
-/* Two micro-batches under way: the backward stage after the second forward stage is that of the first. */
+/*
+ * Two micro-batches under way: the backward stage after the second forward stage is that of the
+ * first.
+ */
 static void test_last_scope_of_micro_batches(void **state)
 {
 	struct piece first[8], second[8];
@@ -271,7 +284,7 @@ static void test_window_holds_back_what_is_in_memory(void **state)
 	rig_open(&rig);
 	far = offered(&rig, 1, 100, SPW_OFFER_SPILL);
 	written = offered(&rig, 2, 100, SPW_OFFER_SPILL);
-	fake_end(fake_pending(rig.store, FAKE_WRITE, 1), 0);
+	simstore_end(fake_pending(rig.store, FAKE_WRITE, 1), 0);
 	issued = offered(&rig, 3, 100, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 1));
 	queued = offered(&rig, 4, 100, SPW_OFFER_SPILL);
@@ -356,7 +369,9 @@ static void test_window_of_micro_batch_and_step(void **state)
 	rig_end(&rig);
 }
 
-/* What a backward pass that broke off has read ahead does not stand in the way of the next step's. */
+/*
+ * What a backward pass that broke off has read ahead does not stand in the way of the next step's.
+ */
 static void test_window_of_a_step_that_broke_off(void **state)
 {
 	struct piece left[3], first, second;
@@ -408,7 +423,8 @@ static void test_automatic_window(void **state)
 	pieces[3] = stored(&rig, 4, 1000);
 	spw_cache_scope_leave(rig.cache);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 5000); /* twice the largest tensor is more than 4500 */
+	/* twice the largest tensor is more than 4500 */
+	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 5000);
 	spw_cache_step(rig.cache);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 2048); /* two chunks */
@@ -548,7 +564,8 @@ static void test_release_while_reading_ahead(void **state)
 	released(&rig, &issued);
 	assert_int_equal(rig.store->cancels, 1);
 	assert_int_equal(rig_stats(&rig).prefetched_bytes, 0);
-	assert_int_equal(rig_stats(&rig).activation_bytes, 200); /* the drives may still write into it */
+	/* the drives may still write into it */
+	assert_int_equal(rig_stats(&rig).activation_bytes, 200);
 	assert_int_equal(rig.store->objects_used, 2);
 	fake_end_all(rig.store);
 	assert_int_equal(rig_stats(&rig).prefetches_failed, 0);
@@ -601,10 +618,10 @@ static void *ender_run(void *context)
 	struct ender *ender = context;
 	struct spw_store *store = ender->rig->store;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (*ender->what == 0)
 		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
-	fake_unlock(store);
+	simstore_unlock(store);
 	fake_end_oldest(store, ender->kind, ender->res);
 	return NULL;
 }
@@ -696,7 +713,8 @@ static void *taker_run(void *context)
 {
 	struct taker *taker = context;
 
-	taker->rc = spw_cache_take(taker->rig->cache, taker->piece->tensor, 0, taker->piece->len, &taker->taken);
+	taker->rc = spw_cache_take(taker->rig->cache, taker->piece->tensor, 0, taker->piece->len,
+				   &taker->taken);
 	return NULL;
 }
 
@@ -704,10 +722,10 @@ static struct spw_request *wait_for_read(struct spw_store *store)
 {
 	struct spw_request *request;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (!(request = fake_pending_locked(store, FAKE_READ, 0)))
 		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
-	fake_unlock(store);
+	simstore_unlock(store);
 	return request;
 }
 
@@ -727,7 +745,7 @@ static void test_takes_share_one_read(void **state)
 		takers[i] = (struct taker){.rig = &rig, .piece = &piece};
 		assert_int_equal(pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]), 0);
 	}
-	fake_end(wait_for_read(rig.store), 0);
+	simstore_end(wait_for_read(rig.store), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(pthread_join(takers[i].thread, NULL), 0);
 		assert_int_equal(takers[i].rc, 0);
@@ -755,7 +773,7 @@ static void test_released_while_taken(void **state)
 	assert_int_equal(pthread_create(&taker.thread, NULL, taker_run, &taker), 0);
 	request = wait_for_read(rig.store);
 	released(&rig, &piece);
-	fake_end(request, 0);
+	simstore_end(request, 0);
 	assert_int_equal(pthread_join(taker.thread, NULL), 0);
 	assert_int_equal(taker.rc, -ENOENT);
 	rig_end(&rig);

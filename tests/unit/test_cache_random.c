@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_random.c - the tensor cache under random orders of everything: calls, ends of requests,
- * failures
+ * tests/unit/test_cache_random.c - the tensor cache under random orders of everything: calls, ends
+ * of requests, failures
  *
- * The model is plain memory: what a storage of a key and version holds follows from both, so every byte handed out can
- * be checked. Memory that was offered is destroyed and freed as soon as its token is drained. One seed gives one run:
- * the only other thread ends a read when the first one waits for it. A second test lets several threads loose on one
- * cache; its order is the scheduler's.
+ * The model is plain memory: what a storage of a key and version holds follows from both, so every
+ * byte handed out can be checked. Memory that was offered is destroyed and freed as soon as its
+ * token is drained. One seed gives one run:
+ * the only other thread ends a read when the first one waits for it. A second test lets several
+ * threads loose on one cache; its order is the scheduler's.
  *
- * In half of the rounds each step begins with the same seed as the one before, so that steps are alike for a while,
- * until what the drives did makes them differ: plans are made, followed and left.
+ * In half of the rounds each step begins with the same seed as the one before, so that steps are
+ * alike for a while, until what the drives did makes them differ: plans are made, followed and
+ * left.
  */
+/* link: tools/replay/simstore libspillway */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,6 +28,7 @@
 
 #include <spillway/cache.h>
 
+#include "tensor/control/internal.h"
 #include "tensor/internal.h"
 #include "tests/unit/cache_fake.h"
 
@@ -119,8 +124,8 @@ static void fail_at(const struct world *world, const char *what)
 			fail_at(world, #condition); \
 	} while (0)
 
-static void check_bytes(const struct world *world, const uint8_t *bytes, uint64_t key, uint64_t version,
-			uint64_t offset, uint64_t len)
+static void check_bytes(const struct world *world, const uint8_t *bytes, uint64_t key,
+			uint64_t version, uint64_t offset, uint64_t len)
 {
 	for (uint64_t i = 0; i < len; i++)
 		if (bytes[i] != pattern(key, version, offset + i))
@@ -137,25 +142,32 @@ struct sums {
 /* What a plan knows of the tensors of this step. */
 static void check_place(const struct world *world, const struct entry *entry)
 {
-	const struct adapt *adapt = &entry->cache->adapt;
+	const struct control *control = entry->cache->control;
+	const struct recorded *recorded = spw_recording_of(control, &entry->track);
+	const struct recording *basis = &control->shape->basis;
 
-	if (entry->recorded_step != entry->cache->step || entry->matched == NO_TENSOR || entry->state == ENTRY_DEAD)
+	if (!recorded || entry->state == ENTRY_DEAD)
 		return;
-	REQUIRE(world, adapt->planned && entry->matched < adapt->basis.count &&
-			       adapt->basis.tensors[entry->matched].plannable);
-	REQUIRE(world, adapt->basis.tensors[entry->matched].bytes == entry->len_bytes);
-	REQUIRE(world, adapt->slots[entry->matched] == (uint32_t)(entry - entry->cache->entries));
-	REQUIRE(world, !adapt->gone[entry->matched]);
+	REQUIRE(world, recorded->slot == (uint32_t)(entry - entry->cache->entries));
+	REQUIRE(world, recorded->stored == (entry->state == ENTRY_STORED));
+	if (recorded->matched == NO_TENSOR)
+		return;
+	REQUIRE(world, control->shape->planned && recorded->matched < basis->count &&
+			       basis->tensors[recorded->matched].plannable);
+	REQUIRE(world, basis->tensors[recorded->matched].bytes == entry->len_bytes);
+	REQUIRE(world, control->slots[recorded->matched] == recorded->slot);
+	REQUIRE(world, !control->gone[recorded->matched]);
 }
 
 static void check_entry(const struct world *world, const struct entry *entry, struct sums *sums)
 {
-	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED || entry->state == ENTRY_WRITING;
+	bool in_owner = entry->state == ENTRY_KEPT || entry->state == ENTRY_QUEUED ||
+			entry->state == ENTRY_LEAVING;
 
 	sums->entries++;
 	sums->activation += entry->owner_held ? entry->len_bytes : 0;
 	sums->activation += entry->memory ? entry->len_bytes : 0;
-	if (entry->recorded_step != entry->cache->step) {
+	if (entry->track.step != entry->cache->control->step) {
 		sums->old += entry->owner_held ? entry->len_bytes : 0;
 		sums->old += entry->memory ? entry->len_bytes : 0;
 	}
@@ -168,12 +180,16 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 	REQUIRE(world, !entry->drainable || (entry->owner_held && !entry->write_in_flight));
 	REQUIRE(world, !in_owner || (entry->owner_held && !entry->memory));
 	REQUIRE(world, entry->state != ENTRY_KEPT || (!entry->object_exists && !entry->drainable));
-	REQUIRE(world, entry->state != ENTRY_QUEUED || entry->write_in_flight || world->cache->held == entry);
-	REQUIRE(world, entry->state != ENTRY_WRITING || entry->drainable);
-	REQUIRE(world, entry->state != ENTRY_STORED || (entry->object_exists && !entry->memory && !entry->owner_held));
-	REQUIRE(world, (entry->state == ENTRY_READING) == (entry->read_in_flight && entry->state != ENTRY_DEAD));
+	REQUIRE(world, (entry->state == ENTRY_QUEUED) == (world->cache->held == entry));
+	REQUIRE(world,
+		entry->state != ENTRY_LEAVING || entry->drainable == !entry->write_in_flight);
+	REQUIRE(world, entry->state != ENTRY_STORED ||
+			       (entry->object_exists && !entry->memory && !entry->owner_held));
+	REQUIRE(world, (entry->state == ENTRY_COMING) ==
+			       (entry->read_in_flight && entry->state != ENTRY_DEAD));
 	REQUIRE(world, entry->state != ENTRY_RESIDENT || !entry->memory == entry->owner_held);
-	REQUIRE(world, !entry->in_window || entry->state == ENTRY_READING || entry->state == ENTRY_RESIDENT);
+	REQUIRE(world, !entry->in_window || entry->state == ENTRY_COMING ||
+			       entry->state == ENTRY_RESIDENT);
 	REQUIRE(world, entry->leases == 0 || entry->memory);
 	check_place(world, entry);
 }
@@ -189,12 +205,14 @@ static void check_inside(const struct world *world)
 		if (cache->entries[i].state != ENTRY_FREE)
 			check_entry(world, &cache->entries[i], &sums);
 	REQUIRE(world, sums.in_flight == cache->io_in_flight);
-	REQUIRE(world, sums.old == cache->adapt.old_bytes);
-	REQUIRE(world, cache->adapt.waiting == 0);
-	REQUIRE(world, cache->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.writing);
+	REQUIRE(world, sums.activation == cache->control->memory_bytes);
+	REQUIRE(world, sums.old == cache->control->old_bytes);
+	REQUIRE(world, cache->control->waiting == 0);
 	REQUIRE(world,
-		cache->measure.flows[DIRECTION_WRITE].in_flight + cache->measure.flows[DIRECTION_READ].in_flight ==
-			sums.in_flight);
+		cache->control->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.writing);
+	REQUIRE(world, cache->control->measure.flows[DIRECTION_WRITE].in_flight +
+				       cache->control->measure.flows[DIRECTION_READ].in_flight ==
+			       sums.in_flight);
 	spw_cache_unlock(cache);
 	spw_cache_stats(cache, &stats, sizeof(stats));
 	REQUIRE(world, stats.entries == sums.entries);
@@ -245,9 +263,11 @@ static void do_offer(struct world *world)
 	unsigned which = (unsigned)random_below(&world->random, STORAGES);
 	uint64_t key = world->keys[which], version = world->versions[which], len = storage_len(key);
 	uint64_t offset = random_chance(&world->random, 60) ? 0 : random_below(&world->random, len);
-	uint64_t range =
-		offset == 0 && random_chance(&world->random, 70) ? len : 1 + random_below(&world->random, len - offset);
-	struct owner *owner = world->handle_count < HANDLES_MAX ? owner_new(world, key, version) : NULL;
+	uint64_t range = offset == 0 && random_chance(&world->random, 70)
+				 ? len
+				 : 1 + random_below(&world->random, len - offset);
+	struct owner *owner =
+		world->handle_count < HANDLES_MAX ? owner_new(world, key, version) : NULL;
 	struct handle *handle = &world->handles[world->handle_count];
 	struct spw_offer offer;
 	int rc;
@@ -295,15 +315,19 @@ static void do_take(struct world *world)
 	/* Mostly the last ones, as a backward pass does. */
 	handle = &world->handles[random_chance(&world->random, 60)
 					 ? world->handle_count - 1
-					 : (unsigned)random_below(&world->random, world->handle_count)];
-	offset = handle->offset + (random_chance(&world->random, 80) ? 0 : random_below(&world->random, handle->len));
+					 : (unsigned)random_below(&world->random,
+								  world->handle_count)];
+	offset =
+		handle->offset +
+		(random_chance(&world->random, 80) ? 0 : random_below(&world->random, handle->len));
 	len = handle->offset + handle->len - offset;
-	world->store->wait_res = random_chance(&world->random, world->read_errors_percent) ? -EIO : 0;
+	world->store->wait_res =
+		random_chance(&world->random, world->read_errors_percent) ? -EIO : 0;
 	rc = spw_cache_take(world->cache, handle->tensor, offset, len, &taken);
 	world->takes++;
 	if (rc) {
 		REQUIRE(world, rc == -EIO && world->store->wait_res == -EIO);
-		REQUIRE(world, strcmp(spw_last_error(), FAKE_WORDS) == 0);
+		REQUIRE(world, strcmp(spw_last_error(), SIMSTORE_ERROR_TEXT) == 0);
 		world->failed_takes++;
 		return;
 	}
@@ -311,12 +335,13 @@ static void do_take(struct world *world)
 		struct owner *owner = owner_of(world, taken.owner);
 
 		REQUIRE(world, owner->key == handle->key && owner->version == handle->version);
-		check_bytes(world, owner->bytes + offset, handle->key, handle->version, offset, len);
+		check_bytes(world, owner->bytes + offset, handle->key, handle->version, offset,
+			    len);
 		return;
 	}
 	REQUIRE(world, taken.storage_bytes_before + len <= taken.storage_bytes_total);
-	world->leases[world->lease_count++] =
-		(struct held_lease){taken.lease, handle->key, handle->version, offset, len, taken.bytes};
+	world->leases[world->lease_count++] = (struct held_lease){
+		taken.lease, handle->key, handle->version, offset, len, taken.bytes};
 	check_bytes(world, taken.bytes, handle->key, handle->version, offset, len);
 }
 
@@ -338,8 +363,9 @@ static void do_release(struct world *world)
 
 	if (world->handle_count == 0)
 		return;
-	which = random_chance(&world->random, 60) ? world->handle_count - 1
-						  : (unsigned)random_below(&world->random, world->handle_count);
+	which = random_chance(&world->random, 60)
+			? world->handle_count - 1
+			: (unsigned)random_below(&world->random, world->handle_count);
 	REQUIRE(world, spw_cache_release(world->cache, world->handles[which].tensor) == 0);
 	world->handles[which] = world->handles[--world->handle_count];
 }
@@ -347,7 +373,8 @@ static void do_release(struct world *world)
 static void do_drain(struct world *world)
 {
 	uint64_t tokens[7];
-	int count = spw_cache_drain(world->cache, tokens, 1 + (unsigned)random_below(&world->random, 7));
+	int count = spw_cache_drain(world->cache, tokens,
+				    1 + (unsigned)random_below(&world->random, 7));
 
 	REQUIRE(world, count >= 0);
 	for (int i = 0; i < count; i++) {
@@ -356,7 +383,10 @@ static void do_drain(struct world *world)
 	}
 }
 
-/* A storage is freed, and its memory used for another: a new key. Or it is written in place: a new version. */
+/*
+ * A storage is freed, and its memory used for another: a new key. Or it is written in place: a new
+ * version.
+ */
 static void do_change_storage(struct world *world)
 {
 	unsigned which = (unsigned)random_below(&world->random, STORAGES);
@@ -370,8 +400,10 @@ static void do_change_storage(struct world *world)
 static void do_say_where(struct world *world)
 {
 	uint32_t micro_batch = (uint32_t)random_below(&world->random, 2);
-	enum spw_stage stage = random_chance(&world->random, 40) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
-	enum spw_stage next_stage = random_chance(&world->random, 60) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
+	enum spw_stage stage =
+		random_chance(&world->random, 40) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
+	enum spw_stage next_stage =
+		random_chance(&world->random, 60) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD;
 
 	switch (random_below(&world->random, 8)) {
 	case 0:
@@ -381,7 +413,9 @@ static void do_say_where(struct world *world)
 		break;
 	case 1:
 	case 2: spw_cache_stage(world->cache, micro_batch, stage); break;
-	case 3: spw_cache_stage_next(world->cache, micro_batch, stage, 1 - micro_batch, next_stage); break;
+	case 3:
+		spw_cache_stage_next(world->cache, micro_batch, stage, 1 - micro_batch, next_stage);
+		break;
 	case 4:
 	case 5: spw_cache_scope_enter(world->cache, random_below(&world->random, 3)); break;
 	default: spw_cache_scope_leave(world->cache);
@@ -391,18 +425,21 @@ static void do_say_where(struct world *world)
 static void end_one(struct world *world, uint64_t *random)
 {
 	enum fake_kind kind = random_chance(random, 50) ? FAKE_WRITE : FAKE_READ;
-	struct spw_request *request = fake_pending(world->store, kind, (unsigned)random_below(random, 4));
-	unsigned errors = kind == FAKE_WRITE ? world->write_errors_percent : world->read_errors_percent;
+	struct spw_request *request =
+		fake_pending(world->store, kind, (unsigned)random_below(random, 4));
+	unsigned errors =
+		kind == FAKE_WRITE ? world->write_errors_percent : world->read_errors_percent;
 
 	if (!request)
 		request = fake_pending(world->store, kind, 0);
 	if (!request)
-		request = fake_pending(world->store, kind == FAKE_WRITE ? FAKE_READ : FAKE_WRITE, 0);
+		request =
+			fake_pending(world->store, kind == FAKE_WRITE ? FAKE_READ : FAKE_WRITE, 0);
 	if (!request)
 		return;
 	fake_issue(request);
 	if (random_chance(random, 75))
-		fake_end(request, random_chance(random, errors) ? -EIO : 0);
+		simstore_end(request, random_chance(random, errors) ? -EIO : 0);
 }
 
 /* Only while the first thread waits: for a read that it raised, or for any request to end. */
@@ -411,16 +448,14 @@ static void *helper_run(void *context)
 	struct world *world = context;
 	struct spw_store *store = world->store;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (!world->stop) {
 		struct spw_request *request = NULL;
 
 		if (world->raises_served < store->raises) {
 			world->raises_served = store->raises;
-			for (unsigned i = 0; i < FAKE_REQUESTS; i++)
-				if (store->requests[i].state != FAKE_UNUSED && store->requests[i].raised &&
-				    store->requests[i].state != FAKE_ENDING)
-					request = &store->requests[i];
+			for (request = store->first; request && !request->raised;)
+				request = request->next;
 		} else if (world->refusals_served < store->urgent_refused) {
 			world->refusals_served = store->urgent_refused;
 			request = fake_pending_locked(store, FAKE_WRITE, 0);
@@ -431,12 +466,14 @@ static void *helper_run(void *context)
 			SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
 			continue;
 		}
-		fake_unlock(store);
+		simstore_unlock(store);
 		fake_issue(request);
-		fake_end(request, random_chance(&world->helper_random, world->read_errors_percent) ? -EIO : 0);
-		fake_lock(store);
+		simstore_end(request,
+			     random_chance(&world->helper_random, world->read_errors_percent) ? -EIO
+											      : 0);
+		simstore_lock(store);
 	}
-	fake_unlock(store);
+	simstore_unlock(store);
 	return NULL;
 }
 
@@ -466,21 +503,25 @@ static void do_anything(struct world *world)
 
 static void world_begin(struct world *world, uint64_t random)
 {
-	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_FASTEST, SPW_CACHE_FASTEST,
-						    SPW_CACHE_BUDGET, SPW_CACHE_POSITIONAL};
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_FASTEST,
+						    SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
+						    SPW_CACHE_POSITIONAL};
 	struct spw_cache_opts opts;
 
-	*world = (struct world){
-		.random = random, .io_random = random + 2, .helper_random = random + 1, .store = fake_open()};
+	*world = (struct world){.random = random,
+				.io_random = random + 2,
+				.helper_random = random + 1,
+				.store = fake_open()};
 	spw_cache_opts_init(&opts, sizeof(opts));
 	opts.mode = modes[random_below(&world->random, SPW_ARRAY_LEN(modes))];
 	opts.memory_bytes = 1 + random_below(&world->random, 50000);
 	opts.min_bytes = 64;
 	opts.tensors_max = TENSORS_MAX;
 	opts.staging_bytes = random_chance(&world->random, 50) ? UINT64_C(1) << 30 : 20000;
-	opts.prefetch_bytes = random_chance(&world->random, 50) ? 0 : 1 + random_below(&world->random, 20000);
+	opts.prefetch_bytes =
+		random_chance(&world->random, 50) ? 0 : 1 + random_below(&world->random, 20000);
 	opts.spill_last_scope = random_chance(&world->random, 50);
-	world->store->requests_max = random_chance(&world->random, 50) ? FAKE_REQUESTS : 3;
+	world->store->requests_max = random_chance(&world->random, 50) ? UINT_MAX : 3;
 	world->store->capacity = random_chance(&world->random, 70) ? UINT64_MAX : 60000;
 	world->store->arena = random_chance(&world->random, 50) ? UINT64_MAX : 10000;
 	world->write_errors_percent = (unsigned)random_below(&world->random, 2) * 10;
@@ -488,7 +529,7 @@ static void world_begin(struct world *world, uint64_t random)
 	world->script = random_chance(&world->random, 50) ? random_next(&world->random) : 0;
 	for (unsigned i = 0; i < STORAGES; i++)
 		world->keys[i] = ++world->key_last;
-	assert_int_equal(spw_cache_open(world->store, &opts, &world->cache), 0);
+	assert_int_equal(fake_open_cache(world->store, &opts, &world->cache), 0);
 	if (random_chance(&world->random, 50))
 		world->cache->hold_bytes = random_below(&world->random, 2) * 1000;
 	assert_int_equal(pthread_create(&world->helper, NULL, helper_run, world), 0);
@@ -515,13 +556,13 @@ static void world_wind_down(struct world *world)
 
 static void world_end(struct world *world)
 {
-	fake_lock(world->store);
+	simstore_lock(world->store);
 	world->stop = true;
-	fake_unlock(world->store);
+	simstore_unlock(world->store);
 	assert_int_equal(pthread_join(world->helper, NULL), 0);
 	/*
-	 * In half of the rounds there is still all manner of things about. What was issued has to end before closing
-	 * can.
+	 * In half of the rounds there is still all manner of things about. What was issued has to
+	 * end before closing can.
 	 */
 	if (random_chance(&world->random, 50))
 		world_wind_down(world);
@@ -531,7 +572,7 @@ static void world_end(struct world *world)
 	for (unsigned i = 0; i < OWNERS_MAX; i++)
 		if (world->owners[i].bytes)
 			owner_free(&world->owners[i]);
-	fake_close(world->store);
+	simstore_close(world->store);
 }
 
 static unsigned long operations(void)
@@ -592,7 +633,8 @@ struct member {
 /* Each thread's storages are its own, but for one that all share: duplicates of one another. */
 static uint64_t crowd_key(unsigned index, unsigned step, unsigned tensor)
 {
-	return tensor == 0 ? 1 + step : 1000 + ((uint64_t)index * THREAD_STEPS + step) * 16 + tensor;
+	return tensor == 0 ? 1 + step
+			   : 1000 + ((uint64_t)index * THREAD_STEPS + step) * 16 + tensor;
 }
 
 static void crowd_drain(struct crowd *crowd)
@@ -627,8 +669,10 @@ static spw_tensor crowd_offer(struct crowd *crowd, unsigned index, uint64_t key)
 {
 	uint64_t len = storage_len(key);
 	uint8_t *memory = malloc(len);
-	struct spw_offer offer = {
-		.storage_key = key, .storage_bytes = memory, .storage_len_bytes = len, .len_bytes = len};
+	struct spw_offer offer = {.storage_key = key,
+				  .storage_bytes = memory,
+				  .storage_len_bytes = len,
+				  .len_bytes = len};
 	spw_tensor tensor;
 	int rc;
 
@@ -680,7 +724,8 @@ static void *crowd_member(void *context)
 			spw_cache_stage(crowd->cache, 0, SPW_STAGE_FORWARD);
 		}
 		for (unsigned i = 0; i < 6; i++)
-			tensors[i] = crowd_offer(crowd, member->index, crowd_key(member->index, step, i));
+			tensors[i] = crowd_offer(crowd, member->index,
+						 crowd_key(member->index, step, i));
 		crowd_drain(crowd);
 		if (member->index == 0)
 			spw_cache_stage(crowd->cache, 0, SPW_STAGE_BACKWARD);
@@ -699,9 +744,10 @@ static void *crowd_drives(void *context)
 	struct spw_store *store = crowd->store;
 	uint64_t random = seed;
 
-	fake_lock(store);
+	simstore_lock(store);
 	while (!crowd->stop) {
-		struct spw_request *request = fake_pending_locked(store, random_next(&random) & 1, 0);
+		struct spw_request *request =
+			fake_pending_locked(store, random_next(&random) & 1, 0);
 
 		if (!request)
 			request = fake_pending_locked(store, FAKE_READ, 0);
@@ -711,12 +757,12 @@ static void *crowd_drives(void *context)
 			SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
 			continue;
 		}
-		fake_unlock(store);
+		simstore_unlock(store);
 		fake_issue(request);
-		fake_end(request, 0);
-		fake_lock(store);
+		simstore_end(request, 0);
+		simstore_lock(store);
 	}
-	fake_unlock(store);
+	simstore_unlock(store);
 	return NULL;
 }
 
@@ -736,11 +782,12 @@ static void test_several_threads(void **state)
 	opts.mode = SPW_CACHE_FASTEST;
 	opts.min_bytes = 64;
 	opts.tensors_max = 1024;
-	assert_int_equal(spw_cache_open(crowd.store, &opts, &crowd.cache), 0);
+	assert_int_equal(fake_open_cache(crowd.store, &opts, &crowd.cache), 0);
 	assert_int_equal(pthread_create(&drives, NULL, crowd_drives, &crowd), 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		members[i] = (struct member){.crowd = &crowd, .index = i};
-		assert_int_equal(pthread_create(&members[i].thread, NULL, crowd_member, &members[i]), 0);
+		assert_int_equal(
+			pthread_create(&members[i].thread, NULL, crowd_member, &members[i]), 0);
 	}
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_join(members[i].thread, NULL), 0);
@@ -749,14 +796,14 @@ static void test_several_threads(void **state)
 	assert_int_equal(stats.takes, stats.offers);
 	assert_int_equal(stats.releases, stats.offers);
 	spw_cache_close(crowd.cache);
-	fake_lock(crowd.store);
+	simstore_lock(crowd.store);
 	crowd.stop = true;
-	fake_unlock(crowd.store);
+	simstore_unlock(crowd.store);
 	assert_int_equal(pthread_join(drives, NULL), 0);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(crowd.memory); i++)
 		free(crowd.memory[i]);
 	assert_int_equal(pthread_mutex_destroy(&crowd.lock), 0);
-	fake_close(crowd.store);
+	simstore_close(crowd.store);
 }
 
 int main(void)

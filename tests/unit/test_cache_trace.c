@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_trace.c - the tensor cache tells a trace writer every call, in order, with what came of it */
+/*
+ * tests/unit/test_cache_trace.c - the tensor cache tells a trace writer every call, in order, with
+ * what came of it
+ */
+/* link: tools/replay/simstore libspillway */
 #include <unistd.h>
 
 #include <spillway/trace.h>
@@ -47,9 +51,10 @@ static void one_step(struct rig *rig)
 static void test_every_call_is_told(void **state)
 {
 	static const enum spw_trace_kind kinds[] = {
-		SPW_TRACE_STEP,   SPW_TRACE_STAGE,       SPW_TRACE_SCOPE_ENTER, SPW_TRACE_OFFER,   SPW_TRACE_OFFER,
-		SPW_TRACE_OFFER,  SPW_TRACE_SCOPE_LEAVE, SPW_TRACE_STAGE,       SPW_TRACE_TAKE,    SPW_TRACE_RELEASE,
-		SPW_TRACE_RETURN, SPW_TRACE_TAKE,        SPW_TRACE_RELEASE,     SPW_TRACE_RELEASE,
+		SPW_TRACE_STEP,    SPW_TRACE_STAGE,   SPW_TRACE_SCOPE_ENTER, SPW_TRACE_OFFER,
+		SPW_TRACE_OFFER,   SPW_TRACE_OFFER,   SPW_TRACE_SCOPE_LEAVE, SPW_TRACE_STAGE,
+		SPW_TRACE_TAKE,    SPW_TRACE_RELEASE, SPW_TRACE_RETURN,      SPW_TRACE_TAKE,
+		SPW_TRACE_RELEASE, SPW_TRACE_RELEASE,
 	};
 	const char *folder = getenv("TMPDIR");
 	const struct spw_trace_event *events;
@@ -58,7 +63,8 @@ static void test_every_call_is_told(void **state)
 	struct rig rig;
 
 	(void)state;
-	(void)snprintf(path, sizeof(path), "%s/cache-trace-%d.jsonl", folder ? folder : "/tmp", (int)getpid());
+	(void)snprintf(path, sizeof(path), "%s/cache-trace-%d.jsonl", folder ? folder : "/tmp",
+		       (int)getpid());
 	rig_begin(&rig);
 	assert_int_equal(spw_trace_create(path, NULL, &rig.opts.trace), 0);
 	rig_open(&rig);

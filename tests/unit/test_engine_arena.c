@@ -75,9 +75,11 @@ static void test_first_fit_against_a_model(void **state)
 			used_count -= held[pick].count;
 			held[pick] = held[--held_count];
 		} else {
-			unsigned count = 1 + (unsigned)(draw() % (draw() % 4 ? 6 : 90)), first = 0, run = 0;
+			unsigned count = 1 + (unsigned)(draw() % (draw() % 4 ? 6 : 90)), first = 0,
+				 run = 0;
 			void *memory;
-			int ret = spw_arena_alloc(arena, (count - 1) * GRANULE + 8 + draw() % (GRANULE - 8), &memory);
+			int ret = spw_arena_alloc(
+				arena, (count - 1) * GRANULE + 8 + draw() % (GRANULE - 8), &memory);
 
 			for (; first + run < GRANULES && run < count;)
 				if (used[first + run]) {
@@ -106,13 +108,15 @@ static void test_first_fit_against_a_model(void **state)
 	/* Once more: the last round may have been a refusal, which goes on before it reads them. */
 	spw_arena_stats(arena, &stats, sizeof(stats));
 	assert_int_equal(stats.refusals, refusals);
-	assert_true(stats.bytes_used_max >= stats.bytes_used && stats.bytes_used_max <= stats.bytes_total);
+	assert_true(stats.bytes_used_max >= stats.bytes_used &&
+		    stats.bytes_used_max <= stats.bytes_total);
 	assert_true(refusals > 0);
 }
 
 static void test_bounds(void **state)
 {
 	void *all, *more;
+	size_t len;
 
 	(void)state;
 	assert_int_equal((uintptr_t)arena->base % SPW_HUGE_PAGE_BYTES, 0);
@@ -125,6 +129,8 @@ static void test_bounds(void **state)
 	assert_false(spw_arena_contains(arena, all, GRANULES * GRANULE + 1));
 	assert_false(spw_arena_contains(arena, (char *)all - 1, 1));
 	assert_false(spw_arena_contains(arena, &all, 1));
+	assert_ptr_equal(spw_arena_memory(arena, &len), all);
+	assert_int_equal(len, GRANULES * GRANULE);
 	spw_arena_free(arena, NULL);
 	spw_arena_free(arena, all);
 	assert_int_equal(spw_arena_alloc(arena, 1, &more), 0);
@@ -179,8 +185,9 @@ static void test_pages_are_told_and_a_missing_node_is_no_error(void **state)
 
 /* ---- Huge pages that are reserved, and not to be had ---- */
 
-static int populate_error; /* what the kernel says when the huge pages are asked for; 0: nothing is pretended */
-static void *huge;         /* where the reserved ones are */
+/* what the kernel says when the huge pages are asked for; 0: nothing is pretended */
+static int populate_error;
+static void *huge; /* where the reserved ones are */
 static bool given_back;
 
 void *__real_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
@@ -190,7 +197,8 @@ void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t
 	if (!populate_error || !(flags & MAP_HUGETLB))
 		return __real_mmap(at, len, protection, flags, fd, offset);
 	given_back = false;
-	huge = __real_mmap(at, len, protection, flags & (int)~(MAP_HUGETLB | MAP_HUGE_2MB), fd, offset);
+	huge = __real_mmap(at, len, protection, flags & (int)~(MAP_HUGETLB | MAP_HUGE_2MB), fd,
+			   offset);
 	return huge;
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_engine_device.c - opening files as devices, geometry, alignment, locks, blocking transfers */
+/*
+ * tests/unit/test_engine_device.c - opening files as devices, geometry, alignment, locks, blocking
+ * transfers
+ */
 /* wrap: fopen realpath */
 #include <errno.h>
 #include <fcntl.h>
@@ -65,7 +68,8 @@ static int set_up(void **state)
 	const char *base = getenv("TMPDIR");
 
 	(void)state;
-	(void)snprintf(folder, sizeof(folder), "%s/spillway-device.XXXXXX", base ? base : "/var/tmp");
+	(void)snprintf(folder, sizeof(folder), "%s/spillway-device.XXXXXX",
+		       base ? base : "/var/tmp");
 	assert_non_null(mkdtemp(folder));
 	make_file("drive", SIZE);
 	return 0;
@@ -331,7 +335,10 @@ static void test_discard_punches_a_hole(void **state)
 	free(buf);
 }
 
-/* A hole may begin and end anywhere: what is not whole blocks of the device would take bytes of others with it. */
+/*
+ * A hole may begin and end anywhere: what is not whole blocks of the device would take bytes of
+ * others with it.
+ */
 static void test_only_whole_blocks_are_discarded(void **state)
 {
 	struct spw_device *device = open_drive();

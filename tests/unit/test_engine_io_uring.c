@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_engine_io_uring.c - every refusal of the kernel that the ring goes on without, on a real ring over a file
+ * tests/unit/test_engine_io_uring.c - every refusal of the kernel that the ring goes on without, on
+ * a real ring over a file
  *
  * The backend's source is included with the calls that the kernel may refuse replaced.
  */
@@ -19,7 +20,8 @@ static int enter_errors[4]; /* what the next calls return */
 static unsigned enter_error_count;
 static unsigned setups, last_flags;
 
-static int stub_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params)
+static int stub_queue_init_params(unsigned entries, struct io_uring *ring,
+				  struct io_uring_params *params)
 {
 	int ret;
 
@@ -49,7 +51,8 @@ static int stub_register_ring_fd(struct io_uring *ring)
 	return ring_fd_error ? ring_fd_error : io_uring_register_ring_fd(ring);
 }
 
-static int stub_enter2(unsigned fd, unsigned count, unsigned want, unsigned flags, void *arg, size_t len)
+static int stub_enter2(unsigned fd, unsigned count, unsigned want, unsigned flags, void *arg,
+		       size_t len)
 {
 	if (enter_error_count > 0)
 		return enter_errors[--enter_error_count];
@@ -227,7 +230,8 @@ static void test_an_error_of_the_ring_is_reported(void **state)
 {
 	unsigned done = 0;
 	void *memory;
-	struct spw_io io = {.op = SPW_READ, .len_bytes = 65536, .done = count_done, .context = &done};
+	struct spw_io io = {
+		.op = SPW_READ, .len_bytes = 65536, .done = count_done, .context = &done};
 
 	(void)state;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
@@ -398,7 +402,8 @@ static void check_parts(char *memory)
 	assert_int_equal(stats.ios - before.ios, 1);
 	assert_int_equal(stats.parts - before.parts, 1);
 	assert_int_equal(stats.parts_fixed - before.parts_fixed,
-			 (uintptr_t)memory - drive_queue->arena_base < drive_queue->arena_len_bytes);
+			 (uintptr_t)memory - drive_queue->arena_base <
+				 drive_queue->arena_len_bytes);
 }
 
 static void test_parts_of_both_memories_are_counted(void **state)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_engine_libaio.c - partial submissions, refusals and interruptions of Linux native asynchronous I/O, over a file
+ * tests/unit/test_engine_libaio.c - partial submissions, refusals and interruptions of Linux native
+ * asynchronous I/O, over a file
  *
- * The backend's source is included with the system calls replaced by ones that can be told to refuse.
+ * The backend's source is included with the system calls replaced by ones that can be told to
+ * refuse.
  */
 #include <errno.h>
 #include <libaio.h>
@@ -35,7 +37,8 @@ static int stub_submit(io_context_t context, long count, struct iocb **iocbs)
 	return io_submit(context, batch_max && count > batch_max ? batch_max : count, iocbs);
 }
 
-static int stub_getevents(io_context_t context, long min, long max, struct io_event *events, struct timespec *timeout)
+static int stub_getevents(io_context_t context, long min, long max, struct io_event *events,
+			  struct timespec *timeout)
 {
 	if (wait_error) {
 		int error = wait_error;
@@ -168,8 +171,10 @@ static void test_refused_requests_that_are_prepared_again(void **state)
 	assert_int_equal(spw_queue_open(&device, 1, &opts, &drive_queue), 0);
 	assert_int_equal(spw_arena_alloc(drive_arena, 4096, &memory), 0);
 	for (unsigned i = 0; i < 8; i++) {
-		ios[i] =
-			(struct stubborn){.io = {.op = SPW_WRITE, .buf = memory, .len_bytes = 4096, .done = try_again}};
+		ios[i] = (struct stubborn){.io = {.op = SPW_WRITE,
+						  .buf = memory,
+						  .len_bytes = 4096,
+						  .done = try_again}};
 		ios[i].io.context = &ios[i];
 		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i].io), 0);
 	}

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_engine_nvme.c - the nvme backend over a drive in memory; commands, statuses and answers byte by byte; device nodes
+ * tests/unit/test_engine_nvme.c - the nvme backend over a drive in memory; commands, statuses and
+ * answers byte by byte; device nodes
  *
- * Two sources are included: the backend, to have its ring served by the test, and what looks into sysfs, to have a sysfs of its own.
+ * Two sources are included: the backend, to have its ring served by the test, and what looks into
+ * sysfs, to have a sysfs of its own.
  */
 #include "engine/nvme/backend.c"
 #define SPW_SYSFS "sys"
@@ -14,7 +16,7 @@
 
 #include <sys/mman.h>
 
-/* ---- Transfers -------------------------------------------------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------------------- */
 
 static char *foreign, *arena_memory;
 
@@ -58,8 +60,10 @@ static void fill(char *memory, size_t len, unsigned salt)
 
 static void test_every_size_and_place(void **state)
 {
-	static const uint32_t lens[] = {4096, 65536, 69632, 126976, 131072, 135168, 1u << 20, (5u << 20) - 4096};
-	char *const places[] = {arena_memory, arena_memory + 4096, arena_memory + 61440, foreign, foreign + 4096};
+	static const uint32_t lens[] = {4096,   65536,  69632,    126976,
+					131072, 135168, 1u << 20, (5u << 20) - 4096};
+	char *const places[] = {arena_memory, arena_memory + 4096, arena_memory + 61440, foreign,
+				foreign + 4096};
 	unsigned seen = 0;
 
 	(void)state;
@@ -67,8 +71,10 @@ static void test_every_size_and_place(void **state)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(lens); i++) {
 		for (size_t j = 0; j < SPW_ARRAY_LEN(places); j++) {
 			uint64_t offset = 4096 * (1 + i * 7 + j);
-			struct spw_io io = {
-				.op = SPW_WRITE, .buf = places[j], .len_bytes = lens[i], .offset_bytes = offset};
+			struct spw_io io = {.op = SPW_WRITE,
+					    .buf = places[j],
+					    .len_bytes = lens[i],
+					    .offset_bytes = offset};
 
 			fill(places[j], lens[i], (unsigned)(i + j));
 			assert_int_equal(run(io), (int32_t)lens[i]);
@@ -87,12 +93,14 @@ static void test_every_size_and_place(void **state)
 static void test_vectors_are_passed_whole(void **state)
 {
 	struct iovec iov[40];
-	struct spw_io io = {.op = SPW_WRITE, .iov = iov, .iov_count = SPW_ARRAY_LEN(iov), .offset_bytes = 8192};
+	struct spw_io io = {
+		.op = SPW_WRITE, .iov = iov, .iov_count = SPW_ARRAY_LEN(iov), .offset_bytes = 8192};
 
 	(void)state;
 	open_nvme_queue();
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++) {
-		iov[i].iov_base = (i & 1 ? foreign : arena_memory) + (size_t)(39 - i) * 200000 / 4096 * 4096;
+		iov[i].iov_base =
+			(i & 1 ? foreign : arena_memory) + (size_t)(39 - i) * 200000 / 4096 * 4096;
 		iov[i].iov_len = i % 10 == 9 ? 180224 : 4096 * (1 + i % 3);
 		fill(iov[i].iov_base, iov[i].iov_len, i);
 		io.len_bytes += (uint32_t)iov[i].iov_len;
@@ -119,13 +127,17 @@ static void test_refused_registered_memory_is_done_without(void **state)
 	open_nvme_queue();
 	nvme_drive.refuses_fixed = true;
 	fill(arena_memory, 2u << 20, 3);
-	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = arena_memory, .len_bytes = 2u << 20}), 2 << 20);
+	assert_int_equal(
+		run((struct spw_io){.op = SPW_WRITE, .buf = arena_memory, .len_bytes = 2u << 20}),
+		2 << 20);
 	assert_memory_equal(nvme_drive.bytes, arena_memory, 2u << 20);
 	assert_logged("refuses registered memory");
 	first = strstr(drive_log, "refuses registered memory");
 	assert_null(strstr(first + 1, "refuses registered memory"));
 	nvme_drive.fixed = 0;
-	assert_int_equal(run((struct spw_io){.op = SPW_READ, .buf = arena_memory, .len_bytes = 2u << 20}), 2 << 20);
+	assert_int_equal(
+		run((struct spw_io){.op = SPW_READ, .buf = arena_memory, .len_bytes = 2u << 20}),
+		2 << 20);
 	assert_int_equal(nvme_drive.fixed, 0);
 	spw_queue_stats(drive_queue, &stats, sizeof(stats));
 	assert_int_equal(stats.errors, 0);
@@ -134,7 +146,10 @@ static void test_refused_registered_memory_is_done_without(void **state)
 
 static void test_flush_and_deallocate(void **state)
 {
-	struct spw_io io = {.op = SPW_DISCARD, .buf = arena_memory, .len_bytes = 1u << 20, .offset_bytes = 3u << 20};
+	struct spw_io io = {.op = SPW_DISCARD,
+			    .buf = arena_memory,
+			    .len_bytes = 1u << 20,
+			    .offset_bytes = 3u << 20};
 
 	(void)state;
 	open_nvme_queue();
@@ -168,14 +183,16 @@ static void test_a_drive_opened_to_read_is_not_written(void **state)
 	(void)state;
 	nvme_drive.read_only = true;
 	open_nvme_queue();
-	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096}), -EBADF);
+	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096}),
+			 -EBADF);
 	assert_int_equal(run((struct spw_io){.op = SPW_DISCARD, .len_bytes = 4096}), -EBADF);
 	assert_int_equal(nvme_drive.commands, 0);
-	assert_int_equal(run((struct spw_io){.op = SPW_READ, .buf = foreign, .len_bytes = 4096}), 4096);
+	assert_int_equal(run((struct spw_io){.op = SPW_READ, .buf = foreign, .len_bytes = 4096}),
+			 4096);
 	assert_int_equal(run((struct spw_io){.op = SPW_FLUSH}), 0);
 }
 
-/* ---- Failures --------------------------------------------------------------------------------------------------------------- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 static void fail_next(int answer, unsigned times)
 {
@@ -186,14 +203,16 @@ static void fail_next(int answer, unsigned times)
 
 static void test_a_final_status_is_an_error_with_its_name(void **state)
 {
-	struct spw_io io = {.op = SPW_READ, .buf = foreign, .len_bytes = 4096, .offset_bytes = 12288};
+	struct spw_io io = {
+		.op = SPW_READ, .buf = foreign, .len_bytes = 4096, .offset_bytes = 12288};
 
 	(void)state;
 	open_nvme_queue();
 	fail_next(0x4281, 1);
 	assert_int_equal(run(io), -ENODATA);
 	assert_int_equal(nvme_drive.commands, 1);
-	assert_logged("read of 4096 bytes at byte 12288 failed (NVMe status 281h: Unrecovered Read Error)");
+	assert_logged("read of 4096 bytes at byte 12288 failed (NVMe status 281h: Unrecovered Read "
+		      "Error)");
 	assert_non_null(strstr(spw_last_error(), "Unrecovered Read Error"));
 	/* The next failure is not the drive's: it does not inherit the name. */
 	drive_log[0] = '\0';
@@ -230,7 +249,10 @@ static void test_what_is_not_final_is_tried_again(void **state)
 	assert_int_equal(run(io), 4096);
 }
 
-/* The kernel refuses commands until the controller is back; what is sent to the block node it keeps until then. */
+/*
+ * The kernel refuses commands until the controller is back; what is sent to the block node it keeps
+ * until then.
+ */
 static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
 {
 	static const int answers[] = {-EINTR, -EFAULT, 0x370, 0x371};
@@ -241,7 +263,10 @@ static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
 	assert_int_equal(spw_arena_alloc(drive_arena, 1u << 20, (void **)&there), 0);
 	open_nvme_queue();
 	for (size_t i = 0; i < SPW_ARRAY_LEN(answers); i++) {
-		struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 1u << 20, .offset_bytes = 65536};
+		struct spw_io io = {.op = SPW_WRITE,
+				    .buf = foreign,
+				    .len_bytes = 1u << 20,
+				    .offset_bytes = 65536};
 
 		fail_next(answers[i], 1000000);
 		fill(foreign, io.len_bytes, (unsigned)i);
@@ -252,12 +277,17 @@ static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
 		memset(foreign, 0, 1u << 20);
 		vector[0] = (struct iovec){.iov_base = foreign, .iov_len = 4096};
 		vector[1] = (struct iovec){.iov_base = foreign + 8192, .iov_len = 8192};
-		io = (struct spw_io){
-			.op = SPW_READ, .iov = vector, .iov_count = 2, .len_bytes = 12288, .offset_bytes = 65536};
+		io = (struct spw_io){.op = SPW_READ,
+				     .iov = vector,
+				     .iov_count = 2,
+				     .len_bytes = 12288,
+				     .offset_bytes = 65536};
 		assert_int_equal(run(io), 12288);
 		assert_memory_equal(foreign, there, 4096);
 		assert_memory_equal(foreign + 8192, there + 4096, 8192);
-		assert_int_equal(run((struct spw_io){.op = SPW_DISCARD, .len_bytes = 4096, .offset_bytes = 65536}),
+		assert_int_equal(run((struct spw_io){.op = SPW_DISCARD,
+						     .len_bytes = 4096,
+						     .offset_bytes = 65536}),
 				 4096);
 		assert_int_equal(spw_device_pread(drive, there, 4096, 65536), 0);
 		assert_true(there[0] == 0 && memcmp(there, there + 1, 4095) == 0);
@@ -266,18 +296,21 @@ static void test_while_a_controller_is_reset_the_block_node_serves(void **state)
 	/* Back, and by the short way again. */
 	nvme_drive.answers = 0;
 	fill(foreign, 4096, 9);
-	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096}), 4096);
+	assert_int_equal(run((struct spw_io){.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096}),
+			 4096);
 	assert_memory_equal(nvme_drive.bytes, foreign, 4096);
 	/* A status that says that it is final is. */
 	fail_next(0x4370, 1);
-	assert_int_equal(run((struct spw_io){.op = SPW_READ, .buf = foreign, .len_bytes = 4096}), -ENOLINK);
+	assert_int_equal(run((struct spw_io){.op = SPW_READ, .buf = foreign, .len_bytes = 4096}),
+			 -ENOLINK);
 	spw_arena_free(drive_arena, there);
 }
 
 static void test_a_failed_part_fails_its_io_alone(void **state)
 {
-	struct spw_io ios[2] = {{.op = SPW_WRITE, .buf = foreign, .len_bytes = 1u << 20},
-				{.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096, .offset_bytes = 4u << 20}};
+	struct spw_io ios[2] = {
+		{.op = SPW_WRITE, .buf = foreign, .len_bytes = 1u << 20},
+		{.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096, .offset_bytes = 4u << 20}};
 	unsigned done[2] = {0};
 
 	(void)state;
@@ -317,7 +350,7 @@ static void test_statuses(void **state)
 	assert_int_equal(spw_nvme_errno(0x295), -EIO);
 }
 
-/* ---- Commands --------------------------------------------------------------------------------------------------------------- */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 static void test_commands_byte_by_byte(void **state)
 {
@@ -333,7 +366,8 @@ static void test_commands_byte_by_byte(void **state)
 	assert_int_equal(cmd.cdw11, 0x12);
 	assert_int_equal(cmd.cdw12, 0xffff);
 	assert_int_equal(cmd.cdw13, 0); /* reads are not placed */
-	assert_int_equal(cmd.metadata | cmd.metadata_len | cmd.cdw2 | cmd.cdw3 | cmd.cdw14 | cmd.cdw15 | cmd.timeout_ms,
+	assert_int_equal(cmd.metadata | cmd.metadata_len | cmd.cdw2 | cmd.cdw3 | cmd.cdw14 |
+				 cmd.cdw15 | cmd.timeout_ms,
 			 0);
 	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, 0xbeef);
 	assert_int_equal(cmd.opcode, 1);
@@ -341,12 +375,15 @@ static void test_commands_byte_by_byte(void **state)
 	assert_int_equal(cmd.cdw13, 0xbeef0000);
 	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, SPW_NVME_PLACEMENT_NONE);
 	assert_int_equal(cmd.cdw12 | cmd.cdw13, 0);
-	spw_nvme_encode_deallocate(&cmd, &ns, UINT64_C(0x123456789a) << 12, UINT64_C(0xffffffff) << 12, &range);
+	spw_nvme_encode_deallocate(&cmd, &ns, UINT64_C(0x123456789a) << 12,
+				   UINT64_C(0xffffffff) << 12, &range);
 	assert_int_equal(cmd.opcode, 9);
 	assert_int_equal(range.attributes, 0);
 	assert_int_equal(range.blocks, 0xffffffff);
 	assert_int_equal(range.first_block, 0x123456789a);
-	assert_int_equal(offsetof(struct io_uring_sqe, cmd) + offsetof(struct nvme_uring_cmd, cdw12), 48 + 48);
+	assert_int_equal(offsetof(struct io_uring_sqe, cmd) +
+				 offsetof(struct nvme_uring_cmd, cdw12),
+			 48 + 48);
 }
 
 static void test_writes_carry_their_placement(void **state)
@@ -364,12 +401,13 @@ static void test_writes_carry_their_placement(void **state)
 	assert_int_equal(nvme_drive.last.cdw12 >> 16 | nvme_drive.last.cdw13, 0);
 }
 
-/* ---- Answers: a drive behind a table ------------------------------------------------------------------------------------------ */
+/* ---- Answers: a drive behind a table --------------------------------------------------------- */
 
 static struct {
 	int id;          /* of the namespace; 0: a controller's node */
 	int errors[256]; /* by opcode: a status, or -1 with EACCES */
-	uint8_t controller[4096], namespace[4096], health[512], placements[SPW_NVME_PLACEMENTS_BYTES];
+	uint8_t controller[4096], namespace[4096], health[512],
+		placements[SPW_NVME_PLACEMENTS_BYTES];
 	unsigned questions;
 } table;
 
@@ -390,7 +428,8 @@ static int ask_table(int fd, unsigned long request, void *argument)
 	}
 	if (request == NVME_IOCTL_ADMIN_CMD && cmd->opcode == 6)
 		answer = cmd->cdw10 == 1 ? table.controller : table.namespace;
-	else if (request == NVME_IOCTL_ADMIN_CMD && cmd->opcode == 2 && cmd->cdw10 == (2 | 127u << 16))
+	else if (request == NVME_IOCTL_ADMIN_CMD && cmd->opcode == 2 &&
+		 cmd->cdw10 == (2 | 127u << 16))
 		answer = table.health;
 	else if (request == NVME_IOCTL_IO_CMD && cmd->opcode == 0x12 && cmd->cdw10 == 1 &&
 		 cmd->cdw11 == sizeof(table.placements) / 4 - 1)
@@ -483,7 +522,8 @@ static void test_a_drive_that_refuses(void **state)
 	(void)state;
 	table.errors[2] = 0x4109;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
-	assert_non_null(strstr(spw_last_error(), "/dev/x: the drive refuses its health: Invalid Log Page (109h)"));
+	assert_non_null(strstr(spw_last_error(),
+			       "/dev/x: the drive refuses its health: Invalid Log Page (109h)"));
 	table.errors[6] = -1;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EACCES);
 	assert_non_null(strstr(spw_last_error(), "run as root"));
@@ -502,7 +542,8 @@ static void test_a_drive_that_talks_nonsense(void **state)
 
 	(void)state;
 	put(table.placements + 14, 0xffff, 2);
-	assert_int_equal(spw_nvme_ask_placements(ask_table, 42, "/dev/x", 3, ids), SPW_NVME_PLACEMENTS_MAX);
+	assert_int_equal(spw_nvme_ask_placements(ask_table, 42, "/dev/x", 3, ids),
+			 SPW_NVME_PLACEMENTS_MAX);
 	assert_int_equal(ids[1], 0x1011);
 	assert_int_equal(spw_nvme_decode_placements(table.placements, 16 + 63, ids), 1);
 	assert_int_equal(spw_nvme_decode_placements(table.placements, 15, ids), 0);
@@ -519,7 +560,7 @@ static void test_a_drive_that_talks_nonsense(void **state)
 	assert_non_null(strstr(spw_last_error(), "impossible size"));
 }
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static void test_a_file_is_not_nvme(void **state)
 {
@@ -557,7 +598,8 @@ static void test_a_namespace_is_what_its_block_node_says(void **state)
 static void test_memory_is_registered_in_large_pieces_only(void **state)
 {
 	struct spw_nvme_abilities all = {.fixed = true};
-	struct spw_queue q = {.page_bytes = 4096, .piece_shift = SPW_PIECE_SHIFT, .arena_len_bytes = 1};
+	struct spw_queue q = {
+		.page_bytes = 4096, .piece_shift = SPW_PIECE_SHIFT, .arena_len_bytes = 1};
 
 	(void)state;
 	assert_true(choose_pieces(&q, &all) == INT16_MAX);
@@ -578,7 +620,7 @@ static void test_what_is_tried_is_never_much_memory(void **state)
 	assert_int_equal(spw_nvme_probe_pages(devices, 3), 0);
 }
 
-/* ---- Nodes: a sysfs of the test's own ------------------------------------------------------------------------------------------ */
+/* ---- Nodes: a sysfs of the test's own -------------------------------------------------------- */
 
 static void make_folders(const char *path)
 {
@@ -604,7 +646,10 @@ static void make_text(const char *path, const char *text)
 
 #define CONTROLLER "sys/devices/pci/nvme/nvme0"
 
-/* A controller with one namespace: of the block node and of the character node both sysfs and /dev know. */
+/*
+ * A controller with one namespace: of the block node and of the character node both sysfs and /dev
+ * know.
+ */
 static bool make_namespace(void)
 {
 	make_folders("sys/dev/block");
@@ -616,13 +661,17 @@ static bool make_namespace(void)
 	make_folders(CONTROLLER "/ng0n1");
 	make_folders("sys/devices/virtual/mem/ng9n1");
 	make_text(CONTROLLER "/nvme0n1/dev", "7:200\n");
-	assert_int_equal(symlink("../../../../../class/nvme-generic", CONTROLLER "/ng0n1/subsystem"), 0);
-	assert_int_equal(symlink("../../../../class/mem", "sys/devices/virtual/mem/ng9n1/subsystem"), 0);
+	assert_int_equal(
+		symlink("../../../../../class/nvme-generic", CONTROLLER "/ng0n1/subsystem"), 0);
+	assert_int_equal(
+		symlink("../../../../class/mem", "sys/devices/virtual/mem/ng9n1/subsystem"), 0);
 	assert_int_equal(symlink("../../devices/pci/nvme/nvme0/nvme0n1", "sys/dev/block/7:200"), 0);
 	assert_int_equal(symlink("../../devices/pci/nvme/nvme0/ng0n1", "sys/dev/char/1:3"), 0);
 	assert_int_equal(symlink("../../devices/virtual/mem/ng9n1", "sys/dev/char/1:5"), 0);
 	make_folders("dev");
-	/* Numbers of harmless devices: /dev/null, /dev/zero, and a loop device that no test opens. */
+	/*
+	 * Numbers of harmless devices: /dev/null, /dev/zero, and a loop device that no test opens.
+	 */
 	return mknod("dev/ng0n1", S_IFCHR | 0600, makedev(1, 3)) == 0 &&
 	       mknod("dev/ng9n1", S_IFCHR | 0600, makedev(1, 5)) == 0 &&
 	       mknod("dev/nvme0n1", S_IFBLK | 0600, makedev(7, 200)) == 0;
@@ -643,7 +692,10 @@ static void test_the_block_node_of_a_character_node(void **state)
 	assert_int_equal(symlink("dev/ng0n1", "alias"), 0);
 	assert_int_equal(spw_device_block_node("alias", node, sizeof(node)), 0);
 	assert_non_null(strstr(node, "/dev/nvme0n1"));
-	/* What is not a namespace stays what it is: a block node, another character device, nothing. */
+	/*
+	 * What is not a namespace stays what it is: a block node, another character device,
+	 * nothing.
+	 */
 	assert_int_equal(spw_device_block_node("dev/nvme0n1", node, sizeof(node)), 0);
 	assert_string_equal(node, "dev/nvme0n1");
 	assert_int_equal(spw_device_block_node("dev/ng9n1", node, sizeof(node)), 0);
@@ -667,8 +719,8 @@ static int remove_namespace(void **state)
 
 	(void)state;
 	assert_int_equal(chdir("/"), 0);
-	(void)snprintf(command, sizeof(command), "rm -rf '%s/sys' '%s/dev' '%s/alias'", drive_folder, drive_folder,
-		       drive_folder);
+	(void)snprintf(command, sizeof(command), "rm -rf '%s/sys' '%s/dev' '%s/alias'",
+		       drive_folder, drive_folder, drive_folder);
 	return system(command);
 }
 
@@ -689,7 +741,8 @@ static int open_all(void **state)
 	if (make_drive(state) || spw_arena_alloc(drive_arena, DRIVE_BYTES, &memory))
 		return -1;
 	arena_memory = memory;
-	foreign = mmap(NULL, DRIVE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	foreign =
+		mmap(NULL, DRIVE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	return foreign == MAP_FAILED ? -1 : 0;
 }
 
@@ -714,7 +767,8 @@ static void test_the_short_way_refuses_and_cancels(void **state)
 static void test_both_ways_send_the_same_command(void **state)
 {
 	/* In a registered piece, over the boundary of two, and in none. */
-	char *const memories[] = {arena_memory, arena_memory + (1u << NVME_PIECE_SHIFT) - 4096, foreign};
+	char *const memories[] = {arena_memory, arena_memory + (1u << NVME_PIECE_SHIFT) - 4096,
+				  foreign};
 	const unsigned count = SPW_ARRAY_LEN(memories);
 
 	(void)state;
@@ -772,7 +826,8 @@ int main(void)
 		DRIVE_TEST(test_a_namespace_is_what_its_block_node_says),
 		cmocka_unit_test(test_memory_is_registered_in_large_pieces_only),
 		cmocka_unit_test(test_what_is_tried_is_never_much_memory),
-		cmocka_unit_test_teardown(test_the_block_node_of_a_character_node, remove_namespace),
+		cmocka_unit_test_teardown(test_the_block_node_of_a_character_node,
+					  remove_namespace),
 		cmocka_unit_test(test_nodes_of_one_namespace),
 	};
 

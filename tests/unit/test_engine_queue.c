@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_engine_queue.c - splitting, joining, continuing, trying again, cancelling: the queue over a backend in memory
+ * tests/unit/test_engine_queue.c - splitting, joining, continuing, trying again, cancelling: the
+ * queue over a backend in memory
  *
- * The backend keeps the drive's bytes in memory and can be told to complete late, in another order, short, torn or not at all.
+ * The backend keeps the drive's bytes in memory and can be told to complete late, in another order,
+ * short, torn or not at all.
  */
 #include <errno.h>
 #include <limits.h>
@@ -64,12 +66,13 @@ static uint64_t draw(void)
 	return z ^ (z >> 31);
 }
 
-/* ---- The backend ------------------------------------------------------------------------------------------------------------ */
+/* ---- The backend ----------------------------------------------------------------------------- */
 
 static int fake_open(struct spw_queue *q)
 {
 	if (fake.open_result)
-		return spw_error(fake.open_result, "fake refused: %s", spw_strerror(fake.open_result));
+		return spw_error(fake.open_result, "fake refused: %s",
+				 spw_strerror(fake.open_result));
 	q->pieces = fake.pieces;
 	q->polls = fake.polls;
 	q->state = &fake;
@@ -111,12 +114,13 @@ static int fake_issue(struct spw_queue *q, struct spw_part *part)
 	fake.issued[fake.count++] = part;
 	fake.unsubmitted++;
 	if (fake.history_count < FAKE_HISTORY)
-		fake.history[fake.history_count++] = (struct issued){.offset_bytes = part->offset_bytes,
-								     .len_bytes = part->len_bytes,
-								     .iov_count = part->iov_count,
-								     .piece = part->piece,
-								     .device = part->device,
-								     .op = part->op};
+		fake.history[fake.history_count++] =
+			(struct issued){.offset_bytes = part->offset_bytes,
+					.len_bytes = part->len_bytes,
+					.iov_count = part->iov_count,
+					.piece = part->piece,
+					.device = part->device,
+					.op = part->op};
 	return 0;
 }
 
@@ -147,7 +151,8 @@ static void perform(const struct spw_part *part, int64_t bytes)
 	if (part->iov_count == 0)
 		copy(drive, part->buf, (uint64_t)bytes, part->op == SPW_READ);
 	for (uint32_t i = 0; i < part->iov_count && bytes > 0; i++) {
-		int64_t len = (int64_t)part->iov[i].iov_len < bytes ? (int64_t)part->iov[i].iov_len : bytes;
+		int64_t len = (int64_t)part->iov[i].iov_len < bytes ? (int64_t)part->iov[i].iov_len
+								    : bytes;
 
 		copy(drive, part->iov[i].iov_base, (uint64_t)len, part->op == SPW_READ);
 		drive += len;
@@ -186,7 +191,8 @@ static int fake_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 			      : fake.random ? random_outcome(part)
 					    : (int64_t)part->len_bytes;
 
-		memmove(&fake.issued[pick], &fake.issued[pick + 1], (--fake.count - pick) * sizeof(fake.issued[0]));
+		memmove(&fake.issued[pick], &fake.issued[pick + 1],
+			(--fake.count - pick) * sizeof(fake.issued[0]));
 		perform(part, res);
 		spw_part_completed(q, part, res);
 	}
@@ -214,7 +220,7 @@ static const struct spw_backend_ops fake_ops = {
 
 static const struct spw_backend_ops *const only_fake[] = {&fake_ops};
 
-/* ---- Setting up -------------------------------------------------------------------------------------------------------------- */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
 static char *memory; /* DRIVE_BYTES, page-aligned */
 static struct spw_queue *queue;
@@ -281,7 +287,8 @@ static void count(struct spw_io *io)
 	((struct counted *)io->context)->done++;
 }
 
-static void prepare(struct counted *counted, enum spw_op op, unsigned device, char *buf, uint64_t len, uint64_t offset)
+static void prepare(struct counted *counted, enum spw_op op, unsigned device, char *buf,
+		    uint64_t len, uint64_t offset)
 {
 	counted->done = 0;
 	counted->io = (struct spw_io){
@@ -314,7 +321,7 @@ static unsigned parts_of(char *buf, uint64_t len)
 	return fake.history_count;
 }
 
-/* ---- Cutting ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Cutting --------------------------------------------------------------------------------- */
 
 static void test_foreign_memory_is_cut_at_256_pages(void **state)
 {
@@ -416,7 +423,10 @@ static void test_a_block_is_one_part_whatever_the_limits(void **state)
 	assert_int_equal(parts_of(memory, 65536), 4);
 }
 
-/* The kernel splits what goes over a boundary, and a polled transfer that is split never completes on some. */
+/*
+ * The kernel splits what goes over a boundary, and a polled transfer that is split never completes
+ * on some.
+ */
 static void test_no_part_goes_over_a_boundary(void **state)
 {
 	struct iovec iov[40];
@@ -425,7 +435,8 @@ static void test_no_part_goes_over_a_boundary(void **state)
 
 	(void)state;
 	/* The drive's boundaries; the device begins 3 blocks before one. */
-	fake.limits = (struct spw_queue_device){.boundary_bytes = 64u << 10, .start_bytes = (64u << 10) - 3 * BLOCK};
+	fake.limits = (struct spw_queue_device){.boundary_bytes = 64u << 10,
+						.start_bytes = (64u << 10) - 3 * BLOCK};
 	open_queue(8, NULL);
 	assert_int_equal(parts_of(memory, 3 * BLOCK), 1);
 	assert_int_equal(parts_of(memory, 4 * BLOCK), 2);
@@ -490,7 +501,8 @@ static void test_vectors_are_cut_between_elements(void **state)
 	for (unsigned i = 0; i < 300; i++)
 		iov[i] = (struct iovec){memory + (size_t)i * 8192, BLOCK};
 	iov[299].iov_len = 3u << 20;
-	one.io = (struct spw_io){.op = SPW_READ, .iov = iov, .iov_count = 300, .done = count, .context = &one};
+	one.io = (struct spw_io){
+		.op = SPW_READ, .iov = iov, .iov_count = 300, .done = count, .context = &one};
 	one.io.len_bytes = 299 * BLOCK + (3u << 20);
 	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
 	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
@@ -505,7 +517,10 @@ static void test_vectors_are_cut_between_elements(void **state)
 
 static void test_polled_vectors_are_cut_at_gaps(void **state)
 {
-	/* A gap between pages after the second and after the third; the others meet at a page's end and begin. */
+	/*
+	 * A gap between pages after the second and after the third; the others meet at a page's end
+	 * and begin.
+	 */
 	struct iovec iov[5] = {{memory + 512, 3584},
 			       {memory + 8192, 1024},
 			       {memory + 16384, 4096},
@@ -516,7 +531,8 @@ static void test_polled_vectors_are_cut_at_gaps(void **state)
 	(void)state;
 	fake.polls = true;
 	open_queue(16, NULL);
-	one.io = (struct spw_io){.op = SPW_READ, .iov = iov, .iov_count = 5, .done = count, .context = &one};
+	one.io = (struct spw_io){
+		.op = SPW_READ, .iov = iov, .iov_count = 5, .done = count, .context = &one};
 	for (unsigned i = 0; i < 5; i++)
 		one.io.len_bytes += (uint32_t)iov[i].iov_len;
 	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
@@ -528,7 +544,7 @@ static void test_polled_vectors_are_cut_at_gaps(void **state)
 	assert_int_equal(fake.history[2].iov_count, 2);
 }
 
-/* ---- Joining, continuing, trying again --------------------------------------------------------------------------------------- */
+/* ---- Joining, continuing, trying again ------------------------------------------------------- */
 
 #define LANES      24u
 #define LANE_BYTES (DRIVE_BYTES / LANES / 2 / 4096 * 4096)
@@ -593,7 +609,8 @@ static void test_any_outcome_ends_with_the_right_bytes(void **state)
 			assert_int_equal(lanes[i].done, 1);
 			assert_int_equal(io->res, (int)io->len_bytes);
 			/* Read or written, memory and drive agree now. */
-			assert_memory_equal(memory + (size_t)i * LANE_BYTES, fake.bytes[i % DRIVES] + io->offset_bytes,
+			assert_memory_equal(memory + (size_t)i * LANE_BYTES,
+					    fake.bytes[i % DRIVES] + io->offset_bytes,
 					    io->len_bytes);
 		}
 		spw_queue_close(queue);
@@ -770,7 +787,7 @@ static void test_after_a_failure_nothing_more_is_issued(void **state)
 	assert_int_equal(fake.history_count, 3);
 }
 
-/* ---- Order, room, system calls ------------------------------------------------------------------------------------------------ */
+/* ---- Order, room, system calls --------------------------------------------------------------- */
 
 static void test_ios_wait_in_order_and_room_tells(void **state)
 {
@@ -839,7 +856,7 @@ static void test_a_broken_backend_is_reported(void **state)
 	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
 }
 
-/* ---- Cancelling ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Cancelling ------------------------------------------------------------------------------ */
 
 static void test_cancel(void **state)
 {
@@ -927,11 +944,12 @@ static void test_close_ends_everything(void **state)
 	queue = NULL;
 	for (unsigned i = 0; i < 40; i++) {
 		assert_int_equal(ios[i].done, 1);
-		assert_true(ios[i].io.res == -ECANCELED || ios[i].io.res == (int)ios[i].io.len_bytes);
+		assert_true(ios[i].io.res == -ECANCELED ||
+			    ios[i].io.res == (int)ios[i].io.len_bytes);
 	}
 }
 
-/* ---- Inside done ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Inside done ----------------------------------------------------------------------------- */
 
 static unsigned chain;
 
@@ -948,7 +966,8 @@ static void prepare_next(struct spw_io *io)
 
 static void test_done_may_prepare_and_submit(void **state)
 {
-	struct spw_io io = {.op = SPW_READ, .buf = memory, .len_bytes = BLOCK, .done = prepare_next};
+	struct spw_io io = {
+		.op = SPW_READ, .buf = memory, .len_bytes = BLOCK, .done = prepare_next};
 
 	(void)state;
 	open_queue(1, NULL);
@@ -995,7 +1014,7 @@ static void test_discard_without_support(void **state)
 	assert_int_equal(one.io.res, -EOPNOTSUPP);
 }
 
-/* ---- Choosing ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Choosing -------------------------------------------------------------------------------- */
 
 static int refuse_to_open(struct spw_queue *q)
 {
@@ -1024,7 +1043,8 @@ static void test_fallback_in_order_with_the_reason(void **state)
 	opts.log = (struct spw_log){collect, warning};
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
 	assert_string_equal(warning, "first refused: Operation not permitted; using fake");
-	assert_string_equal(spw_queue_description(queue), "fake:; first refused: Operation not permitted");
+	assert_string_equal(spw_queue_description(queue),
+			    "fake:; first refused: Operation not permitted");
 	spw_queue_close(queue);
 	fake.open_result = -ENOMEM;
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -ENOMEM);

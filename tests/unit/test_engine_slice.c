@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_engine_slice.c - a thread gets a short slice and keeps all else that the scheduler knows of it */
+/*
+ * tests/unit/test_engine_slice.c - a thread gets a short slice and keeps all else that the
+ * scheduler knows of it
+ */
 /* link: util engine */
 #include <setjmp.h>
 #include <stdarg.h>

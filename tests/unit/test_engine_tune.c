@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_engine_tune.c - settings files: used for the drives that they name, refused when they are bad */
+/*
+ * tests/unit/test_engine_tune.c - settings files: used for the drives that they name, refused when
+ * they are bad
+ */
 #include <errno.h>
 
 #include "tests/unit/engine_file.h"
@@ -19,10 +22,15 @@ static void write_file(const char *format, ...)
 	assert_int_equal(fclose(file), 0);
 }
 
-#define READ   "\"read\": {\"block_bytes\": 1048576, \"iodepth\": 5, \"wait\": \"interrupt\", \"backend\": \"libaio\"}"
-#define WRITE  "\"write\": {\"block_bytes\": 4096, \"iodepth\": 9, \"wait\": \"interrupt\", \"backend\": \"io_uring\"}"
-#define BEST   "\"best\": {" READ ", " WRITE "}"
-#define DRIVES "\"drives\": [{\"path\": \"%s\", \"model\": \"\", \"serial\": \"\", \"size_bytes\": %u}]"
+#define READ                                                                             \
+	"\"read\": {\"block_bytes\": 1048576, \"iodepth\": 5, \"wait\": \"interrupt\", " \
+	"\"backend\": \"libaio\"}"
+#define WRITE                                                                          \
+	"\"write\": {\"block_bytes\": 4096, \"iodepth\": 9, \"wait\": \"interrupt\", " \
+	"\"backend\": \"io_uring\"}"
+#define BEST "\"best\": {" READ ", " WRITE "}"
+#define DRIVES \
+	"\"drives\": [{\"path\": \"%s\", \"model\": \"\", \"serial\": \"\", \"size_bytes\": %u}]"
 
 static int make_files(void **state)
 {
@@ -71,13 +79,15 @@ static void test_settings_for_this_drive_are_used(void **state)
 static void test_large_blocks_mean_many_transfers(void **state)
 {
 	(void)state;
-	write_file("{\"format\": 1, " DRIVES ", \"best\": {\"read\": {\"block_bytes\": 16777216, \"iodepth\": 3, "
+	write_file("{\"format\": 1, " DRIVES
+		   ", \"best\": {\"read\": {\"block_bytes\": 16777216, \"iodepth\": 3, "
 		   "\"wait\": \"interrupt\", \"backend\": \"libaio\"}, " WRITE "}}",
 		   drive_path, DRIVE_BYTES);
 	assert_int_equal(open_tuned(tune_path), 0);
 	assert_int_equal(spw_queue_room(drive_queue, 0), 48);
 	spw_queue_close(drive_queue);
-	write_file("{\"format\": 1, " DRIVES ", \"best\": {\"read\": {\"block_bytes\": 1073741824, \"iodepth\": 1024, "
+	write_file("{\"format\": 1, " DRIVES
+		   ", \"best\": {\"read\": {\"block_bytes\": 1073741824, \"iodepth\": 1024, "
 		   "\"wait\": \"interrupt\", \"backend\": \"libaio\"}}}",
 		   drive_path, DRIVE_BYTES);
 	assert_int_equal(open_tuned(tune_path), 0);
@@ -88,7 +98,8 @@ static void test_large_blocks_mean_many_transfers(void **state)
 static void test_a_backend_that_is_refused_today_is_done_without(void **state)
 {
 	(void)state;
-	write_file("{\"format\": 1, " DRIVES ", \"best\": {\"read\": {\"block_bytes\": 4096, \"iodepth\": 7, "
+	write_file("{\"format\": 1, " DRIVES
+		   ", \"best\": {\"read\": {\"block_bytes\": 4096, \"iodepth\": 7, "
 		   "\"wait\": \"interrupt\", \"backend\": \"nvme\"}}}",
 		   drive_path, DRIVE_BYTES);
 	assert_int_equal(open_tuned(tune_path), 0);
@@ -147,22 +158,28 @@ static void test_bad_files_are_refused(void **state)
 		{"[]", "holds no settings"},
 		{"{\"read\": 1}", "incomplete"},
 		{"{\"read\": {\"block_bytes\": 4096}}", "incomplete"},
-		{"{\"read\": {\"block_bytes\": -1, \"iodepth\": 1, \"wait\": \"poll\", \"backend\": \"libaio\"}}",
+		{"{\"read\": {\"block_bytes\": -1, \"iodepth\": 1, \"wait\": \"poll\", "
+		 "\"backend\": \"libaio\"}}",
 		 "no sense"},
-		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 0, \"wait\": \"poll\", \"backend\": \"libaio\"}}",
+		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 0, \"wait\": \"poll\", "
+		 "\"backend\": \"libaio\"}}",
 		 "no sense"},
-		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 1025, \"wait\": \"poll\", \"backend\": \"libaio\"}}",
+		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 1025, \"wait\": \"poll\", "
+		 "\"backend\": \"libaio\"}}",
 		 "no sense"},
-		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 1, \"wait\": \"pol\", \"backend\": \"libaio\"}}",
+		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 1, \"wait\": \"pol\", "
+		 "\"backend\": \"libaio\"}}",
 		 "poll or interrupt"},
-		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 1, \"wait\": \"poll\", \"backend\": \"spdk\"}}",
+		{"{\"read\": {\"block_bytes\": 4096, \"iodepth\": 1, \"wait\": \"poll\", "
+		 "\"backend\": \"spdk\"}}",
 		 "no backend spdk"},
 	};
 	char words[400];
 
 	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++) {
-		write_file("{\"format\": 1, " DRIVES ", \"best\": %s}", drive_path, DRIVE_BYTES, bad[i].best);
+		write_file("{\"format\": 1, " DRIVES ", \"best\": %s}", drive_path, DRIVE_BYTES,
+			   bad[i].best);
 		assert_refused(bad[i].words);
 	}
 	write_file("{\"format\": 1,\n \"best\": nonsense}");

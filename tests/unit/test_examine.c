@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_examine.c - the drives of a store are examined at the same time; faults are told as if it were one
- * after the other
+ * tests/unit/test_examine.c - the drives of a store are examined at the same time; faults are told
+ * as if it were one after the other
  */
 /* wrap: spw_contents_read pthread_create */
 #include <pthread.h>
@@ -13,7 +13,8 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t came = PTHREAD_COND_INITIALIZER;
-static unsigned wanted;       /* so many are to be examined at the same time; 0: nobody waits for anybody */
+/* so many are to be examined at the same time; 0: nobody waits for anybody */
+static unsigned wanted;
 static unsigned inside, most; /* at this moment; at any */
 static bool given_up;
 static unsigned threads_allowed;
@@ -23,8 +24,10 @@ static pthread_t tester;
 
 int __real_spw_contents_read(const struct spw_device *device, struct spw_contents *contents);
 int __wrap_spw_contents_read(const struct spw_device *device, struct spw_contents *contents);
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *context);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *context);
 
 /* Nobody goes on before all have come. */
 static void meet(void)
@@ -57,7 +60,8 @@ int __wrap_spw_contents_read(const struct spw_device *device, struct spw_content
 	return __real_spw_contents_read(device, contents);
 }
 
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *context)
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *context)
 {
 	if (threads_allowed == 0)
 		return EAGAIN;
@@ -118,7 +122,10 @@ static void test_at_the_same_time(void **state)
 	assert_string_equal(heard, "");
 }
 
-/* The first in the order in which they were named, with its own words, whichever thread came across it. */
+/*
+ * The first in the order in which they were named, with its own words, whichever thread came across
+ * it.
+ */
 static void test_faults_in_order(void **state)
 {
 	struct spw_drive_info info[DRIVES] = {{.size = sizeof(info[0])}};
@@ -161,8 +168,8 @@ static void test_without_threads(void **state)
 		most = 0;
 		expect(0, assemble());
 		assert_in_range(most, 1, i + 1);
-		if (!strstr(heard,
-			    i == 0 ? "3 drives are examined by 1 thread:" : "3 drives are examined by 2 threads:"))
+		if (!strstr(heard, i == 0 ? "3 drives are examined by 1 thread:"
+					  : "3 drives are examined by 2 threads:"))
 			fail_msg("heard \"%s\"", heard);
 	}
 	faults[1] = -EIO;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_fio_objects.c - the fio engine's blocks as objects, of a store that cannot be polled any more */
+/*
+ * tests/unit/test_fio_objects.c - the fio engine's blocks as objects, of a store that cannot be
+ * polled any more
+ */
 /* wrap: spw_store_poll */
 #include "tools/fio_engine/objects.c"
 
@@ -46,7 +49,10 @@ static void open_job(uint64_t blocks)
 	polls_left = UINT_MAX;
 }
 
-/* As fio ends a job: the memory first. What still writes to the frame of a function that has returned is seen here. */
+/*
+ * As fio ends a job: the memory first. What still writes to the frame of a function that has
+ * returned is seen here.
+ */
 static __attribute__((noinline)) void close_job(void)
 {
 	volatile uint8_t frame[2048];
@@ -61,7 +67,10 @@ static __attribute__((noinline)) void close_job(void)
 
 /* ---- Cases ---- */
 
-/* With fewer puts than there are requests, and with more; from the first poll on, and later: one ends DEPTH at most. */
+/*
+ * With fewer puts than there are requests, and with more; from the first poll on, and later: one
+ * ends DEPTH at most.
+ */
 static void test_laying_out(void **state)
 {
 	static const struct {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_format.c - format, check, open, wipe and probe on files: refusals, damage, locks */
+/*
+ * tests/unit/test_format.c - format, check, open, wipe and probe on files: refusals, damage, locks
+ */
 #include "tests/unit/format_drives.h"
 
 /* ---- Format and check ---- */
@@ -52,7 +54,8 @@ static void test_assembled_in_order(void **state)
 
 static void test_infos_of_other_versions(void **state)
 {
-	struct spw_store_info info = {.size = offsetof(struct spw_store_info, block_bytes), .block_bytes = 77};
+	struct spw_store_info info = {.size = offsetof(struct spw_store_info, block_bytes),
+				      .block_bytes = 77};
 	struct spw_drive_info unset[2] = {{.size = 0}}, wild = {.size = SIZE_MAX / 2};
 	struct {
 		struct spw_drive_info info;
@@ -77,7 +80,8 @@ static void test_options_are_checked(void **state)
 {
 	uint64_t before = hash_all();
 	struct spw_format_opts opts = options(false);
-	static const uint64_t bad_chunks[] = {1, 4096, 32768, 3 * 65536, 128 * MIB, UINT64_C(1) << 63};
+	static const uint64_t bad_chunks[] = {1,         4096,      32768,
+					      3 * 65536, 128 * MIB, UINT64_C(1) << 63};
 
 	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad_chunks); i++) {
@@ -204,7 +208,10 @@ static void test_refuses_signatures(void **state)
 	assert_memory_not_equal(magic, "SWAPSPACE2", sizeof(magic));
 }
 
-/* In the middle of the data area, where zeroing the ends does not reach: VMFS has its magic at 2 MiB. */
+/*
+ * In the middle of the data area, where zeroing the ends does not reach: VMFS has its magic at 2
+ * MiB.
+ */
 static void test_removes_signatures_in_the_data_area(void **state)
 {
 	static const uint8_t vmfs[] = {0x5e, 0xf1, 0xab, 0x2f, 0x01};
@@ -340,7 +347,10 @@ static void test_data_between_the_ends_is_told(void **state)
 	free(noise);
 }
 
-/* Format leaves nothing of before in the reserved areas, the sector behind the last whole 4 KiB included. */
+/*
+ * Format leaves nothing of before in the reserved areas, the sector behind the last whole 4 KiB
+ * included.
+ */
 static void test_reserved_areas_are_zeroed(void **state)
 {
 	uint8_t noise[4096], found[4096], zeros[4096] = {0};
@@ -486,7 +496,10 @@ static void test_resized_drives(void **state)
 	assert_int_equal(info[1].copies_good, 2);
 	expect(0, format_drives(DRIVES, true, NULL));
 	expect(0, spw_check(drives, DRIVES, NULL, info));
-	/* Formatted larger, then cut to its first size, where the first format's copy 1 is still in the data area, older. */
+	/*
+	 * Formatted larger, then cut to its first size, where the first format's copy 1 is still in
+	 * the data area, older.
+	 */
 	assert_int_equal(truncate(drives[1], (off_t)size), 0);
 	expect(-ENOSPC, check_drives(drives, DRIVES));
 	assert_int_equal(truncate(drives[1], 4096), 0);
@@ -573,7 +586,10 @@ static bool may_differ(unsigned at)
 	return (at >= 0x10 && at < 0x20) || at >= 0xff8;
 }
 
-/* A bit of every byte of either copy: somebody else wrote that, unless two copies may differ there; of both copies: damaged. */
+/*
+ * A bit of every byte of either copy: somebody else wrote that, unless two copies may differ there;
+ * of both copies: damaged.
+ */
 static void test_flipped_bits(void **state)
 {
 	uint64_t end = copy_offset(drives[0], 1);
@@ -589,12 +605,14 @@ static void test_flipped_bits(void **state)
 			bad_last = (uint8_t)(last[at] ^ (1u << draw(8)));
 
 		write_at(drives[0], at, &bad_first, 1);
-		expect(may_differ(at) || bad_first == 0 ? 0 : -EMEDIUMTYPE, spw_check(drives, 1, NULL, &info));
+		expect(may_differ(at) || bad_first == 0 ? 0 : -EMEDIUMTYPE,
+		       spw_check(drives, 1, NULL, &info));
 		assert_int_equal(info.copies_good, 1);
 		write_at(drives[0], end + at, &bad_last, 1);
 		expect(at < 8 ? -EMEDIUMTYPE : -EUCLEAN, spw_check(drives, 1, NULL, NULL));
 		write_at(drives[0], at, &first[at], 1);
-		expect(may_differ(at) || bad_last == 0 ? 0 : -EMEDIUMTYPE, spw_check(drives, 1, NULL, &info));
+		expect(may_differ(at) || bad_last == 0 ? 0 : -EMEDIUMTYPE,
+		       spw_check(drives, 1, NULL, &info));
 		assert_int_equal(info.copies_good, 1);
 		write_at(drives[0], end + at, &last[at], 1);
 	}
@@ -603,8 +621,9 @@ static void test_flipped_bits(void **state)
 }
 
 /*
- * Somebody has begun to use the drive in a way that libblkid does not know, plain dm-crypt or a database, from its beginning or up to its
- * end, and the other copy survives: it opens nothing and wipes nothing.
+ * Somebody has begun to use the drive in a way that libblkid does not know, plain dm-crypt or a
+ * database, from its beginning or up to its end, and the other copy survives: it opens nothing and
+ * wipes nothing.
  */
 static void test_a_place_that_somebody_else_has_written(void **state)
 {
@@ -619,7 +638,8 @@ static void test_a_place_that_somebody_else_has_written(void **state)
 			noise[i] = (uint8_t)draw(256);
 		/* Not by chance something that libblkid knows. */
 		memset(noise + 510, 0, 2);
-		write_at(drives[1], copy == 0 ? 0 : size_of(drives[1]) - sizeof(noise), noise, sizeof(noise));
+		write_at(drives[1], copy == 0 ? 0 : size_of(drives[1]) - sizeof(noise), noise,
+			 sizeof(noise));
 		before = hash_all();
 		expect(-EMEDIUMTYPE, check_drives(drives, DRIVES));
 		expect_words("drive1: something else has been made of this drive");
@@ -700,9 +720,11 @@ static void test_failed_lock_leaves_nothing_locked(void **state)
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
 	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
-	expect(0, spw_device_lock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0), 1));
+	expect(0,
+	       spw_device_lock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0), 1));
 	expect(-EBUSY, spw_assembly_lock(&b, 0));
-	expect(0, spw_device_unlock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0), 1));
+	expect(0, spw_device_unlock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0),
+				    1));
 	assert_int_equal(partitions_in_use(), 0);
 	spw_assembly_close(&a);
 	spw_assembly_close(&b);
@@ -740,8 +762,8 @@ static void test_lock_dies_with_its_process(void **state)
 	if (child == 0) {
 		struct spw_assembly assembly;
 
-		if (spw_assemble(drives, DRIVES, false, NULL, &assembly) != 0 || spw_assembly_lock(&assembly, 1) != 0 ||
-		    write(ready[1], "", 1) != 1)
+		if (spw_assemble(drives, DRIVES, false, NULL, &assembly) != 0 ||
+		    spw_assembly_lock(&assembly, 1) != 0 || write(ready[1], "", 1) != 1)
 			_exit(1);
 		for (;;)
 			(void)pause();
@@ -769,7 +791,8 @@ static void test_wipe(void **state)
 	(void)state;
 	expect(0, format_drives(DRIVES, false, NULL));
 	before = hash_all();
-	expect(-EMEDIUMTYPE, spw_wipe(mixed, 2, NULL)); /* one holds a store, the other does not: neither is touched */
+	/* one holds a store, the other does not: neither is touched */
+	expect(-EMEDIUMTYPE, spw_wipe(mixed, 2, NULL));
 	expect_words("drive3: holds no spillway store");
 	assert_int_equal(hash_all(), before);
 	expect(0, spw_wipe(&drives[1], 1, NULL)); /* the others of its store missing */
@@ -792,7 +815,8 @@ static void test_wipe(void **state)
 static void test_wipe_of_grown_drive(void **state)
 {
 	uint64_t size = size_of(drives[0]), copy = copy_offset(drives[0], 1);
-	uint8_t noise[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES], zeros[SPW_SUPERBLOCK_BYTES] = {0};
+	uint8_t noise[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES],
+		zeros[SPW_SUPERBLOCK_BYTES] = {0};
 
 	(void)state;
 	memset(noise, 0x33, sizeof(noise));
@@ -834,8 +858,8 @@ static void expect_probe(const char *path, int error, const char *holds, const c
 	assert_int_equal(info.error, error);
 	assert_int_equal(info.usable, error == 0);
 	if (!strstr(info.holds, holds) || !strstr(info.reason, reason))
-		fail_msg("%s: holds \"%s\", reason \"%s\"; expected \"%s\", \"%s\"", path, info.holds, info.reason,
-			 holds, reason);
+		fail_msg("%s: holds \"%s\", reason \"%s\"; expected \"%s\", \"%s\"", path,
+			 info.holds, info.reason, holds, reason);
 	assert_int_equal(info.reason[0] == '\0', error == 0);
 }
 

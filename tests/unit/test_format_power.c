@@ -40,7 +40,8 @@ static struct event *next_event(struct recorder *recorder, const struct spw_devi
 	return event;
 }
 
-static int record_pwrite(void *context, const struct spw_device *device, const void *buf, size_t len, uint64_t offset)
+static int record_pwrite(void *context, const struct spw_device *device, const void *buf,
+			 size_t len, uint64_t offset)
 {
 	struct recorder *recorder = context;
 	struct event *event = next_event(recorder, device);
@@ -75,7 +76,8 @@ static void forget(struct recorder *recorder)
 
 static int record_format(struct recorder *recorder)
 {
-	struct spw_format_io io = {.pwrite = record_pwrite, .sync = record_sync, .context = recorder};
+	struct spw_format_io io = {
+		.pwrite = record_pwrite, .sync = record_sync, .context = recorder};
 	struct spw_format_opts opts = options(true);
 
 	return spw_format_with(drives, DRIVES, &opts, NULL, &io);
@@ -94,18 +96,23 @@ static void apply_part(const struct event *event)
 	}
 	for (size_t at = 0; at < event->len_bytes; at += 512)
 		if (draw(2) == 0)
-			write_at(drives[event->drive], event->offset_bytes + at, event->bytes + at, 512);
+			write_at(drives[event->drive], event->offset_bytes + at, event->bytes + at,
+				 512);
 }
 
 static bool flushed_before(const struct recorder *recorder, unsigned event, unsigned cut)
 {
 	for (unsigned i = event + 1; i < cut; i++)
-		if (recorder->events[i].is_sync && recorder->events[i].drive == recorder->events[event].drive)
+		if (recorder->events[i].is_sync &&
+		    recorder->events[i].drive == recorder->events[event].drive)
 			return true;
 	return false;
 }
 
-/* The drives as a power cut before event @cut leaves them: what was flushed, and any part of what was not. */
+/*
+ * The drives as a power cut before event @cut leaves them: what was flushed, and any part of what
+ * was not.
+ */
 static void cut_power(const struct recorder *recorder, unsigned cut)
 {
 	for (unsigned i = 0; i < cut; i++) {
@@ -114,7 +121,8 @@ static void cut_power(const struct recorder *recorder, unsigned cut)
 		if (event->is_sync)
 			continue;
 		if (flushed_before(recorder, i, cut))
-			write_at(drives[event->drive], event->offset_bytes, event->bytes, event->len_bytes);
+			write_at(drives[event->drive], event->offset_bytes, event->bytes,
+				 event->len_bytes);
 		else
 			apply_part(event);
 	}
@@ -180,12 +188,14 @@ static enum outcome outcome_of(const char *old_uuid, const char *new_uuid)
 		return OUTCOME_TORN;
 	if (rc == -EMEDIUMTYPE && strstr(spw_last_error(), "is no drive of a spillway store"))
 		return OUTCOME_NOTHING;
-	fail_msg("after a power cut: %d (%s), store %s; seed %llu", rc, spw_last_error(), info.store_uuid,
-		 (unsigned long long)seed);
+	fail_msg("after a power cut: %d (%s), store %s; seed %llu", rc, spw_last_error(),
+		 info.store_uuid, (unsigned long long)seed);
 	return OUTCOMES;
 }
 
-/* Cut power before every event and after the last one, several times each. Count what comes of it. */
+/*
+ * Cut power before every event and after the last one, several times each. Count what comes of it.
+ */
 static void cut_everywhere(const char *old_uuid, unsigned outcomes[OUTCOMES])
 {
 	struct recorder *recorder = calloc(1, sizeof(*recorder));
@@ -218,7 +228,8 @@ static void test_power_cut_over_a_store(void **state)
 	(void)state;
 	expect(0, format_drives(DRIVES, false, &old));
 	cut_everywhere(old.store_uuid, outcomes);
-	assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+	assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 &&
+		    outcomes[OUTCOME_UNFINISHED] > 0);
 	assert_true(outcomes[OUTCOME_TORN] > 0);
 	assert_int_equal(outcomes[OUTCOME_DAMAGED], 0);
 	assert_int_equal(outcomes[OUTCOME_NOTHING], 0);
@@ -230,12 +241,16 @@ static void test_power_cut_over_nothing(void **state)
 
 	(void)state;
 	cut_everywhere(NULL, outcomes);
-	assert_true(outcomes[OUTCOME_NOTHING] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+	assert_true(outcomes[OUTCOME_NOTHING] > 0 && outcomes[OUTCOME_NEW] > 0 &&
+		    outcomes[OUTCOME_UNFINISHED] > 0);
 	/* Where no store was, what is torn is the new one's alone. */
 	assert_int_equal(outcomes[OUTCOME_TORN], 0);
 }
 
-/* One copy of the old store was damaged already: then the drives are that store, the new one, or refused; nothing else. */
+/*
+ * One copy of the old store was damaged already: then the drives are that store, the new one, or
+ * refused; nothing else.
+ */
 static void test_power_cut_over_a_damaged_store(void **state)
 {
 	struct spw_store_info old = {.size = sizeof(old)};
@@ -246,12 +261,16 @@ static void test_power_cut_over_a_damaged_store(void **state)
 		expect(0, format_drives(DRIVES, true, &old));
 		damage_copy(drives[1], copy);
 		cut_everywhere(old.store_uuid, outcomes);
-		assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 && outcomes[OUTCOME_UNFINISHED] > 0);
+		assert_true(outcomes[OUTCOME_OLD] > 0 && outcomes[OUTCOME_NEW] > 0 &&
+			    outcomes[OUTCOME_UNFINISHED] > 0);
 		assert_int_equal(outcomes[OUTCOME_NOTHING], 0);
 	}
 }
 
-/* Every write and every flush fails once: format says which drive, and what is left is one of the same outcomes. */
+/*
+ * Every write and every flush fails once: format says which drive, and what is left is one of the
+ * same outcomes.
+ */
 static void test_every_transfer_fails_once(void **state)
 {
 	struct recorder *recorder = calloc(1, sizeof(*recorder));

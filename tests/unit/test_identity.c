@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_identity.c - which block devices are the same drive, in a sysfs of the test's own */
+/*
+ * tests/unit/test_identity.c - which block devices are the same drive, in a sysfs of the test's own
+ */
 /* wrap: opendir */
 #include <dirent.h>
 #include <errno.h>
@@ -100,7 +102,8 @@ static void put_device(const char *folder, const char *name, const char *blocks)
 	assert_int_equal(symlink(target, path_of("class/block/%s", name)), 0);
 }
 
-static void put_partition(const char *drive, const char *name, const char *start, const char *blocks)
+static void put_partition(const char *drive, const char *name, const char *start,
+			  const char *blocks)
 {
 	char folder[PATH_MAX];
 
@@ -182,8 +185,8 @@ static void test_nvme(void **state)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(differences); i++) {
 		char before[128];
 
-		assert_true(spw_read_line(path_of("devices/nvme1n1/%s", differences[i].attribute), before,
-					  sizeof(before) - 1));
+		assert_true(spw_read_line(path_of("devices/nvme1n1/%s", differences[i].attribute),
+					  before, sizeof(before) - 1));
 		(void)strcat(before, "\n");
 		set("nvme1n1", differences[i].attribute, differences[i].other);
 		assert_same("nvme0n1", "nvme1n1", false);
@@ -315,7 +318,8 @@ static void test_each_path(void **state)
 
 static void test_no_answer_is_an_error(void **state)
 {
-	const struct spw_identity_namespace any = {.serial = "", .model = "", .unique = (const uint8_t[24]){0}};
+	const struct spw_identity_namespace any = {
+		.serial = "", .model = "", .unique = (const uint8_t[24]){0}};
 	char name[32];
 
 	(void)state;
@@ -341,9 +345,11 @@ static const uint8_t none[24];
 static const uint8_t unique[24] = {0xee, 0xd2, 0x5b, 0,    0x25, 0x38, 0x5b, 0x91, 0xb0, 0, 0, 0,
 				   0,    0,    0,    0x17, 0,    0x25, 0x38, 0x5b, 0x91, 0, 0, 1};
 
-static void assert_found(const char *serial, const char *model, uint32_t id, const uint8_t *bytes, bool found)
+static void assert_found(const char *serial, const char *model, uint32_t id, const uint8_t *bytes,
+			 bool found)
 {
-	const struct spw_identity_namespace wanted = {.serial = serial, .model = model, .id = id, .unique = bytes};
+	const struct spw_identity_namespace wanted = {
+		.serial = serial, .model = model, .id = id, .unique = bytes};
 	char name[32] = "";
 
 	assert_int_equal(spw_identity_find_namespace(sysfs, &wanted, name, sizeof(name)), found);

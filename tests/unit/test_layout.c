@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_layout.c - the superblock: round trip, golden bytes, every damaged bit and every impossible field refused */
+/*
+ * tests/unit/test_layout.c - the superblock: round trip, golden bytes, every damaged bit and every
+ * impossible field refused
+ */
 /* link: util layout */
 #include <errno.h>
 #include <limits.h>
@@ -19,23 +22,191 @@
 
 #define CHECKSUM_OFFSET 0xff8
 
-/* The golden superblock of docs/FORMAT.md: copy 1 of drive 1 of 2. Made by another program than ours, from the document alone. */
+/*
+ * The golden superblock of docs/FORMAT.md: copy 1 of drive 1 of 2. Made by another program than
+ * ours, from the document alone.
+ */
 static const uint8_t golden_head[] = {
-	0x53, 0x50, 0x49, 0x4c, 0x4c, 0x57, 0x41, 0x59, 0x01, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, /* 0x000 */
-	0x01, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, /* 0x010 */
-	0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, /* 0x020 */
-	0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x66, 0x1e, 0x69, 0x00, 0x00, 0x00, 0x00, /* 0x030 */
-	0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f, /* 0x040 */
-	0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, /* 0x050 */
-	0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, /* 0x060 */
-	0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0x1f, 0x00, 0x00, 0x00, 0x00, /* 0x070 */
-	0x02, 0x00, 0x00, 0x00,                                                                         /* 0x080 */
+	/* 0x000 */
+	0x53,
+	0x50,
+	0x49,
+	0x4c,
+	0x4c,
+	0x57,
+	0x41,
+	0x59,
+	0x01,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x10,
+	0x00,
+	0x00,
+	/* 0x010 */
+	0x01,
+	0x00,
+	0x00,
+	0x00,
+	0x01,
+	0x00,
+	0x00,
+	0x00,
+	0x08,
+	0x07,
+	0x06,
+	0x05,
+	0x04,
+	0x03,
+	0x02,
+	0x01,
+	/* 0x020 */
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	/* 0x030 */
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x80,
+	0x66,
+	0x1e,
+	0x69,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	/* 0x040 */
+	0x10,
+	0x11,
+	0x12,
+	0x13,
+	0x14,
+	0x15,
+	0x16,
+	0x17,
+	0x18,
+	0x19,
+	0x1a,
+	0x1b,
+	0x1c,
+	0x1d,
+	0x1e,
+	0x1f,
+	/* 0x050 */
+	0x01,
+	0x00,
+	0x00,
+	0x00,
+	0x02,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x10,
+	0x00,
+	0x00,
+	0x00,
+	0x02,
+	0x00,
+	0x00,
+	/* 0x060 */
+	0x00,
+	0x00,
+	0x10,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x40,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	/* 0x070 */
+	0x00,
+	0x00,
+	0x10,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	0xf0,
+	0x1f,
+	0x00,
+	0x00,
+	0x00,
+	0x00,
+	/* 0x080 */
+	0x02,
+	0x00,
+	0x00,
+	0x00,
 };
 static const uint8_t golden_uuids[] = {
-	0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f, /* 0x800 */
-	0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0x3a, 0x3b, 0x3c, 0x3d, 0x3e, 0x3f, /* 0x810 */
+	/* 0x800 */
+	0x20,
+	0x21,
+	0x22,
+	0x23,
+	0x24,
+	0x25,
+	0x26,
+	0x27,
+	0x28,
+	0x29,
+	0x2a,
+	0x2b,
+	0x2c,
+	0x2d,
+	0x2e,
+	0x2f,
+	/* 0x810 */
+	0x30,
+	0x31,
+	0x32,
+	0x33,
+	0x34,
+	0x35,
+	0x36,
+	0x37,
+	0x38,
+	0x39,
+	0x3a,
+	0x3b,
+	0x3c,
+	0x3d,
+	0x3e,
+	0x3f,
 };
-static const uint8_t golden_checksum[] = {0xf7, 0x5d, 0xe6, 0x7b, 0x02, 0xbc, 0x78, 0x6f}; /* 0xff8 */
+/* 0xff8 */
+static const uint8_t golden_checksum[] = {0xf7, 0x5d, 0xe6, 0x7b, 0x02, 0xbc, 0x78, 0x6f};
 
 static void golden_block(uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
@@ -134,8 +305,9 @@ static void test_round_trip(void **state)
 			sb.drive_count = count;
 			sb.drive_index = count - 1;
 			sb.complete = variant >= 2;
-			sb.features_compatible = UINT64_MAX;  /* unknown ones are no fault */
-			sb.features_read_only_compatible = 5; /* nor these: the one who writes has to look at them */
+			sb.features_compatible = UINT64_MAX; /* unknown ones are no fault */
+			/* nor these: the one who writes has to look at them */
+			sb.features_read_only_compatible = 5;
 			spw_layout_encode(&sb, variant & 1, block);
 			assert_int_equal(spw_layout_decode(block, variant & 1, &decoded, NULL), 0);
 			assert_equal_superblocks(&decoded, &sb);
@@ -169,7 +341,9 @@ static void test_every_flipped_bit_is_found(void **state)
 	assert_int_equal(spw_layout_decode(block, 1, &decoded, NULL), 0);
 }
 
-/* What a power cut in the middle of a superblock write leaves: some 512-byte sectors new, some old. */
+/*
+ * What a power cut in the middle of a superblock write leaves: some 512-byte sectors new, some old.
+ */
 static void test_torn_write_is_found(void **state)
 {
 	struct spw_superblock sb = golden_superblock(), decoded;
@@ -187,7 +361,8 @@ static void test_torn_write_is_found(void **state)
 		for (unsigned i = 0; i < 8; i++)
 			if (sectors & (1u << i))
 				memcpy(torn + i * 512, new_block + i * 512, 512);
-		if (memcmp(torn, old_block, sizeof(torn)) != 0 && memcmp(torn, new_block, sizeof(torn)) != 0)
+		if (memcmp(torn, old_block, sizeof(torn)) != 0 &&
+		    memcmp(torn, new_block, sizeof(torn)) != 0)
 			assert_int_equal(spw_layout_decode(torn, 1, &decoded, NULL), -EUCLEAN);
 	}
 }
@@ -258,7 +433,8 @@ static const struct impossible impossible_fields[] = {
 	{"LAYOUT-10 chunk not a power of two", 0x60, 8, 3u << 20, -EUCLEAN},
 	{"LAYOUT-10 chunk 2^63", 0x60, 8, UINT64_C(1) << 63, -EUCLEAN},
 	{"LAYOUT-11 device 0", 0x68, 8, 0, -EUCLEAN},
-	{"LAYOUT-11 device below the minimum", 0x68, 8, SPW_LAYOUT_DEVICE_BYTES_MIN - 4096, -EUCLEAN},
+	{"LAYOUT-11 device below the minimum", 0x68, 8, SPW_LAYOUT_DEVICE_BYTES_MIN - 4096,
+	 -EUCLEAN},
 	{"LAYOUT-11 device not a multiple of 4096", 0x68, 8, (1u << 30) + 512, -EUCLEAN},
 	{"LAYOUT-11 device 2^62 + 4096", 0x68, 8, (UINT64_C(1) << 62) + 4096, -EUCLEAN},
 	{"LAYOUT-11 device 2^64 - 4096", 0x68, 8, UINT64_MAX - 4095, -EUCLEAN},
@@ -293,8 +469,8 @@ static void test_every_impossible_field_is_refused(void **state)
 		seal(block);
 		rc = spw_layout_decode(block, 1, &decoded, &why);
 		if (rc != field->error || !why)
-			fail_msg("%s: %d (%s), expected %d", field->invariant, rc, why ? why : "no reason",
-				 field->error);
+			fail_msg("%s: %d (%s), expected %d", field->invariant, rc,
+				 why ? why : "no reason", field->error);
 	}
 }
 
@@ -333,7 +509,8 @@ static void test_large_logical_blocks(void **state)
 }
 
 /* Whatever is planned can be decoded, and the copies and partitions do not overlap. */
-static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes, uint32_t block_bytes)
+static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
+		       uint32_t block_bytes)
 {
 	struct spw_superblock sb = golden_superblock(), decoded;
 	uint8_t block[SPW_SUPERBLOCK_BYTES];
@@ -343,8 +520,8 @@ static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
 	sb.chunk_bytes = chunk_bytes;
 	sb.block_bytes = block_bytes;
 	if (spw_layout_plan(&sb, size) != 0)
-		fail_msg("size %llu partitions %u chunk %llu: no plan", (unsigned long long)size, partitions,
-			 (unsigned long long)chunk_bytes);
+		fail_msg("size %llu partitions %u chunk %llu: no plan", (unsigned long long)size,
+			 partitions, (unsigned long long)chunk_bytes);
 	assert_true(sb.device_bytes <= size && size - sb.device_bytes < SPW_SUPERBLOCK_BYTES);
 	copy = spw_layout_copy_offset(sb.device_bytes, 1);
 	end = spw_layout_partition_offset(&sb, partitions - 1) + sb.partition_bytes;
@@ -353,7 +530,8 @@ static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
 	assert_true(end <= sb.device_bytes - SPW_LAYOUT_RESERVED_BYTES);
 	assert_true(spw_layout_partition_offset(&sb, 0) >= SPW_LAYOUT_RESERVED_BYTES);
 	/* Nothing but rounding is given away. */
-	assert_true(sb.device_bytes - end < SPW_LAYOUT_RESERVED_BYTES * (uint64_t)(partitions + 1) + block_bytes);
+	assert_true(sb.device_bytes - end <
+		    SPW_LAYOUT_RESERVED_BYTES * (uint64_t)(partitions + 1) + block_bytes);
 	spw_layout_encode(&sb, 0, block);
 	assert_int_equal(spw_layout_decode(block, 0, &decoded, NULL), 0);
 	assert_equal_superblocks(&decoded, &sb);
@@ -362,9 +540,14 @@ static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
 static void test_plan(void **state)
 {
 	static const uint64_t sizes[] = {
-		SPW_LAYOUT_DEVICE_BYTES_MIN,     SPW_LAYOUT_DEVICE_BYTES_MIN + 511, (100u << 20) + 512,
-		(UINT64_C(1) << 30) - 512,       UINT64_C(3840755982336),           UINT64_C(1) << 50,
-		SPW_LAYOUT_DEVICE_BYTES_MAX - 1, SPW_LAYOUT_DEVICE_BYTES_MAX,
+		SPW_LAYOUT_DEVICE_BYTES_MIN,
+		SPW_LAYOUT_DEVICE_BYTES_MIN + 511,
+		(100u << 20) + 512,
+		(UINT64_C(1) << 30) - 512,
+		UINT64_C(3840755982336),
+		UINT64_C(1) << 50,
+		SPW_LAYOUT_DEVICE_BYTES_MAX - 1,
+		SPW_LAYOUT_DEVICE_BYTES_MAX,
 	};
 
 	(void)state;
@@ -376,11 +559,13 @@ static void test_plan(void **state)
 		if (sizes[i] >= (UINT64_C(1) << 29)) /* blocks larger than the reserved area */
 			check_plan(sizes[i], 2, 4u << 20, 2u << 20);
 		if (sizes[i] >= (UINT64_C(1) << 40))
-			check_plan(sizes[i], SPW_LAYOUT_PARTITIONS_MAX, SPW_LAYOUT_CHUNK_BYTES_MAX, 4096);
+			check_plan(sizes[i], SPW_LAYOUT_PARTITIONS_MAX, SPW_LAYOUT_CHUNK_BYTES_MAX,
+				   4096);
 	}
 }
 
-static void expect_plan(int expected, uint64_t size, uint32_t partitions, uint64_t chunk_bytes, uint32_t block_bytes)
+static void expect_plan(int expected, uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
+			uint32_t block_bytes)
 {
 	struct spw_superblock sb = golden_superblock();
 
@@ -409,7 +594,8 @@ static void test_plan_refuses(void **state)
 	expect_plan(-ENOSPC, SPW_LAYOUT_DEVICE_BYTES_MIN, 1, 64u << 20, 64u << 20);
 }
 
-static void expect_choice(int expected, int result0, uint64_t sequence0, int result1, uint64_t sequence1)
+static void expect_choice(int expected, int result0, uint64_t sequence0, int result1,
+			  uint64_t sequence1)
 {
 	struct spw_superblock copies[2] = {golden_superblock(), golden_superblock()};
 	int results[2] = {result0, result1};
@@ -438,7 +624,10 @@ static void test_choose(void **state)
 	expect_choice(-EUCLEAN, -EIO, 0, -EUCLEAN, 0);
 }
 
-/* LAYOUT-14: what a write of a copy, or of zeros over it, leaves at any moment is ours, byte by byte; nothing else is. */
+/*
+ * LAYOUT-14: what a write of a copy, or of zeros over it, leaves at any moment is ours, byte by
+ * byte; nothing else is.
+ */
 static void test_foreign_bytes(void **state)
 {
 	struct spw_superblock sb = golden_superblock();
@@ -461,7 +650,8 @@ static void test_foreign_bytes(void **state)
 
 		memcpy(block, ours, sizeof(block));
 		block[at] = (uint8_t)(ours[at] == 0x77 ? 0x78 : 0x77);
-		assert_int_equal(spw_layout_foreign(&sb, 1, block), may_differ ? sizeof(block) : at);
+		assert_int_equal(spw_layout_foreign(&sb, 1, block),
+				 may_differ ? sizeof(block) : at);
 	}
 }
 
@@ -472,7 +662,8 @@ static void test_uuid_text(void **state)
 	char text[SPW_LAYOUT_UUID_TEXT_BYTES];
 
 	(void)state;
-	assert_string_equal(spw_layout_uuid_text(uuid, text), "0f8fad5b-d9cb-469f-a165-70867728950e");
+	assert_string_equal(spw_layout_uuid_text(uuid, text),
+			    "0f8fad5b-d9cb-469f-a165-70867728950e");
 }
 
 int main(void)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_measure.c - what the ends of transfers say of the drives, and how far it is believed */
+/*
+ * tests/unit/test_measure.c - what the ends of transfers say of the drives, and how far it is
+ * believed
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/measure.h"
+#include "tensor/control/measure.h"
 #include "util/util.h"
 
 #define TAIL_NS       200000u /* from the last byte to the end */
@@ -17,15 +20,17 @@
 static uint64_t now_ns;
 
 /*
- * Writes of a step on a drive of @rate bytes per nanosecond: so many bursts, each of so many transfers at once. The
- * drive serves one after the other; a transfer ends TAIL_NS after its last byte. In the second half of its bursts the
- * next transfer comes when the one before has been served, but has not ended.
+ * Writes of a step on a drive of @rate bytes per nanosecond: so many bursts, each of so many
+ * transfers at once. The drive serves one after the other; a transfer ends TAIL_NS after its last
+ * byte. In the second half of its bursts the next transfer comes when the one before has been
+ * served, but has not ended.
  */
 static void step(struct measure *measure, double rate, unsigned bursts, unsigned transfers)
 {
 	for (unsigned burst = 0; burst < bursts; burst++) {
 		bool late = burst >= bursts / 2;
-		uint64_t began_ns[16], served_ns = now_ns, service_ns = (uint64_t)((double)TRANSFER / rate);
+		uint64_t began_ns[16], served_ns = now_ns,
+				       service_ns = (uint64_t)((double)TRANSFER / rate);
 
 		assert_true(transfers <= SPW_ARRAY_LEN(began_ns));
 		for (unsigned i = 0; i < transfers && (i == 0 || !late); i++) {
@@ -38,11 +43,11 @@ static void step(struct measure *measure, double rate, unsigned bursts, unsigned
 				served_ns += TAIL_NS / 2;
 				began_ns[i + 1] = served_ns;
 				spw_measure_began(measure, DIRECTION_WRITE, TRANSFER, served_ns);
-				spw_measure_ended(measure, DIRECTION_WRITE, TRANSFER, true, began_ns[i],
-						  served_ns + TAIL_NS / 2);
+				spw_measure_ended(measure, DIRECTION_WRITE, TRANSFER, true,
+						  began_ns[i], served_ns + TAIL_NS / 2);
 			} else {
-				spw_measure_ended(measure, DIRECTION_WRITE, TRANSFER, true, began_ns[i],
-						  served_ns + TAIL_NS);
+				spw_measure_ended(measure, DIRECTION_WRITE, TRANSFER, true,
+						  began_ns[i], served_ns + TAIL_NS);
 			}
 		}
 		now_ns = served_ns + TAIL_NS + STEP_PAUSE_NS;
@@ -63,7 +68,10 @@ static void steps(struct measure *measure, double rate, unsigned count)
 		step(measure, rate, 8, 8);
 }
 
-/* Drives that have done with one transfer's bytes, but wait for its end, are idle until the next comes. */
+/*
+ * Drives that have done with one transfer's bytes, but wait for its end, are idle until the next
+ * comes.
+ */
 static void test_idle_within_a_flow_counts_for_nothing(void **state)
 {
 	static const double rates[] = {0.25, 1, 8};
@@ -101,7 +109,9 @@ static void test_a_burst_is_not_believed_at_once(void **state)
 	assert_true(measured(&measure, 1)); /* lower is believed at once */
 }
 
-/* Each time that it was too much, it takes twice as long; when it has held, it does not any more. */
+/*
+ * Each time that it was too much, it takes twice as long; when it has held, it does not any more.
+ */
 static void test_bursts_are_believed_less_and_less(void **state)
 {
 	struct measure measure = {0};
@@ -162,7 +172,10 @@ static void step_with_a_hang(struct measure *measure, uint64_t ns)
 	steps(measure, 1, 1);
 }
 
-/* One transfer that takes seconds is an accident, unless the next step has one too; and what is over is over. */
+/*
+ * One transfer that takes seconds is an accident, unless the next step has one too; and what is
+ * over is over.
+ */
 static void test_a_hang_is_not_believed_at_once(void **state)
 {
 	const uint64_t hang_ns = UINT64_C(10000000000);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_plan.c - the planner: its simulation against a naive one, its plans against all plans of small steps
+ * tests/unit/test_plan.c - the planner: its simulation against a naive one, its plans against all
+ * plans of small steps
  *
- * SPW_SEED repeats a run; SPW_PLAN_CASES sets the number of random cases per test, SPW_PLAN_FILTER selects tests. Under a
- * sanitizer or valgrind there are fewer cases, and the run says so.
+ * SPW_SEED repeats a run; SPW_PLAN_CASES sets the number of random cases per test, SPW_PLAN_FILTER
+ * selects tests. Under a sanitizer or valgrind there are fewer cases, and the run says so.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -26,8 +27,8 @@
 
 static uint64_t seed;
 /*
- * How near the best a plan comes is a figure about many cases, with no bound that each of them keeps: where it is
- * required, the cases are always the same ones. SPW_SEED draws others.
+ * How near the best a plan comes is a figure about many cases, with no bound that each of them
+ * keeps: where it is required, the cases are always the same ones. SPW_SEED draws others.
  */
 static uint64_t figures_seed = 20261119;
 static unsigned cases = 1000;
@@ -62,11 +63,11 @@ static uint64_t random_between(uint64_t *random, uint64_t low, uint64_t high)
 	return low + random_next(random) % (high - low + 1);
 }
 
-#define REQUIRE(condition)                                                                                \
-	do {                                                                                              \
-		if (!(condition))                                                                         \
-			fail_msg("%s; SPW_SEED=%llu, figures %llu", #condition, (unsigned long long)seed, \
-				 (unsigned long long)figures_seed);                                       \
+#define REQUIRE(condition)                                                                    \
+	do {                                                                                  \
+		if (!(condition))                                                             \
+			fail_msg("%s; SPW_SEED=%llu, figures %llu", #condition,               \
+				 (unsigned long long)seed, (unsigned long long)figures_seed); \
 	} while (0)
 
 /* ---- Steps ---- */
@@ -89,16 +90,22 @@ static void begin_world(struct world *w)
 	w->result.size = sizeof(w->result);
 }
 
-static void add_tensor(struct world *w, uint64_t bytes, uint64_t pack_ns, uint64_t use_ns, uint64_t release_ns)
+static void add_tensor(struct world *w, uint64_t bytes, uint64_t pack_ns, uint64_t use_ns,
+		       uint64_t release_ns)
 {
 	uint32_t i = w->step.count++;
 
-	w->tensors[i] = (struct spw_plan_tensor){
-		.bytes = bytes, .pack_ns = pack_ns, .use_ns = use_ns, .release_ns = release_ns, .users = 1, .scope = i};
+	w->tensors[i] = (struct spw_plan_tensor){.bytes = bytes,
+						 .pack_ns = pack_ns,
+						 .use_ns = use_ns,
+						 .release_ns = release_ns,
+						 .users = 1,
+						 .scope = i};
 }
 
 /* Forward and backward passes of @batches micro-batches, at most @ahead forward passes ahead. */
-static void make_training(struct world *w, uint64_t *random, uint32_t each, uint32_t batches, uint32_t ahead, bool vary)
+static void make_training(struct world *w, uint64_t *random, uint32_t each, uint32_t batches,
+			  uint32_t ahead, bool vary)
 {
 	uint64_t packs[TENSORS_MAX], now_ns = 0;
 	uint32_t forward = 0;
@@ -108,14 +115,17 @@ static void make_training(struct world *w, uint64_t *random, uint32_t each, uint
 		if (forward < batches && forward < back + ahead) {
 			for (uint32_t i = 0; i < each; i++) {
 				packs[forward * each + i] = now_ns;
-				now_ns += vary ? random_between(random, 50000, 3 * MILLISECOND) : MILLISECOND;
+				now_ns += vary ? random_between(random, 50000, 3 * MILLISECOND)
+					       : MILLISECOND;
 			}
 			forward++;
 			continue;
 		}
 		for (uint32_t i = each; i-- > 0;) {
-			uint64_t took_ns = vary ? random_between(random, 100000, 6 * MILLISECOND) : 2 * MILLISECOND;
-			uint64_t bytes = vary ? random_between(random, 1, 64) << 20 : (1 + i % 5) << 22;
+			uint64_t took_ns = vary ? random_between(random, 100000, 6 * MILLISECOND)
+						: 2 * MILLISECOND;
+			uint64_t bytes =
+				vary ? random_between(random, 1, 64) << 20 : (1 + i % 5) << 22;
 
 			add_tensor(w, bytes, packs[back * each + i], now_ns, now_ns + took_ns);
 			now_ns += took_ns;
@@ -157,7 +167,8 @@ static void add_calls(struct world *w, uint64_t *random)
 	w->step.calls_ns = w->calls_ns;
 	w->step.calls = (uint32_t)random_between(random, 0, NAIVE_CALLS_MAX);
 	for (uint32_t i = 0; i < w->step.calls; i++)
-		w->calls_ns[i] = random_between(random, 0, w->step.forward_ns + w->step.backward_ns);
+		w->calls_ns[i] =
+			random_between(random, 0, w->step.forward_ns + w->step.backward_ns);
 	qsort(w->calls_ns, w->step.calls, sizeof(w->calls_ns[0]), compare_times);
 }
 
@@ -165,7 +176,10 @@ static void make_any(struct world *w, uint64_t *random, uint32_t count)
 {
 	switch (random_next(random) % 3) {
 	case 0: make_training(w, random, count, 1, 1, true); break;
-	case 1: make_training(w, random, count / 2, 2, (uint32_t)random_between(random, 1, 2), true); break;
+	case 1:
+		make_training(w, random, count / 2, 2, (uint32_t)random_between(random, 1, 2),
+			      true);
+		break;
 	default: make_disorder(w, random, count); break;
 	}
 	if (random_next(random) % 2)
@@ -174,8 +188,9 @@ static void make_any(struct world *w, uint64_t *random, uint32_t count)
 
 static void set_drives(struct world *w, uint64_t write, uint64_t read, uint64_t mixed)
 {
-	w->drives = (struct spw_plan_drives){
-		.write_bytes_per_second = write, .read_bytes_per_second = read, .mixed_bytes_per_second = mixed};
+	w->drives = (struct spw_plan_drives){.write_bytes_per_second = write,
+					     .read_bytes_per_second = read,
+					     .mixed_bytes_per_second = mixed};
 }
 
 /* From a tenth of what the steps above need to ten times that. */
@@ -183,7 +198,8 @@ static void random_drives(struct world *w, uint64_t *random)
 {
 	uint64_t scale = UINT64_C(1) << random_between(random, 0, 6);
 
-	set_drives(w, random_between(random, 1, 1000) * scale << 20, random_between(random, 1, 1000) * scale << 20, 0);
+	set_drives(w, random_between(random, 1, 1000) * scale << 20,
+		   random_between(random, 1, 1000) * scale << 20, 0);
 	if (random_next(random) % 2)
 		w->drives.mixed_bytes_per_second = random_between(random, 1, 1500) * scale << 20;
 	if (random_next(random) % 2)
@@ -233,18 +249,22 @@ static void simulate_cases(uint64_t random)
 		make_any(&world, &random, (uint32_t)random_between(&random, 2, NAIVE_TENSORS_MAX));
 		random_drives(&world, &random);
 		for (uint32_t i = 0; i < world.step.count; i++)
-			world.choices[i] = random_next(&random) % 4 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-		uint64_t memory = random_next(&random) % 4 ? random_between(&random, 32, 2000) << 20 : UINT64_MAX;
+			world.choices[i] =
+				random_next(&random) % 4 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+		uint64_t memory = random_next(&random) % 4 ? random_between(&random, 32, 2000) << 20
+							   : UINT64_MAX;
 
 		naive_open(&naive, &world.step, &world.drives, (double)memory, world.choices);
 		ended = naive_simulate(&naive);
-		assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, memory, world.choices, points,
+		assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, memory,
+						      world.choices, points,
 						      sizeof(points) / sizeof(points[0]), result));
 		REQUIRE(ended);
 		REQUIRE(result->peak_bytes == (uint64_t)naive.peak);
 		REQUIRE(result->bytes_written == (uint64_t)naive.written);
 		REQUIRE(result->bytes_read == (uint64_t)naive.bytes_read);
-		REQUIRE((double)result->stall_ns <= naive.stall + 2 && (double)result->stall_ns >= naive.stall - 2);
+		REQUIRE((double)result->stall_ns <= naive.stall + 2 &&
+			(double)result->stall_ns >= naive.stall - 2);
 		REQUIRE(result->feasible == (result->peak_bytes <= memory));
 		check_profile(&world, points, result);
 		stalled += result->stall_ns > 0;
@@ -261,7 +281,10 @@ static void test_simulation(void **state)
 	simulate_cases(seed);
 }
 
-/* Among these is one in which a read and a write have been served at the same time, but for rounding. */
+/*
+ * Among these is one in which a read and a write have been served at the same time, but for
+ * rounding.
+ */
 static void test_simulation_at_once(void **state)
 {
 	(void)state;
@@ -269,8 +292,8 @@ static void test_simulation_at_once(void **state)
 }
 
 /*
- * One tensor whose figures can be worked out by hand: 100 bytes, written at 1 byte/ns, read at 2, 5 ns of latency. That
- * it has been written shows when another is packed.
+ * One tensor whose figures can be worked out by hand: 100 bytes, written at 1 byte/ns, read at 2, 5
+ * ns of latency. That it has been written shows when another is packed.
  */
 static void test_one_tensor(void **state)
 {
@@ -290,12 +313,14 @@ static void test_one_tensor(void **state)
 	struct spw_plan_point points[8];
 
 	/* No memory for reading ahead: the use waits for 50 ns of transfer and 5 ns of latency. */
-	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 0, w->choices, points, 8, &w->result));
+	assert_int_equal(
+		0, spw_plan_simulate(&w->step, &w->drives, 0, w->choices, points, 8, &w->result));
 	assert_int_equal(55, w->result.stall_ns);
 	assert_int_equal(2555, w->result.wall_ns);
 	assert_int_equal(100, w->result.bytes_written);
 	assert_int_equal(100, w->result.bytes_read);
-	assert_int_equal(101, w->result.peak_bytes); /* the second is packed before the first is given back */
+	/* the second is packed before the first is given back */
+	assert_int_equal(101, w->result.peak_bytes);
 	assert_int_equal(6, w->result.points);
 	assert_int_equal(1000, points[0].ns);
 	assert_int_equal(1200, points[1].ns);
@@ -307,14 +332,16 @@ static void test_one_tensor(void **state)
 
 	/* Nothing happens until its use: it is still in memory. */
 	w->tensors[1].pack_ns = w->tensors[1].use_ns = w->tensors[1].release_ns = 1100;
-	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 100, w->choices, points, 8, &w->result));
+	assert_int_equal(
+		0, spw_plan_simulate(&w->step, &w->drives, 100, w->choices, points, 8, &w->result));
 	assert_int_equal(0, w->result.bytes_read);
 	assert_int_equal(100, w->result.bytes_forwarded);
 	w->tensors[1].pack_ns = w->tensors[1].use_ns = w->tensors[1].release_ns = 1200;
 
 	/* It does not fit where writes wait: kept. */
 	w->drives.staging_bytes = 99;
-	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 0, w->choices, points, 8, &w->result));
+	assert_int_equal(
+		0, spw_plan_simulate(&w->step, &w->drives, 0, w->choices, points, 8, &w->result));
 	assert_int_equal(0, w->result.bytes_written);
 	assert_int_equal(0, w->result.bytes_forwarded);
 	assert_int_equal(0, w->result.stall_ns);
@@ -322,7 +349,8 @@ static void test_one_tensor(void **state)
 
 	/* Used while its write is under way: nothing to read, and the bytes count as written. */
 	w->tensors[0].use_ns = w->tensors[0].release_ns = 1050;
-	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, 100, w->choices, points, 8, &w->result));
+	assert_int_equal(
+		0, spw_plan_simulate(&w->step, &w->drives, 100, w->choices, points, 8, &w->result));
 	assert_int_equal(0, w->result.stall_ns);
 	assert_int_equal(0, w->result.bytes_read);
 	assert_int_equal(100, w->result.bytes_forwarded);
@@ -355,7 +383,8 @@ static bool best_of_all(const struct world *w, uint64_t memory, uint64_t *bytes,
 		}
 		if (!allowed)
 			continue;
-		assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, memory, choices, NULL, 0, &result));
+		assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, memory, choices, NULL,
+						      0, &result));
 		*peak = result.peak_bytes < *peak ? result.peak_bytes : *peak;
 		if (result.peak_bytes > memory)
 			continue;
@@ -370,8 +399,8 @@ static void require_nearest(const struct world *w)
 {
 	struct spw_plan_result same = {.size = sizeof(same)};
 
-	assert_int_equal(0,
-			 spw_plan_simulate(&w->step, &w->drives, w->result.memory_bytes, w->choices, NULL, 0, &same));
+	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, w->result.memory_bytes,
+					      w->choices, NULL, 0, &same));
 	REQUIRE(same.peak_bytes == w->result.peak_bytes && same.stall_ns == w->result.stall_ns);
 }
 
@@ -403,12 +432,15 @@ static void test_budget_against_all(void **state)
 		exact += world.result.bytes_written == bytes;
 		near += (double)world.result.bytes_written <= 1.05 * (double)bytes;
 	}
-	print_message("budget: %u feasible cases, %u within 5 %%, %u exact; %u infeasible\n", feasible, near, exact,
-		      infeasible);
+	print_message("budget: %u feasible cases, %u within 5 %%, %u exact; %u infeasible\n",
+		      feasible, near, exact, infeasible);
 	REQUIRE(near >= cases * 95 / 100);
 }
 
-/* It reads ahead into the memory that it takes anyway: no stall but for a budget that could be met with one. */
+/*
+ * It reads ahead into the memory that it takes anyway: no stall but for a budget that could be met
+ * with one.
+ */
 static void test_budget_out_of_reach(void **state)
 {
 	static const uint64_t gib_per_second[] = {1, 5, 10};
@@ -439,7 +471,8 @@ static void test_budget_of_everything(void **state)
 	make_training(&world, &random, 200, 1, 1, true);
 	set_drives(&world, UINT64_C(64) << 30, UINT64_C(64) << 30, 0);
 	plan(&world, SPW_PLAN_BUDGET, UINT64_MAX);
-	REQUIRE(world.result.feasible && world.result.tensors_spilled == 0 && world.result.bytes_written == 0);
+	REQUIRE(world.result.feasible && world.result.tensors_spilled == 0 &&
+		world.result.bytes_written == 0);
 	for (unsigned percent = 90; percent >= 20; percent -= 10) {
 		uint64_t all = world.result.peak_keep_all_bytes, memory = all / 100 * percent;
 
@@ -465,10 +498,11 @@ static void check_fastest(struct world *w)
 	REQUIRE(w->result.peak_bytes <= w->result.peak_keep_all_bytes);
 	for (uint32_t i = 0; i < w->step.count; i++)
 		REQUIRE(!w->tensors[i].must_keep || w->choices[i] == SPW_PLAN_KEEP);
-	assert_int_equal(0,
-			 spw_plan_simulate(&w->step, &w->drives, w->result.memory_bytes, w->choices, NULL, 0, &again));
+	assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, w->result.memory_bytes,
+					      w->choices, NULL, 0, &again));
 	REQUIRE(again.stall_ns == 0 && again.peak_bytes == w->result.peak_bytes);
-	REQUIRE(again.bytes_written == w->result.bytes_written && again.bytes_read == w->result.bytes_read);
+	REQUIRE(again.bytes_written == w->result.bytes_written &&
+		again.bytes_read == w->result.bytes_read);
 }
 
 static void test_fastest_never_stalls(void **state)
@@ -501,8 +535,10 @@ static uint64_t lowest_of_all(const struct world *w)
 			allowed &= !(mask >> i & 1) || !w->tensors[i].must_keep;
 		}
 		/* Memory is a sum of sizes, all of which are multiples of 1 MiB. */
-		for (uint64_t memory = lowest; allowed && memory > 0 && memory <= lowest; memory -= 1u << 20) {
-			assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, memory, choices, NULL, 0, &result));
+		for (uint64_t memory = lowest; allowed && memory > 0 && memory <= lowest;
+		     memory -= 1u << 20) {
+			assert_int_equal(0, spw_plan_simulate(&w->step, &w->drives, memory, choices,
+							      NULL, 0, &result));
 			if (result.stall_ns > 0)
 				break;
 			lowest = result.peak_bytes < lowest ? result.peak_bytes : lowest;
@@ -531,18 +567,20 @@ static void test_fastest_against_all(void **state)
 		exact += world.result.peak_bytes <= lowest;
 		near += (double)world.result.peak_bytes <= 1.05 * (double)lowest;
 	}
-	print_message("fastest: %u cases that can be lowered, %u within 5 %% of the lowest, %u exact\n", lower, near,
-		      exact);
+	print_message(
+		"fastest: %u cases that can be lowered, %u within 5 %% of the lowest, %u exact\n",
+		lower, near, exact);
 	REQUIRE(near >= lower * 95 / 100);
 }
 
 /*
- * The same step on drives from far too slow to far too fast: the peak only falls. What is left when no tensor more fits
- * depends on the sizes, and may rise by less than one tensor: @slack_bytes.
+ * The same step on drives from far too slow to far too fast: the peak only falls. What is left when
+ * no tensor more fits depends on the sizes, and may rise by less than one tensor: @slack_bytes.
  */
 static void check_monotone(struct world *w, uint64_t slack_bytes)
 {
-	const double need = 20.0 * (1 << 30); /* about what is saved in a second of the forward pass */
+	/* about what is saved in a second of the forward pass */
+	const double need = 20.0 * (1 << 30);
 	uint64_t last = UINT64_MAX, first = 0;
 
 	for (double factor = 0.02; factor < 50; factor *= cases < 1000 ? 1.6 : 1.09) {
@@ -569,7 +607,8 @@ static void test_fastest_is_monotone(void **state)
 	make_training(&world, &random, 100, 1, 1, false);
 	check_monotone(&world, 0);
 	for (unsigned k = 0; k < cases / 400; k++) {
-		make_training(&world, &random, (uint32_t)random_between(&random, 20, 150), 1, 1, true);
+		make_training(&world, &random, (uint32_t)random_between(&random, 20, 150), 1, 1,
+			      true);
 		check_monotone(&world, LARGEST_BYTES);
 	}
 }
@@ -615,7 +654,8 @@ static void make_four_scopes(struct world *w)
 
 	begin_world(w);
 	for (uint64_t i = 0; i < 4; i++)
-		add_tensor(w, 100, 10 * i * second, (40 + 20 * (3 - i)) * second, (60 + 20 * (3 - i)) * second);
+		add_tensor(w, 100, 10 * i * second, (40 + 20 * (3 - i)) * second,
+			   (60 + 20 * (3 - i)) * second);
 	w->step.forward_ns = 40 * second;
 	w->step.backward_ns = 80 * second;
 }
@@ -653,7 +693,8 @@ static void test_fastest_beats_positional(void **state)
 		uint64_t peak;
 
 		make_training(&world, &random, (uint32_t)random_between(&random, 10, 60),
-			      (uint32_t)random_between(&random, 1, 4), (uint32_t)random_between(&random, 1, 4), true);
+			      (uint32_t)random_between(&random, 1, 4),
+			      (uint32_t)random_between(&random, 1, 4), true);
 		random_drives(&world, &random);
 		plan(&world, SPW_PLAN_POSITIONAL, 0);
 		if (world.result.stall_ns > 0)
@@ -664,8 +705,9 @@ static void test_fastest_beats_positional(void **state)
 		REQUIRE(world.result.peak_bytes <= peak);
 		lower += world.result.peak_bytes < peak;
 	}
-	print_message("of %u steps on which the positional rule does not stall, the peak is lower on %u\n", compared,
-		      lower);
+	print_message("of %u steps on which the positional rule does not stall, the peak is lower "
+		      "on %u\n",
+		      compared, lower);
 	assert_true(compared > cases / 40);
 }
 
@@ -684,7 +726,8 @@ static void test_no_tensors(void **state)
 	}
 	world.step.forward_ns = 5;
 	world.step.backward_ns = 6;
-	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, NULL, NULL, 0, &world.result));
+	assert_int_equal(
+		0, spw_plan_simulate(&world.step, &world.drives, 0, NULL, NULL, 0, &world.result));
 	assert_int_equal(11, world.result.wall_ns);
 }
 
@@ -704,8 +747,8 @@ static void test_no_bandwidth(void **state)
 		}
 		for (uint32_t i = 0; i < world.step.count; i++)
 			world.choices[i] = SPW_PLAN_SPILL;
-		assert_int_equal(
-			0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0, &world.result));
+		assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices,
+						      NULL, 0, &world.result));
 		/* What was written can never be read; what could not be written is forwarded. */
 		if (which == 1) {
 			assert_true(world.result.stall_ns == SPW_PLAN_STALL_FOREVER);
@@ -748,7 +791,8 @@ static void test_never_used(void **state)
 	set_drives(&world, UINT64_C(4) << 30, 0, 1);
 	world.drives.mixed_bytes_per_second = UINT64_C(4) << 30;
 	check_fastest(&world);
-	assert_int_equal(2 << 20, world.result.peak_bytes); /* one is packed before the last is given back */
+	/* one is packed before the last is given back */
+	assert_int_equal(2 << 20, world.result.peak_bytes);
 	assert_int_equal(0, world.result.bytes_read);
 	assert_in_range(world.result.bytes_written, 18 << 20, 20 << 20);
 }
@@ -779,19 +823,24 @@ static void test_centuries(void **state)
 	world.choices[0] = SPW_PLAN_SPILL;
 	world.choices[1] = SPW_PLAN_KEEP;
 	set_drives(&world, UINT64_C(1) << 60, 1, UINT64_C(1) << 60);
-	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, points, 10, &world.result));
+	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, points,
+					      10, &world.result));
 	assert_true(world.result.bytes_read == UINT64_C(1) << 60);
 	assert_true(world.result.stall_ns == SPW_PLAN_STALL_FOREVER);
 	assert_true(world.result.wall_ns == SPW_PLAN_STALL_FOREVER);
 	check_profile(&world, points, &world.result);
 	world.drives.read_bytes_per_second = UINT64_C(1) << 30; /* 34 years */
-	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0, &world.result));
+	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0,
+					      &world.result));
 	assert_in_range(world.result.stall_ns, (UINT64_C(1000000000) << 30) - 1000,
 			(UINT64_C(1000000000) << 30) + 1000);
 	assert_true(world.result.wall_ns == world.result.stall_ns + (UINT64_C(1) << 46) + 1000);
 }
 
-/* In a double, one byte beside them is nothing: what is left at the end is less than 0, and must not show. */
+/*
+ * In a double, one byte beside them is nothing: what is left at the end is less than 0, and must
+ * not show.
+ */
 static void test_huge_and_tiny(void **state)
 {
 	struct spw_plan_point points[10];
@@ -803,7 +852,8 @@ static void test_huge_and_tiny(void **state)
 	add_tensor(&world, UINT64_C(1) << 60, 0, 1000, 2000);
 	add_tensor(&world, 1, 10, 3000, 4000);
 	set_drives(&world, 1, 1, 1);
-	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, UINT64_MAX, keep, points, 10, &result));
+	assert_int_equal(0, spw_plan_simulate(&world.step, &world.drives, UINT64_MAX, keep, points,
+					      10, &result));
 	assert_true(result.points > 0);
 	for (uint32_t i = 0; i < result.points; i++)
 		assert_true(points[i].bytes <= result.peak_bytes);
@@ -829,7 +879,8 @@ static void test_determinism(void **state)
 			result = world.result;
 			memset(world.choices, 0, sizeof(world.choices));
 			plan(&world, mode, memory);
-			REQUIRE(memcmp(first, world.choices, world.step.count * sizeof(first[0])) == 0);
+			REQUIRE(memcmp(first, world.choices, world.step.count * sizeof(first[0])) ==
+				0);
 			REQUIRE(memcmp(&result, &world.result, sizeof(result)) == 0);
 		}
 	}
@@ -839,10 +890,12 @@ static void expect_refused(const char *words)
 {
 	struct spw_plan_result result = {.size = sizeof(result), .peak_bytes = 7};
 
-	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, NULL, world.choices, &result));
+	assert_int_equal(-EINVAL,
+			 spw_plan(&world.step, &world.drives, NULL, world.choices, &result));
 	assert_non_null(strstr(spw_last_error(), words));
 	assert_int_equal(7, result.peak_bytes);
-	assert_int_equal(-EINVAL, spw_plan_simulate(&world.step, &world.drives, 0, world.choices, NULL, 0, &result));
+	assert_int_equal(-EINVAL, spw_plan_simulate(&world.step, &world.drives, 0, world.choices,
+						    NULL, 0, &result));
 	make_four_scopes(&world);
 	set_drives(&world, 1, 1, 1);
 }
@@ -879,17 +932,23 @@ static void test_refused(void **state)
 
 	spw_plan_opts_init(&opts, sizeof(opts));
 	opts.mode = SPW_PLAN_POSITIONAL + 1;
-	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
+	assert_int_equal(-EINVAL,
+			 spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
 	opts.mode = SPW_PLAN_FASTEST;
 	opts.size = 0;
-	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
+	assert_int_equal(-EINVAL,
+			 spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
 	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, NULL, NULL, &world.result));
-	assert_int_equal(-EINVAL, spw_plan(NULL, &world.drives, NULL, world.choices, &world.result));
+	assert_int_equal(-EINVAL,
+			 spw_plan(NULL, &world.drives, NULL, world.choices, &world.result));
 	world.result.size = 0;
-	assert_int_equal(-EINVAL, spw_plan(&world.step, &world.drives, NULL, world.choices, &world.result));
+	assert_int_equal(-EINVAL,
+			 spw_plan(&world.step, &world.drives, NULL, world.choices, &world.result));
 }
 
-/* A caller that was compiled against fewer fields gets those, and nothing beyond them is touched. */
+/*
+ * A caller that was compiled against fewer fields gets those, and nothing beyond them is touched.
+ */
 static void test_older_caller(void **state)
 {
 	struct {
@@ -902,7 +961,8 @@ static void test_older_caller(void **state)
 	set_drives(&world, 100, 100, 0);
 	memset(&older, 0xa5, sizeof(older));
 	older.result.size = offsetof(struct spw_plan_result, memory_bytes);
-	assert_int_equal(0, spw_plan(&world.step, &world.drives, NULL, world.choices, &older.result));
+	assert_int_equal(0,
+			 spw_plan(&world.step, &world.drives, NULL, world.choices, &older.result));
 	assert_int_equal(400, older.result.peak_keep_all_bytes);
 	assert_true(older.result.memory_bytes == UINT64_C(0xa5a5a5a5a5a5a5a5));
 	assert_int_equal(offsetof(struct spw_plan_result, memory_bytes), older.result.size);
@@ -935,7 +995,8 @@ int main(void)
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_older_caller),
 	};
-	const char *text = getenv("SPW_SEED"), *count = getenv("SPW_PLAN_CASES"), *filter = getenv("SPW_PLAN_FILTER");
+	const char *text = getenv("SPW_SEED"), *count = getenv("SPW_PLAN_CASES"),
+		   *filter = getenv("SPW_PLAN_FILTER");
 
 	if (text)
 		figures_seed = seed = strtoull(text, NULL, 0);
@@ -945,7 +1006,8 @@ int main(void)
 	if (count)
 		cases = (unsigned)strtoul(count, NULL, 0);
 	else if (cases < 1000)
-		print_message("%u cases per random test instead of 1000: a sanitizer is at work\n", cases);
+		print_message("%u cases per random test instead of 1000: a sanitizer is at work\n",
+			      cases);
 	if (filter)
 		cmocka_set_test_filter(filter);
 	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);

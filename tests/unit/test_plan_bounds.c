@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_plan_bounds.c - the planner: what it simulates is bounded, however many calls or small tensors there are */
+/*
+ * tests/unit/test_plan_bounds.c - the planner: what it simulates is bounded, however many calls or
+ * small tensors there are
+ */
 /* wrap: spw_planner_simulate */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,8 +51,10 @@ static struct spw_plan_step step_of(uint32_t count)
 						      .release_ns = (2 * count - i) * MS + MS / 2,
 						      .users = 1,
 						      .scope = i};
-	return (struct spw_plan_step){
-		.tensors = tensors, .count = count, .forward_ns = count * MS, .backward_ns = count * MS};
+	return (struct spw_plan_step){.tensors = tensors,
+				      .count = count,
+				      .forward_ns = count * MS,
+				      .backward_ns = count * MS};
 }
 
 static void plan(const struct spw_plan_step *step, enum spw_plan_mode mode)
@@ -66,7 +71,8 @@ static void plan(const struct spw_plan_step *step, enum spw_plan_mode mode)
 	assert_int_equal(spw_plan(step, &drives, &opts, choices, &result), 0);
 	assert_true(events > 0);
 	if (events > EVENTS_MAX)
-		fail_msg("%llu events simulated in mode %u", (unsigned long long)events, (unsigned)mode);
+		fail_msg("%llu events simulated in mode %u", (unsigned long long)events,
+			 (unsigned)mode);
 }
 
 /* Whoever asks for tokens all the time has a step of few tensors and many calls. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_safety.c - whose device it is, when the system does not answer or the answer changes under one's
- * eyes
+ * tests/unit/test_safety.c - whose device it is, when the system does not answer or the answer
+ * changes under one's eyes
  */
 /* wrap: open pwrite opendir getline __getdelim */
 #include <dirent.h>
@@ -12,7 +12,8 @@
 
 /* ---- A system that answers otherwise ---- */
 
-static const char *swapped; /* this link leads elsewhere while it is opened for writing: to the drive behind */
+/* this link leads elsewhere while it is opened for writing: to the drive behind */
+static const char *swapped;
 static const char *swapped_to;
 static unsigned pwrites_until_failure; /* 0: none fails */
 static const char *closed_folder;      /* its entries cannot be listed */
@@ -97,7 +98,10 @@ static void make_swap_area(const char *path, const char *label)
 
 /* ---- Tests ---- */
 
-/* udev puts a link elsewhere between the questions and the opening: what was not asked about is not written to. */
+/*
+ * udev puts a link elsewhere between the questions and the opening: what was not asked about is not
+ * written to.
+ */
 static void test_a_name_that_changes_hands(void **state)
 {
 	struct spw_format_opts opts = options(false);
@@ -171,7 +175,10 @@ static void test_interrupted_wipe(void **state)
 	}
 }
 
-/* The device has become smaller, and no longer has the byte that tells that a process has its last partition open. */
+/*
+ * The device has become smaller, and no longer has the byte that tells that a process has its last
+ * partition open.
+ */
 static void test_a_lock_behind_the_end(void **state)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};

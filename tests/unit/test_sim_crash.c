@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_sim_crash.c - power cuts at every transfer of format, open and wipe, over simulated drives with volatile caches: what
- * is found afterwards is the old store, the new one, or a refusal that says why; and a format makes it whole again
+ * tests/unit/test_sim_crash.c - power cuts at every transfer of format, open and wipe, over
+ * simulated drives with volatile caches: what is found afterwards is the old store, the new one, or
+ * a refusal that says why; and a format makes it whole again
  *
- * Not only the writes: also a cut while something is read. What the drives' caches lose is drawn, by units of 512 bytes, of 4096, or
- * of whole writes.
+ * Not only the writes: also a cut while something is read. What the drives' caches lose is drawn,
+ * by units of 512 bytes, of 4096, or of whole writes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +51,10 @@ static void make_drives(uint32_t unit)
 		sim_drive_make(i, SPW_DRIVE_BYTES_MIN + i * 12288, 512, sim_random(&seed));
 		sim_drives[i].cache_is_volatile = true;
 		sim_drives[i].atomic_bytes = unit;
-		/* Drawn, one run would have fewer events than the next, and the last points might never come. */
+		/*
+		 * Drawn, one run would have fewer events than the next, and the last points might
+		 * never come.
+		 */
 		sim_drives[i].geometry.discards = true;
 	}
 }
@@ -90,7 +94,9 @@ static void use_store(void)
 	assert_int_equal(open_store(&store), 0);
 	assert_int_equal(spw_store_put(store, bytes, sizeof(bytes), NULL, &object, &request), 0);
 	assert_int_equal(spw_request_wait(request), 0);
-	assert_int_equal(spw_store_get(store, object, 0, back, sizeof(back), SPW_URGENT_READ, NULL, &request), 0);
+	assert_int_equal(spw_store_get(store, object, 0, back, sizeof(back), SPW_URGENT_READ, NULL,
+				       &request),
+			 0);
 	assert_int_equal(spw_request_wait(request), 0);
 	assert_memory_equal(bytes, back, sizeof(bytes));
 	spw_store_close(store);
@@ -117,7 +123,8 @@ static enum outcome look(const char *old_uuid)
 		struct spw_store *store;
 
 		if (!strstr(spw_last_error(), "sim"))
-			fail_msg("refused with %d, and no drive is named: %s", rc, spw_last_error());
+			fail_msg("refused with %d, and no drive is named: %s", rc,
+				 spw_last_error());
 		assert_int_not_equal(open_store(&store), 0);
 		assert_non_null(strstr(spw_last_error(), "sim"));
 		return REFUSED;
@@ -185,7 +192,8 @@ static void cut_format(bool old)
 				events = cut_format_at(point, units[unit], old, outcomes);
 			while (point++ <= events);
 		}
-	(void)printf("old %u, new %u, refused %u\n", outcomes[OLD], outcomes[NEW], outcomes[REFUSED]);
+	(void)printf("old %u, new %u, refused %u\n", outcomes[OLD], outcomes[NEW],
+		     outcomes[REFUSED]);
 	assert_int_equal(outcomes[OLD] > 0, old);
 	assert_true(outcomes[NEW] > 0 && outcomes[REFUSED] > 0);
 }
@@ -241,7 +249,10 @@ static void test_cut_in_open(void **state)
 	assert_in_range(point, 2 * DRIVES, 999);
 }
 
-/* One read fails, of any drive: the other copy serves, or the open is refused; and the next one is as if nothing had been. */
+/*
+ * One read fails, of any drive: the other copy serves, or the open is refused; and the next one is
+ * as if nothing had been.
+ */
 static void test_error_in_open(void **state)
 {
 	struct spw_store_info before;

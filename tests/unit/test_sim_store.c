@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_sim_store.c - the store over simulated drives in simulated time: what takes minutes, in one order that is known */
+/*
+ * tests/unit/test_sim_store.c - the store over simulated drives in simulated time: what takes
+ * minutes, in one order that is known
+ */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +52,8 @@ static int open_store(void **state)
 	opts.arena_bytes = 4u << 20;
 	opts.queue_depth = DEPTH;
 	opts.read_deadline_ms = opts.write_deadline_ms = DEADLINE * 1000;
-	return spw_format(paths, DRIVES, &format_opts, NULL) || spw_store_open(paths, DRIVES, &opts, &store);
+	return spw_format(paths, DRIVES, &format_opts, NULL) ||
+	       spw_store_open(paths, DRIVES, &opts, &store);
 }
 
 static int close_store(void **state)
@@ -68,8 +72,8 @@ static struct spw_store_stats stats(void)
 }
 
 /*
- * Flushes take the queue's slots, and writes wait in it that no drive has seen yet; then nobody polls for longer than the deadline. As
- * when a process is stopped and goes on.
+ * Flushes take the queue's slots, and writes wait in it that no drive has seen yet; then nobody
+ * polls for longer than the deadline. As when a process is stopped and goes on.
  */
 static void test_absence_is_not_the_drives_fault(void **state)
 {
@@ -91,7 +95,10 @@ static void test_absence_is_not_the_drives_fault(void **state)
 	assert_int_equal(stats().drives_retired, 0);
 }
 
-/* A drive that hangs is noticed all the same: in time by whoever waits, and later by whoever looks seldom. */
+/*
+ * A drive that hangs is noticed all the same: in time by whoever waits, and later by whoever looks
+ * seldom.
+ */
 static void test_hang_is_noticed(void **state)
 {
 	static uint8_t bytes[SPW_CHUNK_BYTES_MIN];
@@ -118,7 +125,8 @@ static void test_hang_is_noticed(void **state)
 		/* The second drive hangs with what the first did not take. */
 		assert_int_equal(spw_request_wait(put), -EIO);
 		assert_int_equal(stats().timeouts, 2);
-		assert_in_range(sim_now_ns - began_ns, 2 * DEADLINE * SECOND, 4 * DEADLINE * SECOND);
+		assert_in_range(sim_now_ns - began_ns, 2 * DEADLINE * SECOND,
+				4 * DEADLINE * SECOND);
 		return;
 	}
 	for (unsigned i = 0; i < DRIVES; i++)
@@ -131,9 +139,11 @@ int main(void)
 {
 	static bool seldom = true;
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_absence_is_not_the_drives_fault, open_store, close_store),
+		cmocka_unit_test_setup_teardown(test_absence_is_not_the_drives_fault, open_store,
+						close_store),
 		cmocka_unit_test_setup_teardown(test_hang_is_noticed, open_store, close_store),
-		{"test_hang_is_noticed_by_who_looks_seldom", test_hang_is_noticed, open_store, close_store, &seldom},
+		{"test_hang_is_noticed_by_who_looks_seldom", test_hang_is_noticed, open_store,
+		 close_store, &seldom},
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

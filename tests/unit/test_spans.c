@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_spans.c - large blocks: they never overlap, are reused, join again, and go back beyond the limit */
+/*
+ * tests/unit/test_spans.c - large blocks: they never overlap, are reused, join again, and go back
+ * beyond the limit
+ */
 /* link: util */
 #include <errno.h>
 #include <setjmp.h>
@@ -134,7 +137,10 @@ static void test_beyond_the_limit_memory_goes_back(void **state)
 	spw_spans_destroy(&spans);
 }
 
-/* Free blocks that are too short for the next one go back instead of staying beside it, but no more of them than it takes. */
+/*
+ * Free blocks that are too short for the next one go back instead of staying beside it, but no more
+ * of them than it takes.
+ */
 static void test_resident_is_what_was_used_at_once(void **state)
 {
 	struct spw_spans spans;
@@ -237,7 +243,8 @@ static void test_random(void **state)
 			blocks[i] = spw_spans_take(&spans, lens[i], &zeroed);
 			if (blocks[i]) {
 				assert_true(spw_spans_own(&spans, blocks[i]));
-				assert_true(!zeroed || (blocks[i][0] == 0 && blocks[i][lens[i] - 1] == 0));
+				assert_true(!zeroed ||
+					    (blocks[i][0] == 0 && blocks[i][lens[i] - 1] == 0));
 				blocks[i][0] = blocks[i][lens[i] - 1] = (unsigned char)(i + 1);
 			}
 		}
@@ -254,7 +261,8 @@ static void test_no_range(void **state)
 
 	(void)state;
 	assert_int_equal(spw_spans_init(&spans, 1, NO_LIMIT), -EINVAL);
-	assert_int_equal(spw_spans_init(&spans, (uint64_t)UINT32_MAX * SPW_SPAN_BYTES, NO_LIMIT), -EINVAL);
+	assert_int_equal(spw_spans_init(&spans, (uint64_t)UINT32_MAX * SPW_SPAN_BYTES, NO_LIMIT),
+			 -EINVAL);
 	assert_int_equal(spw_spans_init(&spans, (uint64_t)1 << 47, NO_LIMIT), -ENOMEM);
 	assert_false(spw_spans_own(&spans, &spans));
 }

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_store_faults.c - the store over drives in memory that fail on demand, in inline mode: every run is the same
+ * tests/unit/test_store_faults.c - the store over drives in memory that fail on demand, in inline
+ * mode: every run is the same
  */
-/* link: store/store store/object store/request store/worker store/write store/read store/transfer store/upkeep store/publish drives/status store/partition drives/opener drives/sysfs store/copy store/inbox store/level store/service store/put store/get store/flush store/wait store/stats store/slots alloc layout util */
+/* link: store/store store/object store/request store/worker store/write store/read */
+/* link: store/transfer store/upkeep store/publish drives/status store/partition */
+/* link: drives/opener drives/sysfs store/copy store/inbox store/level store/service */
+/* link: store/put store/get store/flush store/wait store/stats store/slots alloc layout util */
 /* wrap: spw_clock_ns */
 #include <setjmp.h>
 #include <stddef.h>
@@ -119,7 +123,10 @@ static void expect_empty(void)
 
 /* ---- Writes ---- */
 
-/* The Nth write of one drive fails once: the chunk moves, the drive is retired, the object is whole. */
+/*
+ * The Nth write of one drive fails once: the chunk moves, the drive is retired, the object is
+ * whole.
+ */
 static void test_nth_write_fails(void **state)
 {
 	size_t len = 100 * CHUNK_BYTES + 4321;
@@ -199,8 +206,8 @@ static void test_every_drive_fails(void **state)
 }
 
 /*
- * Memory that cannot be read, or a kernel without any: no drive is to blame, and none is lost to those who come
- * after.
+ * Memory that cannot be read, or a kernel without any: no drive is to blame, and none is lost to
+ * those who come after.
  */
 static void test_writes_that_fail_by_their_memory(void **state)
 {
@@ -261,7 +268,9 @@ static void test_read_error_is_retried_once(void **state)
 	free(back);
 }
 
-/* A sparse file may promise more than the file system below it has. To free objects would not help. */
+/*
+ * A sparse file may promise more than the file system below it has. To free objects would not help.
+ */
 static void test_a_full_file_system_is_named(void **state)
 {
 	uint8_t *bytes = pattern(1 << 20, 4);
@@ -277,10 +286,12 @@ static void test_a_full_file_system_is_named(void **state)
 		fake_drives[i].sticky = true;
 	}
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
-	assert_non_null(strstr(spw_last_error(), "fake1 is out of service: the file system under it is full"));
+	assert_non_null(strstr(spw_last_error(),
+			       "fake1 is out of service: the file system under it is full"));
 	/* Nothing is left to reserve either. */
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
-	assert_non_null(strstr(spw_last_error(), "fake1 is out of service: the file system under it is full"));
+	assert_non_null(strstr(spw_last_error(),
+			       "fake1 is out of service: the file system under it is full"));
 	assert_null(strstr(spw_last_error(), "free objects"));
 	/* Once it was tried again, the others are to be looked at. */
 	for (unsigned i = 0; i < DRIVES; i++) {
@@ -313,8 +324,10 @@ static void test_a_full_drive_comes_back(void **state)
 		fake_drives[i].sticky = true;
 	}
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
-	assert_non_null(strstr(spw_last_error(), "fake0 is out of service: the file system under it is full"));
-	assert_non_null(strstr(spw_last_error(), "fake1 is out of service: there is no space below it"));
+	assert_non_null(strstr(spw_last_error(),
+			       "fake0 is out of service: the file system under it is full"));
+	assert_non_null(
+		strstr(spw_last_error(), "fake1 is out of service: there is no space below it"));
 	assert_non_null(strstr(spw_last_error(), "make room there"));
 	assert_int_equal(spw_store_free(store, object), 0);
 	expect_empty();
@@ -340,7 +353,8 @@ static void test_a_full_drive_comes_back(void **state)
 	assert_int_equal(put_wait(bytes, 1 << 20, &object), 0);
 	expect_identical(object, bytes, 1 << 20);
 	assert_int_equal(spw_store_drive_stats(store, 0, &drive, sizeof(drive)), 0);
-	assert_true(drive.writes_no_space >= 2 && drive.writes_no_space == drive.write_errors && !drive.full);
+	assert_true(drive.writes_no_space >= 2 && drive.writes_no_space == drive.write_errors &&
+		    !drive.full);
 	assert_int_equal(spw_store_free(store, object), 0);
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
@@ -459,7 +473,10 @@ static void test_cancel_at_every_point(void **state)
 	free(bytes);
 }
 
-/* Freed while it is written or read: the space comes back only after the last transfer, and the get still gets its bytes. */
+/*
+ * Freed while it is written or read: the space comes back only after the last transfer, and the get
+ * still gets its bytes.
+ */
 static void test_free_at_every_point(void **state)
 {
 	size_t len = 20 * CHUNK_BYTES;
@@ -475,7 +492,8 @@ static void test_free_at_every_point(void **state)
 		if (turns % 2)
 			assert_int_equal(spw_request_wait(put), 0);
 		memset(back, 0, len);
-		assert_int_equal(spw_store_get(store, object, 0, back, len, SPW_PREFETCH, NULL, &get), 0);
+		assert_int_equal(
+			spw_store_get(store, object, 0, back, len, SPW_PREFETCH, NULL, &get), 0);
 		for (unsigned i = 0; i < turns; i++)
 			assert_true(spw_store_poll(store, false) >= 0);
 		assert_int_equal(spw_store_free(store, object), 0);
@@ -501,7 +519,8 @@ static void count_end(void *context, int res)
 
 static void test_close_at_every_point(void **state)
 {
-	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 8), *back = aligned_alloc(4096, 10 * CHUNK_BYTES);
+	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 8),
+		*back = aligned_alloc(4096, 10 * CHUNK_BYTES);
 
 	(void)state;
 	for (unsigned turns = 0; turns < 40; turns++) {
@@ -512,9 +531,12 @@ static void test_close_at_every_point(void **state)
 		open_store(1);
 		assert_int_equal(put_wait(bytes, 10 * CHUNK_BYTES, &objects[0]), 0);
 		for (unsigned i = 1; i < 4; i++)
-			assert_int_equal(spw_store_put(store, bytes, 10 * CHUNK_BYTES, &notify, &objects[i], NULL), 0);
-		assert_int_equal(
-			spw_store_get(store, objects[0], 0, back, 10 * CHUNK_BYTES, SPW_PREFETCH, &notify, NULL), 0);
+			assert_int_equal(spw_store_put(store, bytes, 10 * CHUNK_BYTES, &notify,
+						       &objects[i], NULL),
+					 0);
+		assert_int_equal(spw_store_get(store, objects[0], 0, back, 10 * CHUNK_BYTES,
+					       SPW_PREFETCH, &notify, NULL),
+				 0);
 		for (unsigned i = 0; i < turns; i++)
 			assert_true(spw_store_poll(store, false) >= 0);
 		spw_store_close(store);
@@ -524,7 +546,10 @@ static void test_close_at_every_point(void **state)
 	free(back);
 }
 
-/* Writes that fail while the store closes go back to the list, to be ended there: none is forgotten. */
+/*
+ * Writes that fail while the store closes go back to the list, to be ended there: none is
+ * forgotten.
+ */
 static void test_close_while_writes_fail(void **state)
 {
 	uint8_t *bytes = pattern(10 * CHUNK_BYTES, 17);
@@ -541,9 +566,14 @@ static void test_close_while_writes_fail(void **state)
 			fake_drives[i].fail_error = -EIO;
 			fake_drives[i].sticky = true;
 		}
-		/* All chunks are in flight, none waits: only their failure brings the put back to the list. */
+		/*
+		 * All chunks are in flight, none waits: only their failure brings the put back to
+		 * the list.
+		 */
 		fake_hold = chunks;
-		assert_int_equal(spw_store_put(store, bytes, chunks * CHUNK_BYTES, &notify, &object, NULL), 0);
+		assert_int_equal(
+			spw_store_put(store, bytes, chunks * CHUNK_BYTES, &notify, &object, NULL),
+			0);
 		assert_int_equal(spw_store_poll(store, false), 0);
 		fake_hold = 0;
 		spw_store_close(store);
@@ -563,11 +593,15 @@ static void note_end(void *context, int res)
 	order[order_count++] = *(uint8_t *)context;
 }
 
-/* An urgent read overtakes prefetches and writes; none of them is overtaken more than a bounded number of times. */
+/*
+ * An urgent read overtakes prefetches and writes; none of them is overtaken more than a bounded
+ * number of times.
+ */
 static void test_urgent_first_but_nobody_starves(void **state)
 {
 	static uint8_t urgent = 'u', prefetch = 'p', write = 'w';
-	struct spw_notify notify_urgent = {note_end, &urgent}, notify_prefetch = {note_end, &prefetch},
+	struct spw_notify notify_urgent = {note_end, &urgent},
+			  notify_prefetch = {note_end, &prefetch},
 			  notify_write = {note_end, &write};
 	uint8_t *bytes = pattern(DRIVES * CHUNK_BYTES, 9);
 	uint8_t *back = aligned_alloc(4096, DRIVES * CHUNK_BYTES);
@@ -579,14 +613,15 @@ static void test_urgent_first_but_nobody_starves(void **state)
 	order_count = 0;
 	assert_int_equal(put_wait(bytes, DRIVES * CHUNK_BYTES, &object), 0);
 	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(spw_store_put(store, bytes, CHUNK_BYTES, &notify_write, &written, NULL), 0);
+		assert_int_equal(
+			spw_store_put(store, bytes, CHUNK_BYTES, &notify_write, &written, NULL), 0);
 	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(spw_store_get(store, object, 0, back, DRIVES * CHUNK_BYTES, SPW_PREFETCH,
-					       &notify_prefetch, NULL),
+		assert_int_equal(spw_store_get(store, object, 0, back, DRIVES * CHUNK_BYTES,
+					       SPW_PREFETCH, &notify_prefetch, NULL),
 				 0);
 	for (unsigned i = 0; i < 20; i++)
-		assert_int_equal(spw_store_get(store, object, 0, back, DRIVES * CHUNK_BYTES, SPW_URGENT_READ,
-					       &notify_urgent, NULL),
+		assert_int_equal(spw_store_get(store, object, 0, back, DRIVES * CHUNK_BYTES,
+					       SPW_URGENT_READ, &notify_urgent, NULL),
 				 0);
 	while (order_count < 28)
 		assert_true(spw_store_poll(store, true) >= 0);
@@ -619,10 +654,14 @@ static void test_raise(void **state)
 	for (unsigned i = 0; i < 8; i++) {
 		struct spw_notify notify = {note_end, &names[i]};
 
-		assert_int_equal(
-			spw_store_get(store, object, 0, back, DRIVES * CHUNK_BYTES, SPW_PREFETCH, &notify, &last), 0);
+		assert_int_equal(spw_store_get(store, object, 0, back, DRIVES * CHUNK_BYTES,
+					       SPW_PREFETCH, &notify, &last),
+				 0);
 	}
-	/* Without a turn first, the class is simply changed; after one, the waiting reads have to be moved. */
+	/*
+	 * Without a turn first, the class is simply changed; after one, the waiting reads have to
+	 * be moved.
+	 */
 	assert_true(spw_store_poll(store, false) >= 0);
 	spw_request_raise(last, SPW_URGENT_READ);
 	while (order_count < 8)
@@ -636,10 +675,14 @@ static void test_raise(void **state)
 /* ---- Space ---- */
 
 /* Free space in single chunks, none adjacent: a larger chunk is split, and comes back whole. */
-/* Equal drives, equal speed: whatever the objects' sizes, no drive takes more than a chunk's share beyond another. */
+/*
+ * Equal drives, equal speed: whatever the objects' sizes, no drive takes more than a chunk's share
+ * beyond another.
+ */
 static void test_equal_drives_share_evenly(void **state)
 {
-	static const size_t lens[] = {CHUNK_BYTES / 2 + 1, CHUNK_BYTES, 4 * CHUNK_BYTES + 4096, 30 * CHUNK_BYTES};
+	static const size_t lens[] = {CHUNK_BYTES / 2 + 1, CHUNK_BYTES, 4 * CHUNK_BYTES + 4096,
+				      30 * CHUNK_BYTES};
 	uint8_t *bytes = pattern(30 * CHUNK_BYTES, 23);
 
 	(void)state;
@@ -651,7 +694,9 @@ static void test_equal_drives_share_evenly(void **state)
 
 		open_store(4);
 		for (unsigned k = 0; k < count; k++)
-			assert_int_equal(spw_store_put(store, bytes, lens[i], NULL, &objects[k], &requests[k]), 0);
+			assert_int_equal(spw_store_put(store, bytes, lens[i], NULL, &objects[k],
+						       &requests[k]),
+					 0);
 		for (unsigned k = 0; k < count; k++)
 			assert_int_equal(spw_request_wait(requests[k]), 0);
 		for (unsigned drive = 0; drive < DRIVES; drive++) {
@@ -680,9 +725,14 @@ static void test_split_over_fragments(void **state)
 	(void)state;
 	open_store(4);
 	capacity = stats().capacity_bytes;
-	/* Objects of one and a half chunks fill the store; freeing every other one leaves holes of half chunks and chunks. */
+	/*
+	 * Objects of one and a half chunks fill the store; freeing every other one leaves holes of
+	 * half chunks and chunks.
+	 */
 	for (count = 0; count < 60; count++)
-		assert_int_equal(put_wait(bytes, capacity / 60 / 4096 * 4096 - (count % 2 ? 4096 : 0), &small[count]),
+		assert_int_equal(put_wait(bytes,
+					  capacity / 60 / 4096 * 4096 - (count % 2 ? 4096 : 0),
+					  &small[count]),
 				 0);
 	while (count < 63 && put_wait(bytes, 4096, &small[count]) == 0)
 		count++;
@@ -740,7 +790,10 @@ static void test_hung_write_moves(void **state)
 	assert_true(!is_retired(0) && is_retired(1) && !is_retired(2));
 	assert_true(stats().timeouts > 0 && stats().chunks_moved > 0);
 	expect_identical(object, bytes, 1 << 20);
-	/* The drive answers after all: its blocks come back to it, and count again once it is revived. */
+	/*
+	 * The drive answers after all: its blocks come back to it, and count again once it is
+	 * revived.
+	 */
 	fake_hung_drive = -1;
 	for (unsigned i = 0; i < 64; i++)
 		assert_true(spw_store_poll(store, true) >= 0);
@@ -758,7 +811,10 @@ static void test_hung_write_moves(void **state)
 	free(bytes);
 }
 
-/* Copy memory that a hung drive does not give back must not be all there is: the other drives need some. */
+/*
+ * Copy memory that a hung drive does not give back must not be all there is: the other drives need
+ * some.
+ */
 static void test_hung_drive_leaves_copy_memory(void **state)
 {
 	enum { CHUNKS = 48 };
@@ -784,8 +840,9 @@ static void test_hung_drive_leaves_copy_memory(void **state)
 	expect_identical(other, bytes + 1, len);
 	/* Parts of chunks are read by way of copy memory, too. */
 	for (uint64_t i = 0; i < CHUNKS; i++)
-		assert_int_equal(spw_store_get(store, object, i * CHUNK_BYTES + 512, parts[i], sizeof(parts[i]),
-					       SPW_URGENT_READ, NULL, &requests[i]),
+		assert_int_equal(spw_store_get(store, object, i * CHUNK_BYTES + 512, parts[i],
+					       sizeof(parts[i]), SPW_URGENT_READ, NULL,
+					       &requests[i]),
 				 0);
 	for (uint64_t i = 0; i < CHUNKS; i++) {
 		assert_int_equal(get_wait(other, i * CHUNK_BYTES + 512, part, sizeof(part)), 0);
@@ -925,7 +982,9 @@ static void test_get_from_a_vector_still_in_memory(void **state)
 	for (size_t offset = 0; offset < len; offset += 333) {
 		size_t part = len - offset < 5000 ? len - offset : 5000;
 
-		assert_int_equal(spw_store_get(store, object, offset, back, part, SPW_URGENT_READ, NULL, &get), 0);
+		assert_int_equal(spw_store_get(store, object, offset, back, part, SPW_URGENT_READ,
+					       NULL, &get),
+				 0);
 		assert_int_equal(spw_request_test(get), 0);
 		assert_memory_equal(back, bytes + offset, part);
 	}
@@ -947,7 +1006,8 @@ static void test_wait_any(void **state)
 	(void)state;
 	open_store(4);
 	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(spw_store_put(store, bytes, (4 - i) * CHUNK_BYTES, NULL, &objects[i], &requests[i]),
+		assert_int_equal(spw_store_put(store, bytes, (4 - i) * CHUNK_BYTES, NULL,
+					       &objects[i], &requests[i]),
 				 0);
 	for (unsigned left = 4; left > 0; left--) {
 		int index = spw_request_wait_any(requests, left, -1);
@@ -975,29 +1035,45 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_nth_write_fails, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_sticky_write_error, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_every_drive_fails, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_a_full_file_system_is_named, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_a_full_drive_comes_back, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_writes_that_fail_by_their_memory, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_read_error_is_retried_once, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_a_full_file_system_is_named, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_a_full_drive_comes_back, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_a_drive_found_gone_by_a_read_is_retired,
+						make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_flipped_bit, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_cancel_at_every_point, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_second_try_waits_for_a_slot, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_cancel_at_every_point, make_drives,
+						free_drives),
 		cmocka_unit_test_setup_teardown(test_free_at_every_point, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_close_at_every_point, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_close_while_writes_fail, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_urgent_first_but_nobody_starves, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_close_at_every_point, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_close_while_writes_fail, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_urgent_first_but_nobody_starves, make_drives,
+						free_drives),
 		cmocka_unit_test_setup_teardown(test_raise, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_equal_drives_share_evenly, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_split_over_fragments, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_full_changes_nothing, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_equal_drives_share_evenly, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_split_over_fragments, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_full_changes_nothing, make_drives,
+						free_drives),
 		cmocka_unit_test_setup_teardown(test_hung_write_moves, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_hung_drive_leaves_copy_memory, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_small_chunks_on_large_drives, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_hung_drive_leaves_copy_memory, make_drives,
+						free_drives),
+		cmocka_unit_test_setup_teardown(test_small_chunks_on_large_drives, make_drives,
+						free_drives),
 		cmocka_unit_test_setup_teardown(test_flush, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_trim, make_drives, free_drives),
 		cmocka_unit_test_setup_teardown(test_putv, make_drives, free_drives),
-		cmocka_unit_test_setup_teardown(test_get_from_a_vector_still_in_memory, make_drives, free_drives),
+		cmocka_unit_test_setup_teardown(test_get_from_a_vector_still_in_memory, make_drives,
+						free_drives),
 		cmocka_unit_test_setup_teardown(test_wait_any, make_drives, free_drives),
 	};
 

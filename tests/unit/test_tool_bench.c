@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_bench.c - the parts of the bench: offsets, verified blocks, histograms, names */
+/*
+ * tests/unit/test_tool_bench.c - the parts of the bench: offsets, verified blocks, histograms,
+ * names
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +23,7 @@
 #include "tools/bench/verify.c"
 #include "tools/ui/nearest.c"
 
-/* ---- Offsets ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Offsets --------------------------------------------------------------------------------- */
 
 static void a_shuffle_visits_every_slot_once(void **state)
 {
@@ -91,7 +94,8 @@ static void a_pass_can_be_gone_over_again(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(kinds); i++) {
-		struct bench_region first = region_of(kinds[i][0], kinds[i][1], 4 << 20), second = first;
+		struct bench_region first = region_of(kinds[i][0], kinds[i][1], 4 << 20),
+				    second = first;
 		uint64_t offsets[2];
 		uint32_t lens[2];
 
@@ -164,7 +168,7 @@ static void what_does_not_fit_is_refused(void **state)
 	assert_int_equal(bench_region_place(&region, &job, "f", &geometry, 1, 0), -ENOSPC);
 }
 
-/* ---- Verification ----------------------------------------------------------------------------------------------------------- */
+/* ---- Verification ---------------------------------------------------------------------------- */
 
 #define UNIT 4096
 
@@ -187,7 +191,9 @@ static void every_flipped_bit_is_found(void **state)
 		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), 0);
 		for (unsigned bit = 0; bit < sizeof(buf) * 8; bit++) {
 			buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
-			assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), -EBADMSG);
+			assert_int_equal(
+				bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"),
+				-EBADMSG);
 			buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
 		}
 		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), 0);
@@ -203,22 +209,30 @@ static void misplaced_and_older_blocks_are_found(void **state)
 		struct bench_units units = units_of(kinds[kind]), other = units;
 
 		bench_verify_fill(&units, buf, sizeof(buf), UNIT, 3);
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 2 * UNIT, 3, "d"), -EBADMSG);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 2 * UNIT, 3, "d"),
+				 -EBADMSG);
 		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 0, 3, "d"), -EBADMSG);
-		assert_non_null(strstr(spw_last_error(), "holds the block that was written to byte 4096"));
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 4, "d"), -EBADMSG);
+		assert_non_null(
+			strstr(spw_last_error(), "holds the block that was written to byte 4096"));
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 4, "d"),
+				 -EBADMSG);
 		assert_non_null(strstr(spw_last_error(), "last write to it was lost"));
 		other.seed = 8;
-		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"), -EBADMSG);
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, BENCH_GENERATION_ANY, "d"), 0);
+		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"),
+				 -EBADMSG);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT,
+						    BENCH_GENERATION_ANY, "d"),
+				 0);
 		other = units;
 		other.unit_bytes = 512;
 		assert_int_equal(bench_verify_check(&other, buf, 512, UNIT, 3, "d"), -EBADMSG);
 		other = units_of(kinds[!kind]);
-		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"), -EBADMSG);
+		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"),
+				 -EBADMSG);
 		assert_non_null(strstr(spw_last_error(), "another verify="));
 		memset(buf, 0, sizeof(buf));
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 3, "d"), -EBADMSG);
+		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 3, "d"),
+				 -EBADMSG);
 		assert_non_null(strstr(spw_last_error(), "not written by a verify job"));
 	}
 }
@@ -246,7 +260,10 @@ static void crc32c_is_castagnolis(void **state)
 	}
 }
 
-/* Writes end in any order; what is due is read back in the order of writing, each once, and never before it has ended. */
+/*
+ * Writes end in any order; what is due is read back in the order of writing, each once, and never
+ * before it has ended.
+ */
 static void a_backlog_gives_back_what_was_written(void **state)
 {
 	struct bench_job job = {.verify_backlog = 4, .iodepth = 3};
@@ -315,7 +332,7 @@ static void a_small_batch_leaves_the_rest_for_the_end(void **state)
 	bench_backlog_free(&backlog);
 }
 
-/* ---- Histograms ------------------------------------------------------------------------------------------------------------- */
+/* ---- Histograms ------------------------------------------------------------------------------ */
 
 static void buckets_are_ordered_and_narrow(void **state)
 {
@@ -328,7 +345,8 @@ static void buckets_are_ordered_and_narrow(void **state)
 
 		assert_true(bucket == last || bucket == last + 1);
 		assert_true(value < 128 ? middle == value
-					: llabs((long long)(middle - value)) <= (long long)(value / 64));
+					: llabs((long long)(middle - value)) <=
+						  (long long)(value / 64));
 		last = bucket;
 	}
 	assert_int_equal(spw_histogram_bucket(UINT64_MAX), SPW_HISTOGRAM_BUCKETS - 1);
@@ -360,7 +378,8 @@ static void percentiles_agree_with_sorting(void **state)
 		spw_histogram_merge(&all, &parts[i]);
 	qsort(values, SPW_ARRAY_LEN(values), sizeof(values[0]), ascending);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(percents); i++) {
-		size_t rank = (size_t)(percents[i] / 100 * (double)SPW_ARRAY_LEN(values) + 0.999999) - 1;
+		size_t rank =
+			(size_t)(percents[i] / 100 * (double)SPW_ARRAY_LEN(values) + 0.999999) - 1;
 
 		assert_int_equal(spw_histogram_percentile(&all, percents[i]),
 				 spw_histogram_bucket_value(spw_histogram_bucket(values[rank])));
@@ -388,11 +407,12 @@ static void summaries_of_nothing_and_of_one(void **state)
 	assert_int_equal(none.max, 7);
 }
 
-/* ---- Names ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 static void typing_mistakes_find_the_name(void **state)
 {
-	static const char *const names[] = {"probe", "format", "info", "check", "wipe", "bench", NULL};
+	static const char *const names[] = {"probe", "format", "info", "check",
+					    "wipe",  "bench",  NULL};
 
 	(void)state;
 	assert_string_equal(tool_nearest("formta", names), "format");
@@ -423,7 +443,7 @@ static void one_slip_is_a_misspelling(void **state)
 	assert_false(tool_is_misspelt("", "wipe"));
 }
 
-/* ---- File names ------------------------------------------------------------------------------------------------------------ */
+/* ---- File names ------------------------------------------------------------------------------ */
 
 static void a_name_by_pci_address_keeps_its_colons(void **state)
 {
@@ -432,8 +452,10 @@ static void a_name_by_pci_address_keeps_its_colons(void **state)
 	} cases[] = {
 		{"/dev/a:b\\:c::d", {"/dev/a", "b:c", "d"}},
 		{"pci:0000:3d:00.0/1", {"pci:0000:3d:00.0/1"}},
-		{"pci:0000:3d:00.0/1:pci:3E:00.1/12:a", {"pci:0000:3d:00.0/1", "pci:3E:00.1/12", "a"}},
-		{"a:pci:3d:00.0:pci\\:0000\\:3f\\:00.0/1", {"a", "pci:3d:00.0", "pci:0000:3f:00.0/1"}},
+		{"pci:0000:3d:00.0/1:pci:3E:00.1/12:a",
+		 {"pci:0000:3d:00.0/1", "pci:3E:00.1/12", "a"}},
+		{"a:pci:3d:00.0:pci\\:0000\\:3f\\:00.0/1",
+		 {"a", "pci:3d:00.0", "pci:0000:3f:00.0/1"}},
 		{"pci:b:c", {"pci", "b", "c"}},
 		{"xpci:3d:00.0/1", {"xpci", "3d", "00.0/1"}},
 	};

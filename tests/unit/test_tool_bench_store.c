@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_bench_store.c - the bench on a store that fails: what is in flight keeps its memory, and the first error is told */
-/* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values tools/ui/nearest */
+/*
+ * tests/unit/test_tool_bench_store.c - the bench on a store that fails: what is in flight keeps its
+ * memory, and the first error is told
+ */
+/* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values */
+/* link: tools/ui/nearest */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,8 +42,8 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 	return 0;
 }
 
-int spw_store_put(struct spw_store *store, const void *bytes, size_t len, const struct spw_notify *notify,
-		  spw_object *id, struct spw_request **request)
+int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
+		  const struct spw_notify *notify, spw_object *id, struct spw_request **request)
 {
 	(void)store;
 	(void)request;
@@ -109,7 +113,8 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.size = size, .capacity_bytes = (uint64_t)PUTS_MAX * OBJECT_BYTES, .drives = 1};
 }
 
-int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats, size_t size)
+int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats,
+			  size_t size)
 {
 	(void)store;
 	assert_int_equal(index, 0);
@@ -117,10 +122,11 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 	return 0;
 }
 
-int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len, enum spw_class cls,
-		  const struct spw_notify *notify, struct spw_request **request)
+int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
 {
-	(void)store, (void)id, (void)offset, (void)bytes, (void)len, (void)cls, (void)notify, (void)request;
+	(void)store, (void)id, (void)offset, (void)bytes, (void)len, (void)cls, (void)notify,
+		(void)request;
 	fail_msg("a job that writes gets nothing");
 	return -EIO;
 }
@@ -165,7 +171,8 @@ static int run_job(unsigned depth, unsigned fails, struct bench_worker *worker)
 	fake = (struct fake){.fails = fails};
 	bench_gate_init(&gate);
 	gate.open = true;
-	*worker = (struct bench_worker){.job = &job, .devices_count = 1, .stop = &stop, .gate = &gate};
+	*worker = (struct bench_worker){
+		.job = &job, .devices_count = 1, .stop = &stop, .gate = &gate};
 	result = bench_store_worker_run(worker);
 	assert_int_equal(worker->stats.error, result);
 	free(worker->shares);

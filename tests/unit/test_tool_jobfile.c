@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_jobfile.c - job files: what is understood, and every bad input with its line */
+/*
+ * tests/unit/test_tool_jobfile.c - job files: what is understood, and every bad input with its line
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +33,8 @@ static int read_text(const char *text, struct bench_plan *plan)
 	int fd, result;
 
 	bench_job_init(&global);
-	(void)snprintf(path, sizeof(path), "%s/jobfile.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	(void)snprintf(path, sizeof(path), "%s/jobfile.XXXXXX",
+		       getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	fd = mkstemp(path);
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
@@ -90,14 +93,17 @@ static void every_option_is_understood(void **state)
 
 	(void)state;
 	assert_int_equal(setenv("SPW_TEST_DRIVE", "/dev/c", 1), 0);
-	assert_int_equal(
-		read_text("[all]\nfilename=${SPW_TEST_DRIVE}\nreadwrite=randrw\nrwmixread=70\nbsrange=4k-64k\nsize=2g\n"
-			  "offset=1m\niodepth=32\niodepth_batch=4\niodepth_batch_complete=2\nruntime=2m\n"
-			  "ramp_time=5\nrate=10m\nrandseed=42\nhipri=1\nfixedbufs\nregisterfiles=1\nnonvectored=1\n"
-			  "thread\ngroup_reporting=1\nioengine=libaio\nnorandommap=0\ndescription=words of it\n"
-			  "stripe=static\nobject_size=32m\nlevel=store\nnuma=0\n",
-			  &plan),
-		0);
+	assert_int_equal(read_text("[all]\nfilename=${SPW_TEST_DRIVE}\nreadwrite=randrw\nrwmixread="
+				   "70\nbsrange=4k-64k\nsize=2g\n"
+				   "offset=1m\niodepth=32\niodepth_batch=4\niodepth_batch_complete="
+				   "2\nruntime=2m\n"
+				   "ramp_time=5\nrate=10m\nrandseed=42\nhipri="
+				   "1\nfixedbufs\nregisterfiles=1\nnonvectored=1\n"
+				   "thread\ngroup_reporting=1\nioengine=libaio\nnorandommap="
+				   "0\ndescription=words of it\n"
+				   "stripe=static\nobject_size=32m\nlevel=store\nnuma=0\n",
+				   &plan),
+			 0);
 	job = &plan.jobs[0];
 	assert_string_equal(job->filename, "/dev/c");
 	assert_int_equal(job->rw, BENCH_RANDRW);
@@ -192,10 +198,11 @@ static void bad_input_is_refused_with_its_line(void **state)
 			(void)snprintf(place, sizeof(place), "%s:%u: ", path, bad[i].line);
 		else
 			(void)snprintf(place, sizeof(place), "%s: ", path);
-		if ((result != -EINVAL && result != -ERANGE) || strncmp(spw_last_error(), place, strlen(place)) != 0 ||
+		if ((result != -EINVAL && result != -ERANGE) ||
+		    strncmp(spw_last_error(), place, strlen(place)) != 0 ||
 		    !strstr(spw_last_error(), bad[i].words))
-			fail_msg("%s\ngave %d: %s\ninstead of %s%s", bad[i].text, result, spw_last_error(), place,
-				 bad[i].words);
+			fail_msg("%s\ngave %d: %s\ninstead of %s%s", bad[i].text, result,
+				 spw_last_error(), place, bad[i].words);
 		assert_int_equal(told_count, 0);
 		bench_plan_free(&plan);
 	}
@@ -219,7 +226,11 @@ static void all_faults_are_told_at_once(void **state)
 	static const struct {
 		unsigned line;
 		const char *words;
-	} faults[] = {{2, "'buffered'"}, {3, "is not set"}, {5, "iodepth=0"}, {7, "not a section"}, {8, "bs:"}};
+	} faults[] = {{2, "'buffered'"},
+		      {3, "is not set"},
+		      {5, "iodepth=0"},
+		      {7, "not a section"},
+		      {8, "bs:"}};
 	struct bench_plan plan;
 	char place[sizeof(path) + 16];
 
@@ -265,7 +276,8 @@ static void a_name_is_for_reports(void **state)
 	struct bench_plan plan;
 
 	(void)state;
-	assert_int_equal(read_text("[global]\nname=all\nfilename=x\n[a]\n[b]\nname=mine\n", &plan), 0);
+	assert_int_equal(read_text("[global]\nname=all\nfilename=x\n[a]\n[b]\nname=mine\n", &plan),
+			 0);
 	assert_int_equal(plan.count, 2);
 	assert_string_equal(plan.jobs[0].name, "a");
 	assert_string_equal(plan.jobs[0].section, "a");
@@ -310,9 +322,26 @@ static void long_lines_names_and_zero_bytes_are_refused(void **state)
 /* Whatever bytes a file holds, it is understood or refused with a message. */
 static void random_files_never_crash(void **state)
 {
-	static const char pieces[][16] = {
-		"[a]\n",        "[global]\n", "bs=", "rw=",  "4k\n",     "=",           "\n", ";", "${", "}",
-		"filename=x\n", "size=",      "-",   "\xff", "runtime=", "99999999999", "[",  "]", " ",  "numjobs="};
+	static const char pieces[][16] = {"[a]\n",
+					  "[global]\n",
+					  "bs=",
+					  "rw=",
+					  "4k\n",
+					  "=",
+					  "\n",
+					  ";",
+					  "${",
+					  "}",
+					  "filename=x\n",
+					  "size=",
+					  "-",
+					  "\xff",
+					  "runtime=",
+					  "99999999999",
+					  "[",
+					  "]",
+					  " ",
+					  "numjobs="};
 	const char *given = getenv("SPW_SEED");
 	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures and against each other */
+/*
+ * tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures and against
+ * each other
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,21 +41,29 @@ static void near(double expected, double found, double share)
 static void activations_of_a_layer(void **state)
 {
 	struct model model = gpt3;
-	double s = model.sequence, b = 3, h = model.hidden, a = model.heads, t = model.tensor_parallel;
+	double s = model.sequence, b = 3, h = model.hidden, a = model.heads,
+	       t = model.tensor_parallel;
 
 	(void)state;
 	model.micro_batch = 3;
-	near(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
-	near(s * b * h * (10 + 24 / t), model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE), 1e-12);
+	near(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)),
+	     model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
+	near(s * b * h * (10 + 24 / t), model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE),
+	     1e-12);
 	near(2 * s * b * h, model_layer_bytes(&model, MODEL_RECOMPUTE_FULL), 1e-12);
 	model.tensor_parallel = 1;
-	near(s * b * h * (34 + 5 * a * s / h), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
+	near(s * b * h * (34 + 5 * a * s / h), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE),
+	     1e-12);
 	/* Elements of 4 bytes: twice as much, but for the masks. */
 	model.dtype_bytes = 4;
-	near(s * b * h * (66 + 9 * a * s / h), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE), 1e-12);
+	near(s * b * h * (66 + 9 * a * s / h), model_layer_bytes(&model, MODEL_RECOMPUTE_NONE),
+	     1e-12);
 }
 
-/* Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80: selective recomputation saves 70 %. */
+/*
+ * Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80: selective recomputation saves 70
+ * %.
+ */
 static void selective_recomputation_saves_70_percent(void **state)
 {
 	struct model model = gpt3;
@@ -60,7 +71,8 @@ static void selective_recomputation_saves_70_percent(void **state)
 	(void)state;
 	model.tensor_parallel = 1;
 	near(0.70,
-	     1 - model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE) / model_layer_bytes(&model, MODEL_RECOMPUTE_NONE),
+	     1 - model_layer_bytes(&model, MODEL_RECOMPUTE_SELECTIVE) /
+			     model_layer_bytes(&model, MODEL_RECOMPUTE_NONE),
 	     0.01);
 }
 
@@ -68,19 +80,22 @@ static void operations_of_a_step(void **state)
 {
 	struct model model = gpt3;
 	struct model_step step, full, selective;
-	double s = model.sequence, h = model.hidden, layers = model.layers, v = model.vocabulary, m = 64;
+	double s = model.sequence, h = model.hidden, layers = model.layers, v = model.vocabulary,
+	       m = 64;
 
 	(void)state;
 	model_step_of(&model, &step);
 	/* 72 B L s h^2 (1 + s / 6h + v / 12hL), by 64 GPUs */
-	near(72 * m * layers * s * h * h * (1 + s / (6 * h) + v / (12 * h * layers)) / 64, step.model_flops, 1e-9);
+	near(72 * m * layers * s * h * h * (1 + s / (6 * h) + v / (12 * h * layers)) / 64,
+	     step.model_flops, 1e-9);
 	near(step.model_flops / model.gpu_flops * (64 + 7) / 64., step.seconds, 1e-9);
 	model.recompute = MODEL_RECOMPUTE_FULL;
 	model_step_of(&model, &full);
 	near(step.seconds * 4 / 3, full.seconds, 0.01);
 	model.recompute = MODEL_RECOMPUTE_SELECTIVE;
 	model_step_of(&model, &selective);
-	near(s / (18 * h) / (1 + s / (6 * h) + v / (12 * h * layers)), selective.seconds / step.seconds - 1, 1e-9);
+	near(s / (18 * h) / (1 + s / (6 * h) + v / (12 * h * layers)),
+	     selective.seconds / step.seconds - 1, 1e-9);
 	near(step.model_flops, full.model_flops, 1e-12);
 }
 
@@ -116,7 +131,8 @@ static void more_bandwidth_lowers_the_peak(void **state)
 	model.recompute = MODEL_RECOMPUTE_SELECTIVE;
 	model_step_of(&model, &step);
 	for (double share = 0.25; share <= 2; share *= 2) {
-		struct model_drives drives = {.write = share * step.step_bytes / step.forward_seconds};
+		struct model_drives drives = {.write = share * step.step_bytes /
+						       step.forward_seconds};
 
 		drives.read = drives.write;
 		assert_int_equal(0, model_plan(&model, &drives, &result));
@@ -147,7 +163,8 @@ static void life_of_four_consumer_drives(void **state)
 static void life_of_four_durable_drives(void **state)
 {
 	(void)state;
-	near(6 * YEAR, model_life_of(4 * 1.6e12 * 100 * 365 * 5, 12.1e9 / 2, 1).rated_seconds, 0.03);
+	near(6 * YEAR, model_life_of(4 * 1.6e12 * 100 * 365 * 5, 12.1e9 / 2, 1).rated_seconds,
+	     0.03);
 }
 
 static void bandwidth_is_all_in_half_of_the_step(void **state)

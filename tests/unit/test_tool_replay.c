@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_replay.c - spillway replay: steps out of traces, and the pattern that finds wrong bytes */
+/*
+ * tests/unit/test_tool_replay.c - spillway replay: steps out of traces, and the pattern that finds
+ * wrong bytes
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +18,10 @@
 
 static const struct replay_step_opts plain = {.speed = 1, .scale = 1, .min_bytes = 50};
 
-/* Step 1 has one tensor, used up in step 2. In step 2: two scopes, views of one storage, an overwritten storage. */
+/*
+ * Step 1 has one tensor, used up in step 2. In step 2: two scopes, views of one storage, an
+ * overwritten storage.
+ */
 static const struct spw_trace_event events[] = {
 	{.ns = 1 * MS, .kind = SPW_TRACE_STEP},
 	{.ns = 2 * MS,
@@ -53,7 +59,12 @@ static const struct spw_trace_event events[] = {
 	{.ns = 16 * MS, .kind = SPW_TRACE_SCOPE_LEAVE},
 	{.ns = 20 * MS, .kind = SPW_TRACE_TAKE, .tensor = 1, .len_bytes = 100},
 	{.ns = 21 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 1},
-	{.ns = 26 * MS, .kind = SPW_TRACE_TAKE, .tensor = 3, .offset_bytes = 100, .len_bytes = 40, .wait_ns = 4 * MS},
+	{.ns = 26 * MS,
+	 .kind = SPW_TRACE_TAKE,
+	 .tensor = 3,
+	 .offset_bytes = 100,
+	 .len_bytes = 40,
+	 .wait_ns = 4 * MS},
 	{.ns = 27 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 3},
 	{.ns = 28 * MS, .kind = SPW_TRACE_TAKE, .tensor = 2, .len_bytes = 1000},
 	{.ns = 30 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 2},
@@ -79,7 +90,10 @@ static void a_step_of_a_trace(void **state)
 	assert_int_equal(step.contents_count, 2);
 	/* Until the next step begins, less the wait of the second take. */
 	assert_int_equal(step.compute_ns, 26 * MS);
-	/* Nobody says when the backward pass begins: with the first take, though of an older tensor. */
+	/*
+	 * Nobody says when the backward pass begins: with the first take, though of an older
+	 * tensor.
+	 */
 	assert_int_equal(step.backward_ns, 10 * MS);
 	assert_int_equal(step.tensors[0].bytes, 1000); /* at least half: the whole storage */
 	assert_int_equal(step.tensors[1].bytes, 40);
@@ -113,7 +127,8 @@ static void speed_and_scale(void **state)
 
 		if (op->event->kind == SPW_TRACE_OFFER || op->event->kind == SPW_TRACE_TAKE) {
 			assert_true(op->len_bytes > 0);
-			assert_true(op->offset_bytes + op->len_bytes <= step.contents[op->content].len_bytes);
+			assert_true(op->offset_bytes + op->len_bytes <=
+				    step.contents[op->content].len_bytes);
 		}
 	}
 	replay_step_free(&step);
@@ -124,7 +139,10 @@ static void speed_and_scale(void **state)
 	replay_step_free(&step);
 }
 
-/* Two threads wait at the same time, longer together than passes: time stands still, and never goes back. */
+/*
+ * Two threads wait at the same time, longer together than passes: time stands still, and never goes
+ * back.
+ */
 static void waits_at_the_same_time(void **state)
 {
 	static const struct spw_trace_event made[] = {
@@ -141,14 +159,23 @@ static void waits_at_the_same_time(void **state)
 		 .storage_key = 2,
 		 .storage_len_bytes = 100,
 		 .len_bytes = 100},
-		{.ns = 17 * MS, .kind = SPW_TRACE_TAKE, .tensor = 1, .len_bytes = 100, .wait_ns = 9 * MS},
-		{.ns = 17 * MS, .kind = SPW_TRACE_TAKE, .tensor = 2, .len_bytes = 100, .wait_ns = 9 * MS},
+		{.ns = 17 * MS,
+		 .kind = SPW_TRACE_TAKE,
+		 .tensor = 1,
+		 .len_bytes = 100,
+		 .wait_ns = 9 * MS},
+		{.ns = 17 * MS,
+		 .kind = SPW_TRACE_TAKE,
+		 .tensor = 2,
+		 .len_bytes = 100,
+		 .wait_ns = 9 * MS},
 		{.ns = 18 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 1},
 		{.ns = 19 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 2},
 	};
 	static const struct spw_trace two = {
 		.model = "", .events = made, .count = 7, .steps = 1, .tensors = 2, .storages = 2};
-	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30, .read_bytes_per_second = 1u << 30};
+	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30,
+					       .read_bytes_per_second = 1u << 30};
 	struct spw_plan_result result = {.size = sizeof(result)};
 	enum spw_plan_choice choices[2];
 	struct spw_plan_tensor tensors[2];
@@ -236,7 +263,8 @@ static void the_step_for_the_planner(void **state)
 {
 	struct replay_step_opts opts = plain;
 	struct spw_plan_result result = {.size = sizeof(result)};
-	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30, .read_bytes_per_second = 1u << 30};
+	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30,
+					       .read_bytes_per_second = 1u << 30};
 	enum spw_plan_choice choices[2];
 	struct spw_plan_tensor tensors[2];
 	struct spw_plan_step plan;
@@ -267,7 +295,8 @@ static void the_pattern_finds_every_byte(void **state)
 	replay_pattern_fill(bytes, LEN, seed);
 	for (uint64_t begin = 0; begin < LEN; begin++)
 		for (uint64_t end = begin + 1; end <= LEN; end++)
-			assert_true(replay_pattern_matches(bytes + begin, begin, end - begin, seed));
+			assert_true(
+				replay_pattern_matches(bytes + begin, begin, end - begin, seed));
 	for (uint64_t i = 0; i < LEN; i++) {
 		bytes[i] ^= 16;
 		assert_false(replay_pattern_matches(bytes, 0, LEN, seed));
@@ -281,10 +310,14 @@ static void the_pattern_finds_every_byte(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_step_of_a_trace),        cmocka_unit_test(speed_and_scale),
-		cmocka_unit_test(waits_at_the_same_time),   cmocka_unit_test(a_step_of_no_time),
-		cmocka_unit_test(steps_that_are_not_there), cmocka_unit_test(enormous_figures),
-		cmocka_unit_test(the_step_for_the_planner), cmocka_unit_test(the_pattern_finds_every_byte),
+		cmocka_unit_test(a_step_of_a_trace),
+		cmocka_unit_test(speed_and_scale),
+		cmocka_unit_test(waits_at_the_same_time),
+		cmocka_unit_test(a_step_of_no_time),
+		cmocka_unit_test(steps_that_are_not_there),
+		cmocka_unit_test(enormous_figures),
+		cmocka_unit_test(the_step_for_the_planner),
+		cmocka_unit_test(the_pattern_finds_every_byte),
 	};
 
 	return cmocka_run_group_tests_name("replay", tests, NULL, NULL);

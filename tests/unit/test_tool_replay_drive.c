@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at it */
+/*
+ * tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers, and who looks at
+ * it
+ */
+/* link: tools/replay/simstore tools/ui/stop libspillway */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,11 +11,13 @@
 #include <cmocka.h>
 
 #include "tools/replay/drive.c"
-#include "tools/ui/stop.c"
 
 static unsigned calls;
 
-/* Who stops watching takes this lock: so he comes after all who are in here, and may free what they look at. */
+/*
+ * Who stops watching takes this lock: so he comes after all who are in here, and may free what they
+ * look at.
+ */
 static void ended(void *context)
 {
 	assert_ptr_equal(context, &calls);

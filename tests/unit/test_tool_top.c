@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_top.c - spillway top: an interrupt at any time ends it, and rates of a store that was opened again */
+/*
+ * tests/unit/test_tool_top.c - spillway top: an interrupt at any time ends it, and rates of a store
+ * that was opened again
+ */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +16,8 @@
 
 /* ---- What is open ---- */
 
-static unsigned lists, interrupt_at; /* that many lists were taken; at this one somebody presses Ctrl-C */
+/* that many lists were taken; at this one somebody presses Ctrl-C */
+static unsigned lists, interrupt_at;
 
 int spw_status_list(struct spw_status_name names[], unsigned count)
 {

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one within a measurement does */
-/* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
-/* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile tools/bench/run tools/bench/devices tools/bench/timer */
-/* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify tools/bench/crc32c tools/bench/backlog */
+/*
+ * tests/unit/test_tool_tune.c - spillway tune: an interrupt between two measurements ends it as one
+ * within a measurement does
+ */
+/* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file */
+/* link: tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
+/* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */
+/* link: tools/bench/run tools/bench/devices tools/bench/timer */
+/* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify */
+/* link: tools/bench/crc32c tools/bench/backlog */
 /* link: tools/bench/live */
 /* wrap: bench_run bench_run_free spw_device_open */
 #include <setjmp.h>
@@ -27,9 +33,12 @@ static unsigned measurements, interrupt_before; /* this one */
 static bool measures;                           /* in earnest */
 static unsigned opens, interrupt_open;          /* of a drive; at this one */
 
-int __real_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device);
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts, struct spw_device **device)
+int __real_spw_device_open(const char *path, const struct spw_device_opts *opts,
+			   struct spw_device **device);
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
+			   struct spw_device **device);
+int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
+			   struct spw_device **device)
 {
 	if (measures && ++opens == interrupt_open)
 		assert_int_equal(raise(SIGINT), 0);
@@ -114,7 +123,8 @@ static void an_interrupt_between_two_measurements(void **state)
 /* The bench's own handler is not there yet: it shall not measure for a minute first. */
 static void an_interrupt_as_a_measurement_begins(void **state)
 {
-	char *arguments[] = {"tune", drive, "--output", settings, "--json", "--runtime", "60", NULL};
+	char *arguments[] = {"tune",   drive,       "--output", settings,
+			     "--json", "--runtime", "60",       NULL};
 
 	(void)state;
 	(void)unlink(settings);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_trace.c - traces: what is written comes back; what is damaged is refused, with the line */
+/*
+ * tests/unit/test_trace.c - traces: what is written comes back; what is damaged is refused, with
+ * the line
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,8 +23,9 @@
 
 #define HEADER "{\"format\":\"spillway-trace\",\"version\":1,\"model\":\"m\"}\n"
 #define STEP   "{\"event\":\"step\",\"ns\":5}\n"
-#define OFFER \
-	"{\"event\":\"offer\",\"ns\":7,\"tensor\":1,\"storage\":1,\"version\":0,\"storage_bytes\":100,\"offset\":10,"
+#define OFFER                                                                               \
+	"{\"event\":\"offer\",\"ns\":7,\"tensor\":1,\"storage\":1,\"version\":0,\"storage_" \
+	"bytes\":100,\"offset\":10,"
 #define OFFERED OFFER "\"bytes\":90,\"result\":\"keep\"}\n"
 #define AGAIN(storage, version)                                                                   \
 	"{\"event\":\"offer\",\"ns\":9,\"tensor\":1,\"storage\":" storage ",\"version\":" version \
@@ -73,7 +77,11 @@ static void refused(const char *text, int error, const char *words)
 
 static const struct spw_trace_event samples[] = {
 	{.kind = SPW_TRACE_STEP},
-	{.kind = SPW_TRACE_STAGE, .micro_batch = 3, .has_next = true, .next_micro_batch = 4, .next_backward = true},
+	{.kind = SPW_TRACE_STAGE,
+	 .micro_batch = 3,
+	 .has_next = true,
+	 .next_micro_batch = 4,
+	 .next_backward = true},
 	{.kind = SPW_TRACE_SCOPE_ENTER, .scope_key = 0},
 	{.kind = SPW_TRACE_SCOPE_ENTER, .scope_key = UINT64_MAX},
 	{.kind = SPW_TRACE_OFFER,
@@ -93,7 +101,11 @@ static const struct spw_trace_event samples[] = {
 	 .result = SPW_TRACE_RESULT_DEDUP},
 	{.kind = SPW_TRACE_SCOPE_LEAVE},
 	{.kind = SPW_TRACE_STAGE, .backward = true},
-	{.kind = SPW_TRACE_TAKE, .tensor = 77, .offset_bytes = 2, .len_bytes = 6, .wait_ns = INT64_MAX},
+	{.kind = SPW_TRACE_TAKE,
+	 .tensor = 77,
+	 .offset_bytes = 2,
+	 .len_bytes = 6,
+	 .wait_ns = INT64_MAX},
 	{.kind = SPW_TRACE_RELEASE, .tensor = 77},
 	{.kind = SPW_TRACE_RETURN, .tensor = 77},
 	{.kind = SPW_TRACE_RELEASE, .tensor = UINT64_MAX},
@@ -282,9 +294,11 @@ static void test_no_trace(void **state)
 	refused("\x7f"
 		"ELF",
 		-EBADMSG, "line 1");
-	refused("{\"format\":\"spillway-trace\",\"version\":2,\"model\":\"\"}\n", -EPROTONOSUPPORT, "version 2");
+	refused("{\"format\":\"spillway-trace\",\"version\":2,\"model\":\"\"}\n", -EPROTONOSUPPORT,
+		"version 2");
 	refused("{\"format\":\"spillway-trace\",\"version\":1}\n", -EBADMSG, "\"model\"");
-	refused("{\"format\":\"spillway-trace\",\"version\":1,\"version\":1,\"model\":\"\"}\n", -EBADMSG, "line 1");
+	refused("{\"format\":\"spillway-trace\",\"version\":1,\"version\":1,\"model\":\"\"}\n",
+		-EBADMSG, "line 1");
 }
 
 static void test_bad_lines(void **state)
@@ -304,9 +318,13 @@ static void test_bad_lines(void **state)
 		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "(head -n 2)"},
 		{HEADER "\n", "line 2: no JSON"},
 		{HEADER "{\"event\":5,\"ns\":5}\n", "line 2: \"event\""},
-		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":4294967296,\"stage\":\"forward\"}\n", "at most"},
-		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":0,\"stage\":\"sideward\"}\n", "\"stage\""},
-		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":0,\"stage\":\"forward\",\"next_stage\":"
+		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":4294967296,\"stage\":"
+			"\"forward\"}\n",
+		 "at most"},
+		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":0,\"stage\":\"sideward\"}\n",
+		 "\"stage\""},
+		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":0,\"stage\":\"forward\","
+			"\"next_stage\":"
 			"\"backward\"}\n",
 		 "next_micro_batch"},
 		{HEADER "{\"event\":\"scope_enter\",\"ns\":5}\n", "scope"},
@@ -315,18 +333,26 @@ static void test_bad_lines(void **state)
 		{HEADER OFFER "\"bytes\":9223372036854775807,\"result\":\"keep\"}\n", "not within"},
 		{HEADER OFFER "\"bytes\":9,\"result\":\"lose\"}\n", "\"result\""},
 		{HEADER OFFER "\"bytes\":9,\"hint\":\"?\",\"result\":\"keep\"}\n", "\"hint\""},
-		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":9000000000,\"storage\":1}\n", "numbered"},
-		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":2,\"storage\":3}\n", "numbered"},
-		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":0,\"storage\":1}\n", "numbered"},
+		{HEADER OFFERED
+		 "{\"event\":\"offer\",\"ns\":8,\"tensor\":9000000000,\"storage\":1}\n",
+		 "numbered"},
+		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":2,\"storage\":3}\n",
+		 "numbered"},
+		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":0,\"storage\":1}\n",
+		 "numbered"},
 		{HEADER RELEASE, "line 2: tensor 1 has not been offered"},
 		{HEADER OFFERED RELEASE RELEASE, "line 4: tensor 1 has been released"},
-		{HEADER OFFERED RELEASE "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":10,\"bytes\":1,"
-					"\"wait_ns\":0}\n",
+		{HEADER OFFERED RELEASE
+		 "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":10,\"bytes\":1,"
+		 "\"wait_ns\":0}\n",
 		 "line 4: tensor 1 has been released"},
-		{HEADER OFFERED "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":11,"
-				"\"wait_ns\":0}\n",
+		{HEADER OFFERED
+		 "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":11,"
+		 "\"wait_ns\":0}\n",
 		 "line 3: bytes 90 + 11"},
-		{HEADER OFFERED "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":1}\n", "wait_ns"},
+		{HEADER OFFERED
+		 "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":1}\n",
+		 "wait_ns"},
 		{HEADER "{\"event\":\"return\",\"ns\":9,\"tensor\":1}\n", "not been offered"},
 		{HEADER "{\"event\":\"return\",\"ns\":9,\"tensor\":0}\n", "not been offered"},
 		{HEADER OFFERED RELEASE AGAIN("1", "0"), "line 4: tensor 1 has been released"},
@@ -375,7 +401,10 @@ static void test_long_and_binary_lines(void **state)
 	assert_non_null(strstr(spw_last_error(), "line 3"));
 }
 
-/* Cut and damaged at every place: refused, or, where only unread bytes changed, read; never a crash. */
+/*
+ * Cut and damaged at every place: refused, or, where only unread bytes changed, read; never a
+ * crash.
+ */
 static void test_damaged(void **state)
 {
 	unsigned char whole[8192], copy[sizeof(whole)];

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_util.c - sizes in words, error texts, the log, option structs of other versions */
+/*
+ * tests/unit/test_util.c - sizes in words, error texts, the log, option structs of other versions
+ */
 /* link: util */
 #include "util/util.h"
 
@@ -21,7 +23,7 @@
 #define TIB (GIB * 1024)
 #define PIB (TIB * 1024)
 
-/* ---- Sizes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Sizes ----------------------------------------------------------------------------------- */
 
 static void test_size_parse(void **state)
 {
@@ -141,7 +143,10 @@ static void test_size_format(void **state)
 	assert_format(100 * TIB, "100 TiB");
 }
 
-/* What is printed can be typed in again: exactly for whole units, and within what three digits tell for the rest. */
+/*
+ * What is printed can be typed in again: exactly for whole units, and within what three digits tell
+ * for the rest.
+ */
 static void test_size_round_trip(void **state)
 {
 	uint64_t bytes, again, unit;
@@ -150,12 +155,14 @@ static void test_size_round_trip(void **state)
 	(void)state;
 	for (unsigned bit = 0; bit < 60; bit++) {
 		bytes = 1ull << bit;
-		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again), 0);
+		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again),
+				 0);
 		assert_int_equal(again, bytes);
 
 		bytes += bytes / 3;
 		unit = bytes / 100 + 1;
-		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again), 0);
+		assert_int_equal(spw_size_parse(spw_size_format(bytes, buf, sizeof(buf)), &again),
+				 0);
 		assert_in_range(again, bytes - unit, bytes + unit);
 	}
 }
@@ -186,7 +193,7 @@ static void test_rounding(void **state)
 	assert_true(spw_is_power_of_two(1ull << 63));
 }
 
-/* ---- Errors ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void test_error_text(void **state)
 {
@@ -250,7 +257,8 @@ static void test_error_text_per_thread(void **state)
 
 static void test_strerror(void **state)
 {
-	static const int own[] = {ENXIO, ENOTUNIQ, EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, EBADMSG, ENOBUFS, EEXIST};
+	static const int own[] = {ENXIO,           ENOTUNIQ, EMEDIUMTYPE, EUCLEAN,
+				  EPROTONOSUPPORT, EBADMSG,  ENOBUFS,     EEXIST};
 	char text[128];
 
 	(void)state;
@@ -274,7 +282,7 @@ static void test_version(void **state)
 	assert_int_equal(sscanf(spw_version(), "%u.%u.%u%c", &major, &minor, &patch, &rest), 3);
 }
 
-/* ---- Log -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Log ------------------------------------------------------------------------------------- */
 
 struct heard {
 	unsigned count;
@@ -319,7 +327,7 @@ static void test_log_is_cut(void **state)
 	assert_int_equal(strlen(heard.text), 511);
 }
 
-/* ---- Option structs --------------------------------------------------------------------------------------------------------- */
+/* ---- Option structs -------------------------------------------------------------------------- */
 
 struct opts_now {
 	size_t size;
@@ -328,11 +336,13 @@ struct opts_now {
 	uint64_t bytes;
 };
 
-static const struct opts_now defaults = {.size = sizeof(struct opts_now), .depth = 32, .parts = 4, .bytes = 100};
+static const struct opts_now defaults = {
+	.size = sizeof(struct opts_now), .depth = 32, .parts = 4, .bytes = 100};
 
 static void test_opts_of_same_version(void **state)
 {
-	struct opts_now to = defaults, from = {.size = sizeof(from), .depth = 8, .parts = 2, .bytes = 7};
+	struct opts_now to = defaults,
+			from = {.size = sizeof(from), .depth = 8, .parts = 2, .bytes = 7};
 
 	(void)state;
 	spw_opts_merge(&to, sizeof(to), &from, from.size);
@@ -357,7 +367,10 @@ static void test_opts_of_older_version(void **state)
 	assert_int_equal(to.bytes, 100);
 }
 
-/* A program compiled against a newer header: what we do not know is left, and nothing is written beyond our struct. */
+/*
+ * A program compiled against a newer header: what we do not know is left, and nothing is written
+ * beyond our struct.
+ */
 static void test_opts_of_newer_version(void **state)
 {
 	struct {
@@ -378,7 +391,7 @@ static void test_opts_of_newer_version(void **state)
 	assert_int_equal(to.behind, 0x5a5a);
 }
 
-/* ---- The rest --------------------------------------------------------------------------------------------------------------- */
+/* ---- The rest -------------------------------------------------------------------------------- */
 
 static void test_clock(void **state)
 {
@@ -457,7 +470,7 @@ static void test_messages_are_printable(void **state)
 	assert_string_equal(logged, "a?[2J\303\274");
 }
 
-/* ---- Small files ------------------------------------------------------------------------------------------------------------ */
+/* ---- Small files ----------------------------------------------------------------------------- */
 
 static void test_first_lines(void **state)
 {

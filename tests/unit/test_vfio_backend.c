@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: transfers of all kinds, and who
- * shares what
+ * tests/unit/test_vfio_backend.c - devices and queues over a controller in memory: transfers of all
+ * kinds, and who shares what
  */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
 #include <pthread.h>
 
-/* ---- A device without a queue ----------------------------------------------------------------------------------------------- */
+/* ---- A device without a queue ---------------------------------------------------------------- */
 
 static void test_geometry(void **state)
 {
@@ -53,7 +53,8 @@ static void test_waiting_transfers(void **state)
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX], 0x77);
 	assert_int_equal(spw_device_pread(device, foreign, block, FAKE_DRIVE_BYTES), -EINVAL);
 	assert_int_equal(spw_vfio_write_zeroes(spw_vfio_of(device), 1, block), -EINVAL);
-	assert_int_equal(spw_vfio_read(spw_vfio_of(device), foreign, block, UINT64_MAX - block + 1), -EINVAL);
+	assert_int_equal(spw_vfio_read(spw_vfio_of(device), foreign, block, UINT64_MAX - block + 1),
+			 -EINVAL);
 }
 
 static void test_waiting_transfers_that_fail(void **state)
@@ -191,13 +192,14 @@ static void test_controllers_that_do_not_start(void **state)
 	open_device();
 }
 
-/* ---- Transfers -------------------------------------------------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------------------- */
 
 static void test_every_size_and_place(void **state)
 {
 	uint32_t block = 1u << fake.block_shift;
 	static const int32_t around[] = {-1, 0, 1};
-	static const uint32_t limits[] = {4096, 8192, 12288, 65536, COMMAND_MAX, 2 * COMMAND_MAX, 1u << 20};
+	static const uint32_t limits[] = {4096,    8192, 12288, 65536, COMMAND_MAX, 2 * COMMAND_MAX,
+					  1u << 20};
 
 	(void)state;
 	open_queue_of(8, true, 0);
@@ -212,12 +214,15 @@ static void test_every_size_and_place(void **state)
 				if (len <= 0)
 					continue;
 				memset(from, (int)(i * 16 + j * 5 + place), (size_t)len);
-				assert_int_equal(run(SPW_WRITE, from, (uint32_t)len, 3 * block), len);
+				assert_int_equal(run(SPW_WRITE, from, (uint32_t)len, 3 * block),
+						 len);
 				assert_memory_equal(fake.drives[0] + 3 * block, from, (size_t)len);
 				assert_int_equal(run(SPW_READ, to, (uint32_t)len, 5 * block), len);
 				assert_memory_equal(fake.drives[0] + 5 * block, to, (size_t)len);
-				assert_int_equal(run(SPW_READ, foreign, (uint32_t)len, 7 * block), len);
-				assert_memory_equal(fake.drives[0] + 7 * block, foreign, (size_t)len);
+				assert_int_equal(run(SPW_READ, foreign, (uint32_t)len, 7 * block),
+						 len);
+				assert_memory_equal(fake.drives[0] + 7 * block, foreign,
+						    (size_t)len);
 			}
 }
 
@@ -324,7 +329,8 @@ static void test_random_vectors(void **state)
 		unsigned count = 1 + (unsigned)(fake_random() % SPW_ARRAY_LEN(iov));
 
 		for (unsigned i = 0; i < count; i++) {
-			uint32_t now = block * (1 + (uint32_t)(fake_random() % (round % 3 ? 8 : 64)));
+			uint32_t now =
+				block * (1 + (uint32_t)(fake_random() % (round % 3 ? 8 : 64)));
 
 			if (len + now > 1u << 20)
 				now = block;
@@ -345,9 +351,11 @@ static void test_random_vectors(void **state)
 
 			for (unsigned i = 0; i < count; i++)
 				memset(iov[i].iov_base, (int)(round + i), iov[i].iov_len);
-			assert_int_equal(run_vector(write ? SPW_WRITE : SPW_READ, iov, count, 8192), len);
+			assert_int_equal(run_vector(write ? SPW_WRITE : SPW_READ, iov, count, 8192),
+					 len);
 			for (unsigned i = 0; i < count; sum += (uint32_t)iov[i++].iov_len)
-				assert_memory_equal(iov[i].iov_base, fake.drives[0] + 8192 + sum, iov[i].iov_len);
+				assert_memory_equal(iov[i].iov_base, fake.drives[0] + 8192 + sum,
+						    iov[i].iov_len);
 		}
 	}
 }
@@ -415,7 +423,9 @@ static void test_doorbells_are_rung_once_per_batch(void **state)
 	fake_pump();
 	before = fake.doorbells;
 	for (unsigned i = 0; i < 16; i++)
-		assert_int_equal(spw_queue_prepare(queue, make_io(i, SPW_READ, memory + i * 4096, 4096, i * 4096)), 0);
+		assert_int_equal(spw_queue_prepare(queue, make_io(i, SPW_READ, memory + i * 4096,
+								  4096, i * 4096)),
+				 0);
 	fake_pump();
 	assert_int_equal(fake.doorbells, before);
 	assert_int_equal(spw_queue_submit(queue), 0);
@@ -487,7 +497,8 @@ static void test_cancelled_in_flight(void **state)
 	for (unsigned i = 0; i < 40; i++)
 		assert_int_equal(
 			spw_queue_prepare(queue, make_io(i, i % 2 ? SPW_READ : SPW_WRITE,
-							 (i % 3 ? memory : foreign) + i * 8192, 8192, i * 8192)),
+							 (i % 3 ? memory : foreign) + i * 8192,
+							 8192, i * 8192)),
 			0);
 	assert_int_equal(spw_queue_submit(queue), 0);
 	for (unsigned i = 0; i < 40; i += 2)
@@ -498,7 +509,7 @@ static void test_cancelled_in_flight(void **state)
 		assert_true(results[i] == 8192 || (i % 2 == 0 && results[i] == -ECANCELED));
 }
 
-/* ---- Several queues, namespaces, backends ----------------------------------------------------------------------------------- */
+/* ---- Several queues, namespaces, backends ---------------------------------------------------- */
 
 static void test_queues_share_a_controller(void **state)
 {
@@ -564,7 +575,8 @@ static void test_two_namespaces_in_one_queue(void **state)
 
 static void test_several_opened_at_once(void **state)
 {
-	static const char *const paths[] = {PATH, "/dev/null", "pci:" FAKE_ADDRESS "/2", "pci:0000:3e:00.0"};
+	static const char *const paths[] = {PATH, "/dev/null", "pci:" FAKE_ADDRESS "/2",
+					    "pci:0000:3e:00.0"};
 	struct spw_vfio_hold *hold;
 
 	(void)state;
@@ -640,9 +652,12 @@ static void test_mixed_with_a_file(void **state)
 		ended = 0;
 		fake.delay = round % 4;
 		for (unsigned i = 0; i < 64; i++) {
-			char *at = (i % 4 < 2 ? memory : (char *)spw_round_up((uintptr_t)foreign, 4096)) + i * 16384;
+			char *at = (i % 4 < 2 ? memory
+					      : (char *)spw_round_up((uintptr_t)foreign, 4096)) +
+				   i * 16384;
 
-			make_io(i, round % 2 ? SPW_READ : SPW_WRITE, at, 16384, (uint64_t)i * 16384);
+			make_io(i, round % 2 ? SPW_READ : SPW_WRITE, at, 16384,
+				(uint64_t)i * 16384);
 			ios[i].device = i % 2;
 			if (round % 2)
 				memset(at, 0, 16384);
@@ -657,10 +672,13 @@ static void test_mixed_with_a_file(void **state)
 			assert_true(spw_queue_reap(queue, 1 + round, -1) >= 0);
 		for (unsigned i = 0; i < 64; i++) {
 			assert_int_equal(results[i], 16384);
-			assert_int_equal(((uint8_t *)ios[i].buf)[16383], (uint8_t)(i + (round & ~1u) + 1));
+			assert_int_equal(((uint8_t *)ios[i].buf)[16383],
+					 (uint8_t)(i + (round & ~1u) + 1));
 		}
 	}
-	/* The one dies, and is found while the queue waits by the other's backend, which goes on. */
+	/*
+	 * The one dies, and is found while the queue waits by the other's backend, which goes on.
+	 */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
 	spw_vfio_idle_ms = 5;
 	for (unsigned i = 0; i < 100 && !fake.cut; i++)

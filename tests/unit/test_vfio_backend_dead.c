@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong: all that it can do, and what
- * becomes of buffers
+ * tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong: all
+ * that it can do, and what becomes of buffers
  */
 /* wrap: spw_vfio_link_open io_uring_queue_init_params */
 #include "tests/unit/vfio_rig.h"
@@ -23,7 +23,8 @@ static void start_many(unsigned count)
 {
 	bad_ends = 0;
 	for (unsigned i = 0; i < count; i++) {
-		make_io(i, i % 2 ? SPW_WRITE : SPW_READ, (i % 3 ? memory : foreign) + (size_t)i * 4096, 4096, i * 4096);
+		make_io(i, i % 2 ? SPW_WRITE : SPW_READ,
+			(i % 3 ? memory : foreign) + (size_t)i * 4096, 4096, i * 4096);
 		ios[i].done = done_safely;
 		assert_int_equal(spw_queue_prepare(queue, &ios[i]), 0);
 	}
@@ -82,7 +83,10 @@ static void test_a_command_past_its_deadline(void **state)
 	expect_dead_then_alive();
 }
 
-/* Others come and go meanwhile: the one that does not is found all the same, and no other one has its deadline. */
+/*
+ * Others come and go meanwhile: the one that does not is found all the same, and no other one has
+ * its deadline.
+ */
 static void test_one_stuck_among_many(void **state)
 {
 	unsigned rounds = 0;
@@ -109,7 +113,10 @@ static void test_one_stuck_among_many(void **state)
 	expect_dead_then_alive();
 }
 
-/* A slot that is hardly ever free for longer than the deadline: each of its commands has a deadline of its own. */
+/*
+ * A slot that is hardly ever free for longer than the deadline: each of its commands has a deadline
+ * of its own.
+ */
 static void test_one_slot_for_many_in_turn(void **state)
 {
 	uint64_t until_ns = spw_clock_ns() + 800000000;
@@ -209,7 +216,7 @@ static void test_wanted_back_by_the_kernel(void **state)
 	expect_dead_then_alive();
 }
 
-/* ---- Without commands ------------------------------------------------------------------------------------------------------ */
+/* ---- Without commands ------------------------------------------------------------------------ */
 
 #define PATIENCE_NS 20000000000
 
@@ -272,10 +279,13 @@ static struct spw_device *open_file(void)
 
 static bool has_io_uring = true;
 
-int __real_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params);
-int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params);
+int __real_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+				      struct io_uring_params *params);
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+				      struct io_uring_params *params);
 
-int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *params)
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+				      struct io_uring_params *params)
 {
 	return has_io_uring ? __real_io_uring_queue_init_params(entries, ring, params) : -ENOSYS;
 }
@@ -311,7 +321,10 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	expect_said("the kernel wants the device back");
 	spw_queue_stats(queue, &after, sizeof(after));
 	assert_in_range(after.sleeps - before.sleeps, 1, 3);
-	/* It stays readable, and keeps nobody awake; the wake, and polls left over, may do so for a turn. */
+	/*
+	 * It stays readable, and keeps nobody awake; the wake, and polls left over, may do so for a
+	 * turn.
+	 */
 	spw_queue_stats(queue, &before, sizeof(before));
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
 	spw_queue_stats(queue, &after, sizeof(after));
@@ -352,8 +365,8 @@ static void test_death_while_a_queue_sleeps(void **state)
 }
 
 /*
- * Looking now and then ends no wait, neither one with a limit nor one without. On a busy machine a sleep may last as
- * long as the wait.
+ * Looking now and then ends no wait, neither one with a limit nor one without. On a busy machine a
+ * sleep may last as long as the wait.
  */
 static void test_looking_at_controllers_ends_no_sleep(void **state)
 {
@@ -376,7 +389,7 @@ static void test_looking_at_controllers_ends_no_sleep(void **state)
 	assert_false(fake.cut);
 }
 
-/* ---- Completions that cannot be -------------------------------------------------------------------------------------------- */
+/* ---- Completions that cannot be -------------------------------------------------------------- */
 
 static void test_completions_for_other_commands(void **state)
 {
@@ -464,7 +477,10 @@ static void test_closing_with_commands_that_never_end(void **state)
 	assert_int_equal(bad_ends, 0);
 }
 
-/* Nothing has reset it since somebody left it: it is stopped first, and only then does it reach memory. */
+/*
+ * Nothing has reset it since somebody left it: it is stopped first, and only then does it reach
+ * memory.
+ */
 static void test_a_controller_that_still_runs_when_opened(void **state)
 {
 	(void)state;
@@ -484,7 +500,10 @@ static void test_a_controller_that_still_runs_when_opened(void **state)
 	open_device();
 }
 
-/* It is waited for as long as the controller says, within limits: not as long as it takes to become ready. */
+/*
+ * It is waited for as long as the controller says, within limits: not as long as it takes to become
+ * ready.
+ */
 static void test_how_long_a_shutdown_may_take(void **state)
 {
 	static const struct {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and given back, in a sysfs of the test's own
+ * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and given back, in a sysfs
+ * of the test's own
  *
- * A folder of plain files and links is the sysfs, a function that obeys what is written there is the kernel.
- * Namespaces are plain files: what they hold, and who has locked them, is asked of the real code. What only block
- * devices have, partitions and mounts, the test says.
+ * A folder of plain files and links is the sysfs, a function that obeys what is written there is
+ * the kernel. Namespaces are plain files: what they hold, and who has locked them, is asked of the
+ * real code. What only block devices have, partitions and mounts, the test says.
  */
 /* wrap: spw_safety_in_use spw_safety_relatives_locked spw_safety_opener */
 #include <endian.h>
@@ -164,8 +165,8 @@ static int obey(void *context, const char *path, const char *text)
 
 	(void)context;
 	kernel.writes++;
-	if (kernel.fails_at &&
-	    (kernel.writes == kernel.fails_at || (kernel.stays_failed && kernel.writes > kernel.fails_at)))
+	if (kernel.fails_at && (kernel.writes == kernel.fails_at ||
+				(kernel.stays_failed && kernel.writes > kernel.fails_at)))
 		return kernel.error;
 	if (strcmp(name, "driver_override") == 0) {
 		put(path, strcmp(text, "\n") == 0 ? "(null)\n" : text);
@@ -221,7 +222,8 @@ static int set_up(void **state)
 	put(path_of("proc/devices"), "Character devices:\n  1 mem\n 10 misc\n");
 	put_driver("../../drivers/nvme");
 	put_namespace("nvme0n1", "nvme0n1");
-	fake = (struct spw_vfio_system){.write = obey, .namespaces_are_files = true, .memlock_bytes = UINT64_MAX};
+	fake = (struct spw_vfio_system){
+		.write = obey, .namespaces_are_files = true, .memlock_bytes = UINT64_MAX};
 	fake.sysfs = strdup(path_of("sys"));
 	fake.dev = strdup(path_of("dev"));
 	fake.char_devices = strdup(path_of("proc/devices"));
@@ -424,13 +426,17 @@ static void test_the_second_namespace_counts(void **state)
 	assert_non_null(strstr(controller.block_devices, "nvme0n2"));
 }
 
-/* The kernel looks for them after it has taken the controller, and nobody knows what they will hold. */
+/*
+ * The kernel looks for them after it has taken the controller, and nobody knows what they will
+ * hold.
+ */
 static void test_no_namespace_is_shown_yet(void **state)
 {
 	struct spw_vfio_probe_info controller;
 
 	(void)state;
-	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")), 0);
+	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")),
+			 0);
 	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
 	for (unsigned force = 0; force < 2; force++) {
 		assert_refused(bind(force), -EAGAIN, "shows no namespace");
@@ -582,13 +588,15 @@ static int bind_alone(void)
 /* Whoever is given the group gets what else is in it, by whatever driver, now or later. */
 static void test_a_shared_group_is_not_handed_over(void **state)
 {
-	static const char *const drivers[] = {"../../drivers/vfio-pci", "../../drivers/e1000", NULL};
+	static const char *const drivers[] = {"../../drivers/vfio-pci", "../../drivers/e1000",
+					      NULL};
 
 	(void)state;
 	put(path_of("sys/kernel/iommu_groups/42/devices/" NEIGHBOUR), "");
 	put(path_of("sys/bus/pci/devices/" NEIGHBOUR "/class"), "0x020000\n");
 	for (size_t i = 0; i < SPW_ARRAY_LEN(drivers); i++) {
-		assert_true(unlink(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver")) == 0 || errno == ENOENT);
+		assert_true(unlink(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver")) == 0 ||
+			    errno == ENOENT);
 		if (drivers[i])
 			put_link(path_of("sys/bus/pci/devices/" NEIGHBOUR "/driver"), drivers[i]);
 		assert_refused(bind_alone(), -EBUSY, "shares IOMMU group 42 with " NEIGHBOUR);
@@ -630,7 +638,8 @@ static void test_another_path_of_its_own(void **state)
 	put_identity("nvme1n1", "nqn.one", "1\n");
 	put_other_controller("nvme1n1");
 	put(path_of("sys/class/nvme/nvme0/nvme0n1/size"), "65536\n");
-	assert_obstacle(-EBUSY, true, "nvme0n1 is reached by controller nvme1 (" OTHER ") too, as nvme1n1");
+	assert_obstacle(-EBUSY, true,
+			"nvme0n1 is reached by controller nvme1 (" OTHER ") too, as nvme1n1");
 	assert_refused(bind(true), -EBUSY, "echo " OTHER " > /sys/bus/pci/drivers/nvme/unbind");
 	/* Another namespace of the same drive, the same number of another drive. */
 	put_identity("nvme1n1", "nqn.one", "2\n");
@@ -644,7 +653,8 @@ static void test_another_path_of_its_own(void **state)
 static void test_another_path_that_the_kernel_has_joined(void **state)
 {
 	(void)state;
-	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")), 0);
+	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")),
+			 0);
 	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
 	put_namespace("nvme0c0n1", "nvme0n1");
 	put_other_controller("nvme0c1n1");
@@ -760,7 +770,10 @@ static void test_what_it_is(void **state)
 	assert_string_equal(controller.address, ADDRESS);
 }
 
-/* Not root's case: nothing is said of a machine that has none, and asking for all of them harms nothing. */
+/*
+ * Not root's case: nothing is said of a machine that has none, and asking for all of them harms
+ * nothing.
+ */
 static void test_the_list(void **state)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
@@ -896,7 +909,8 @@ static void test_an_image_shows_both_ends(void **state)
 {
 	static const uint32_t vmfs = 0xc001d00d;
 	static const uint32_t mdraid = 0xa92b4efc;
-	const off_t sizes[] = {NAMESPACE_BYTES, NAMESPACE_BYTES - 512, 3 << 20, 5 << 20, 6 << 20, 65536};
+	const off_t sizes[] = {
+		NAMESPACE_BYTES, NAMESPACE_BYTES - 512, 3 << 20, 5 << 20, 6 << 20, 65536};
 
 	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(sizes); i++) {
@@ -950,8 +964,8 @@ static void test_a_boot_sector_is_somebodys(void **state)
 static void test_names_of_one_namespace(void **state)
 {
 	static const char *const same[] = {"pci:0000:3d:00.0/1", "pci:3D:00.0"};
-	static const char *const others[] = {"pci:0000:3d:00.0/1", "pci:3d:00.0/2", "pci:3e:00.0", "/dev/null",
-					     "pci:x"};
+	static const char *const others[] = {"pci:0000:3d:00.0/1", "pci:3d:00.0/2", "pci:3e:00.0",
+					     "/dev/null", "pci:x"};
 
 	(void)state;
 	assert_refused(spw_safety_distinct(same, 2), -ENOTUNIQ, "are the same device");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the zeroes by itself or does
- * not, and which the kernel may have, too
+ * tests/unit/test_vfio_format.c - a store formatted on a controller in memory, which writes the
+ * zeroes by itself or does not, and which the kernel may have, too
  */
 /* wrap: spw_vfio_link_open spw_identity_find_namespace */
 #include "tests/unit/vfio_rig.h"
@@ -42,8 +42,9 @@ static void format_once(void)
 	memset(fake.drives[0], 0x77, FAKE_DRIVE_BYTES);
 	opts.erase = false;
 	assert_int_equal(spw_format(paths, 1, &opts, &info), -EEXIST);
-	assert_non_null(strstr(spw_last_error(),
-			       "use --erase if that may be lost, or name another device: from byte 0 on 77 77"));
+	assert_non_null(strstr(
+		spw_last_error(),
+		"use --erase if that may be lost, or name another device: from byte 0 on 77 77"));
 	assert_non_null(strstr(spw_last_error(), "1 MiB of its first MiB and 1 MiB of its last"));
 	assert_int_equal(fake.writes + fake.zeroes, 0);
 	opts.erase = true;
@@ -76,7 +77,8 @@ static void test_zeroes_by_the_drive_or_by_us(void **state)
 static void test_zeroes_that_fail(void **state)
 {
 	(void)state;
-	assert_int_equal(spw_device_write_zeroes(device, 512, 512), fake.block_shift == 9 ? 0 : -EINVAL);
+	assert_int_equal(spw_device_write_zeroes(device, 512, 512),
+			 fake.block_shift == 9 ? 0 : -EINVAL);
 	fake.fail_next = 1;
 	fake.fail_status = 0x4281;
 	assert_int_equal(spw_device_write_zeroes(device, 0, 4096), -ENODATA);
@@ -84,9 +86,11 @@ static void test_zeroes_that_fail(void **state)
 
 static bool kernel_has_it;
 
-int __wrap_spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name,
+int __wrap_spw_identity_find_namespace(const char *sysfs,
+				       const struct spw_identity_namespace *wanted, char *name,
 				       size_t len);
-int __wrap_spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted, char *name,
+int __wrap_spw_identity_find_namespace(const char *sysfs,
+				       const struct spw_identity_namespace *wanted, char *name,
 				       size_t len)
 {
 	assert_string_equal(sysfs, "/sys");

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_vfio_function.c - controllers behind vfio-pci by iommufd and by their groups, with a kernel in memory */
-/* link: util engine/vfio/domain engine/vfio/function engine/vfio/container engine/vfio/iommufd engine/vfio/space */
+/*
+ * tests/unit/test_vfio_function.c - controllers behind vfio-pci by iommufd and by their groups,
+ * with a kernel in memory
+ */
+/* link: util engine/vfio/domain engine/vfio/function engine/vfio/container */
+/* link: engine/vfio/iommufd engine/vfio/space */
 /* wrap: open close ioctl mmap pread pwrite fstat calloc eventfd opendir fopen readlink access */
 #include "tests/unit/vfio_kernel.h"
 
@@ -51,7 +55,8 @@ static uint64_t mapped(struct spw_vfio_link *link, void *at, uint64_t len_bytes)
 
 static struct space *space_of_device(unsigned i)
 {
-	int of = kernel.devices[i].attached >= 0 ? kernel.devices[i].attached : kernel.devices[i].group_space;
+	int of = kernel.devices[i].attached >= 0 ? kernel.devices[i].attached
+						 : kernel.devices[i].group_space;
 
 	assert_true(of >= 0);
 	return &kernel.spaces[of];
@@ -159,13 +164,18 @@ static void test_what_leads_to_the_group(void **state)
 	assert_by_group("/dev/vfio/devices/vfio0 is not the node of that device");
 	assert_int_equal(unlink(path), 0);
 	assert_by_group("is not the node of that device");
-	assert_int_equal(rmdir(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio0", addresses[0])), 0);
+	assert_int_equal(rmdir(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio0", addresses[0])),
+			 0);
 	/* So is a device without an IOMMU named. */
-	put(place(path, "/sys/bus/pci/devices/%s/vfio-dev/noiommu-vfio0/dev", addresses[0]), "0:0\n");
+	put(place(path, "/sys/bus/pci/devices/%s/vfio-dev/noiommu-vfio0/dev", addresses[0]),
+	    "0:0\n");
 	assert_by_group("the kernel shows no vfio device of it");
 }
 
-/* What fails only once the node and a space are there: nothing was let transfer, so the group may still have it. */
+/*
+ * What fails only once the node and a space are there: nothing was let transfer, so the group may
+ * still have it.
+ */
 static void test_what_leads_to_the_group_late(void **state)
 {
 	static const struct {
@@ -336,7 +346,9 @@ static void test_shared_by_group(void **state)
 	share("group");
 }
 
-/* The first is cut, and still has memory mapped, when the second comes: to which that is nothing. */
+/*
+ * The first is cut, and still has memory mapped, when the second comes: to which that is nothing.
+ */
 static void come_after(const char *way)
 {
 	struct spw_vfio_link *first, *second;
@@ -433,7 +445,8 @@ static void test_more_ranges_than_room(void **state)
 	(void)state;
 	kernel.range_count = SPW_ARRAY_LEN(kernel.ranges);
 	for (uint64_t i = 0; i < kernel.range_count; i++)
-		kernel.ranges[i] = (struct spw_iommufd_range){.first = i << 24, .last = (i << 24) + 0x3fffff};
+		kernel.ranges[i] =
+			(struct spw_iommufd_range){.first = i << 24, .last = (i << 24) + 0x3fffff};
 	for (unsigned i = 0; i < 2; i++) {
 		have_only(ways[i]);
 		link = opened(0, ways[i]);
@@ -455,11 +468,13 @@ static void test_locked_memory(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		have_only(ways[i]);
 		link = opened(0, ways[i]);
-		kernel.refused_request = i == 0 ? (unsigned long)SPW_IOMMUFD_MAP : (unsigned long)VFIO_IOMMU_MAP_DMA;
+		kernel.refused_request =
+			i == 0 ? (unsigned long)SPW_IOMMUFD_MAP : (unsigned long)VFIO_IOMMU_MAP_DMA;
 		assert_int_equal(link->ops->map(link, memory, 4096, &iova), -ENOMEM);
 		assert_non_null(strstr(spw_last_error(), "ulimit -l"));
 		/* Not so in a process's own account. */
-		assert_int_equal(strstr(spw_last_error(), "all processes of this user") != NULL, i == 0);
+		assert_int_equal(strstr(spw_last_error(), "all processes of this user") != NULL,
+				 i == 0);
 		kernel.refused_request = 0;
 		link->ops->close(link);
 	}
@@ -486,7 +501,8 @@ static void test_without_an_iommu(void **state)
 	char path[PATH_MAX];
 
 	(void)state;
-	put_link(place(path, "/sys/bus/pci/devices/%s/iommu_group", addresses[0]), "../../groups/none");
+	put_link(place(path, "/sys/bus/pci/devices/%s/iommu_group", addresses[0]),
+		 "../../groups/none");
 	assert_refused(0, -EOPNOTSUPP, "in no IOMMU group that vfio knows");
 	assert_int_equal(unlink(path), 0);
 	assert_refused(0, -EOPNOTSUPP, "has no IOMMU");

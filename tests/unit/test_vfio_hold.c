@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_hold.c - controllers opened and closed at the same time, each of which waits for all the others
- * to get as far
+ * tests/unit/test_vfio_hold.c - controllers opened and closed at the same time, each of which waits
+ * for all the others to get as far
  */
-/* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin spw_vfio_command */
+/* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin */
+/* wrap: spw_vfio_command */
 /* wrap: pthread_create */
 #include <errno.h>
 #include <limits.h>
@@ -28,8 +29,9 @@
 #define CONTROLLERS 4u
 #define PATIENCE_S  20
 
-static const char *const paths[] = {"pci:0000:01:00.0/1", "pci:0000:02:00.0/1", "pci:0000:03:00.0/1",
-				    "pci:0000:04:00.0/1", "pci:0000:04:00.0/2"};
+static const char *const paths[] = {"pci:0000:01:00.0/1", "pci:0000:02:00.0/1",
+				    "pci:0000:03:00.0/1", "pci:0000:04:00.0/1",
+				    "pci:0000:04:00.0/2"};
 
 static struct spw_vfio_link links[CONTROLLERS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -68,10 +70,12 @@ static void meet(void)
 }
 
 int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
-int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller);
+int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link,
+				    struct spw_vfio_controller **controller);
 void __wrap_spw_vfio_controller_close(struct spw_vfio_controller *controller);
-int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
-			  uint32_t len_bytes, uint32_t *result);
+int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller,
+			  const union spw_vfio_command *command, void *data, uint32_t len_bytes,
+			  uint32_t *result);
 
 int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 {
@@ -83,7 +87,8 @@ int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	return 0;
 }
 
-int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller)
+int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link,
+				    struct spw_vfio_controller **controller)
 {
 	*controller = calloc(1, sizeof(**controller));
 	if (!*controller)
@@ -110,8 +115,9 @@ void __wrap_spw_vfio_controller_close(struct spw_vfio_controller *controller)
 }
 
 /* All that is asked is what a namespace is like. */
-int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
-			  uint32_t len_bytes, uint32_t *result)
+int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller,
+			  const union spw_vfio_command *command, void *data, uint32_t len_bytes,
+			  uint32_t *result)
 {
 	(void)controller;
 	(void)command;
@@ -123,11 +129,13 @@ int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller, const union sp
 }
 
 /* There is nothing on it. */
-int __wrap_spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
-			    uint32_t len_bytes, bool sends, bool fetches);
+int __wrap_spw_vfio_command(struct spw_vfio_controller *controller,
+			    const union spw_vfio_command *command, void *data, uint32_t len_bytes,
+			    bool sends, bool fetches);
 
-int __wrap_spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command, void *data,
-			    uint32_t len_bytes, bool sends, bool fetches)
+int __wrap_spw_vfio_command(struct spw_vfio_controller *controller,
+			    const union spw_vfio_command *command, void *data, uint32_t len_bytes,
+			    bool sends, bool fetches)
 {
 	(void)controller;
 	(void)command;
@@ -137,10 +145,13 @@ int __wrap_spw_vfio_command(struct spw_vfio_controller *controller, const union 
 	return 0;
 }
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *context);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+			  void *(*work)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+			  void *(*work)(void *), void *context);
 
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *context)
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+			  void *(*work)(void *), void *context)
 {
 	if (threads_left == 0)
 		return EAGAIN;
@@ -192,7 +203,10 @@ static void test_opened_and_closed_at_the_same_time(void **state)
 	assert_int_equal(alone, 0);
 }
 
-/* Those that somebody else has open stay so, and so do those that are opened again before they are let go of. */
+/*
+ * Those that somebody else has open stay so, and so do those that are opened again before they are
+ * let go of.
+ */
 static void test_what_others_have_stays_open(void **state)
 {
 	struct spw_device *devices[SPW_ARRAY_LEN(paths)], *other, *again, *mixed[3];
@@ -241,7 +255,8 @@ static void test_without_threads(void **state)
 		hold = spw_vfio_hold(paths, CONTROLLERS, &listener);
 		assert_non_null(hold);
 		assert_int_equal(open_now, CONTROLLERS);
-		(void)snprintf(words, sizeof(words), "%u of %u controllers are opened one after the other",
+		(void)snprintf(words, sizeof(words),
+			       "%u of %u controllers are opened one after the other",
 			       CONTROLLERS - threads, CONTROLLERS);
 		assert_non_null(strstr(said, words));
 		opens = 0;
@@ -255,7 +270,8 @@ static void test_without_threads(void **state)
 		threads_left = threads;
 		spw_vfio_let_go(hold);
 		assert_int_equal(open_now, 0);
-		(void)snprintf(words, sizeof(words), "%u of %u controllers are closed one after the other",
+		(void)snprintf(words, sizeof(words),
+			       "%u of %u controllers are closed one after the other",
 			       CONTROLLERS - threads, CONTROLLERS);
 		assert_non_null(strstr(said, words));
 	}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_vfio_queue.c - names, addresses, lists of pages, and rings: arithmetic without a controller */
+/*
+ * tests/unit/test_vfio_queue.c - names, addresses, lists of pages, and rings: arithmetic without a
+ * controller
+ */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_fake.h"
 
@@ -9,7 +12,7 @@
 
 #define PAGE 4096u
 
-/* ---- Names ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 static void test_names(void **state)
 {
@@ -57,7 +60,7 @@ static void test_names(void **state)
 	assert_int_equal(spw_vfio_parse("/dev/nvme0n1", &name), -EINVAL);
 }
 
-/* ---- Lists of pages --------------------------------------------------------------------------------------------------------- */
+/* ---- Lists of pages -------------------------------------------------------------------------- */
 
 static uint64_t list_page[SPW_VFIO_PRP_ENTRIES + 1] __attribute__((aligned(4096)));
 static const struct spw_vfio_prp_list list = {.entries = list_page, .iova = 0x7000};
@@ -189,15 +192,15 @@ static void test_runs(void **state)
 	assert_int_equal(list_page[2 * SPW_VFIO_SGL_RUNS_MAX - 1], 4100);
 }
 
-/* ---- Addresses -------------------------------------------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------- */
 
 #define MAPPINGS 200u
 
 static void test_addresses_never_overlap(void **state)
 {
-	struct spw_vfio_space space = {
-		.ranges = {{.first = 0, .last = 0xfedfffff}, {.first = 0xfef00000, .last = 0x7fffffffff}},
-		.range_count = 2};
+	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = 0xfedfffff},
+						  {.first = 0xfef00000, .last = 0x7fffffffff}},
+				       .range_count = 2};
 	static struct spw_vfio_mapping mappings[MAPPINGS];
 
 	(void)state;
@@ -215,11 +218,13 @@ static void test_addresses_never_overlap(void **state)
 		m->len_bytes = (1 + fake_random() % 4000) * (round % 3 == 0 ? 512 * PAGE : PAGE);
 		assert_true(spw_vfio_space_find(&space, m->memory, m->len_bytes, &m->iova));
 		assert_true(m->iova > 0);
-		assert_int_equal(m->iova & ((2u << 20) - 1), (uintptr_t)m->memory & ((2u << 20) - 1));
+		assert_int_equal(m->iova & ((2u << 20) - 1),
+				 (uintptr_t)m->memory & ((2u << 20) - 1));
 		assert_true(m->iova + m->len_bytes - 1 <= 0xfedfffff ||
 			    (m->iova >= 0xfef00000 && m->iova + m->len_bytes - 1 <= 0x7fffffffff));
 		for (const struct spw_vfio_mapping *o = space.mappings; o; o = o->next)
-			assert_true(m->iova + m->len_bytes <= o->iova || o->iova + o->len_bytes <= m->iova);
+			assert_true(m->iova + m->len_bytes <= o->iova ||
+				    o->iova + o->len_bytes <= m->iova);
 		m->users = 1;
 		spw_vfio_space_insert(&space, m);
 		for (const struct spw_vfio_mapping *o = space.mappings; o && o->next; o = o->next)
@@ -230,7 +235,8 @@ static void test_addresses_never_overlap(void **state)
 
 static void test_addresses_at_the_limits(void **state)
 {
-	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = UINT64_MAX}}, .range_count = 1};
+	struct spw_vfio_space space = {.ranges = {{.first = 0, .last = UINT64_MAX}},
+				       .range_count = 1};
 	struct spw_vfio_mapping all = {.users = 1};
 	uint64_t iova;
 
@@ -244,13 +250,14 @@ static void test_addresses_at_the_limits(void **state)
 	spw_vfio_space_insert(&space, &all);
 	assert_false(spw_vfio_space_find(&space, NULL, 0x200000, &iova));
 	assert_true(spw_vfio_space_find(&space, (void *)0x1000, PAGE, &iova));
-	space = (struct spw_vfio_space){.ranges = {{.first = 0x200000, .last = 0x200fff}}, .range_count = 1};
+	space = (struct spw_vfio_space){.ranges = {{.first = 0x200000, .last = 0x200fff}},
+					.range_count = 1};
 	assert_true(spw_vfio_space_find(&space, NULL, PAGE, &iova));
 	assert_false(spw_vfio_space_find(&space, NULL, 2 * PAGE, &iova));
 	assert_false(spw_vfio_space_find(&space, (void *)0x1000, PAGE, &iova));
 }
 
-/* ---- Rings ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Rings ----------------------------------------------------------------------------------- */
 
 static void test_entries(void **state)
 {
@@ -272,7 +279,8 @@ static void test_entries(void **state)
 /* A drive without a head: what it would put into the ring is put there by hand. */
 static void answer(struct spw_vfio_pair *pair, uint32_t position, uint16_t cid, uint16_t status)
 {
-	struct spw_vfio_completion *at = (void *)(uintptr_t)&pair->completions[position & pair->mask];
+	struct spw_vfio_completion *at =
+		(void *)(uintptr_t)&pair->completions[position & pair->mask];
 
 	at->cid = cid;
 	at->sq_id = pair->id;
@@ -280,7 +288,10 @@ static void answer(struct spw_vfio_pair *pair, uint32_t position, uint16_t cid, 
 	at->status = (uint16_t)(status << 1 | !(position & (pair->mask + 1)));
 }
 
-/* Round and round, with the number in flight going up and down: entries, phases and doorbells stay right. */
+/*
+ * Round and round, with the number in flight going up and down: entries, phases and doorbells stay
+ * right.
+ */
 static void test_rings_go_round(void **state)
 {
 	uint16_t flying[16];
@@ -333,7 +344,8 @@ static void test_heads_are_told_late(void **state)
 {
 	static const struct {
 		uint32_t slots, entries_max, lag;
-	} cases[] = {{1, 1024, 62}, {32, 1024, 31}, {63, 1024, 64}, {4, 8, 3}, {7, 8, 0}, {16, 8, 0}, {1, 2, 0}};
+	} cases[] = {{1, 1024, 62}, {32, 1024, 31}, {63, 1024, 64}, {4, 8, 3},
+		     {7, 8, 0},     {16, 8, 0},     {1, 2, 0}};
 	uint32_t slot, status, result;
 
 	(void)state;
@@ -342,7 +354,8 @@ static void test_heads_are_told_late(void **state)
 		struct spw_vfio_pair pair;
 		uint32_t told = 0;
 
-		assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 1, cases[i].slots, cases[i].entries_max, 4, 0),
+		assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 1, cases[i].slots,
+						    cases[i].entries_max, 4, 0),
 				 0);
 		assert_int_equal(pair.head_lag_max, cases[i].lag);
 		fake.registers[0x100c / 4] = 0;
@@ -357,8 +370,10 @@ static void test_heads_are_told_late(void **state)
 				told = pair.head;
 			assert_int_equal(fake.registers[0x100c / 4], told & pair.mask);
 			/* INV-1 */
-			assert_true(pair.head - told + (cases[i].slots < pair.mask ? cases[i].slots : pair.mask) <=
-				    pair.mask);
+			assert_true(
+				pair.head - told +
+					(cases[i].slots < pair.mask ? cases[i].slots : pair.mask) <=
+				pair.mask);
 		}
 		spw_vfio_pair_free(&pair, &fake.link);
 	}

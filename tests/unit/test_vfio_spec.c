@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_spec.c - queues over a controller in memory that is unlike most, within what the specification
- * allows: how it starts, what it takes at a time, what it tells
+ * tests/unit/test_vfio_spec.c - queues over a controller in memory that is unlike most, within what
+ * the specification allows: how it starts, what it takes at a time, what it tells
  */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
@@ -33,7 +33,7 @@ static void transfer_some(void)
 	}
 }
 
-/* ---- Starting --------------------------------------------------------------------------------------------------------------- */
+/* ---- Starting -------------------------------------------------------------------------------- */
 
 /* The admin queue, which always has a request for events in it, has rings of its own size. */
 static void test_the_smallest_rings(void **state)
@@ -77,7 +77,8 @@ static void test_how_long_a_start_may_take(void **state)
 {
 	static const struct {
 		uint32_t to, crto, ms;
-	} cases[] = {{0, 0, 500}, {3, 0, 1500}, {3, 7, 3500}, {7, 3, 3500}, {255, 600, 300000}, {255, 0xffff, 600000}};
+	} cases[] = {{0, 0, 500},  {3, 0, 1500},       {3, 7, 3500},
+		     {7, 3, 3500}, {255, 600, 300000}, {255, 0xffff, 600000}};
 
 	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
@@ -86,7 +87,8 @@ static void test_how_long_a_start_may_take(void **state)
 		fake.crto = cases[i].crto;
 		open_device();
 		assert_int_equal(spw_vfio_of(device)->controller->ready_ms, cases[i].ms);
-		assert_int_equal(spw_vfio_of(device)->controller->stop_ms, cases[i].ms < 5000 ? cases[i].ms : 5000);
+		assert_int_equal(spw_vfio_of(device)->controller->stop_ms,
+				 cases[i].ms < 5000 ? cases[i].ms : 5000);
 	}
 }
 
@@ -139,7 +141,7 @@ static void test_a_controller_that_is_just_starting_when_opened(void **state)
 	open_device();
 }
 
-/* ---- How much at a time ----------------------------------------------------------------------------------------------------- */
+/* ---- How much at a time ---------------------------------------------------------------------- */
 
 static void expect_zeroes(uint64_t offset, uint64_t len)
 {
@@ -203,14 +205,15 @@ static void test_no_limits(void **state)
 	assert_int_equal(spw_vfio_of(device)->controller->deallocate_blocks_max, UINT32_MAX);
 }
 
-/* ---- What it tells ---------------------------------------------------------------------------------------------------------- */
+/* ---- What it tells --------------------------------------------------------------------------- */
 
 static void say_event(uint32_t event)
 {
 	said[0] = '\0';
 	fake_pump();
 	fake_event(event);
-	for (uint64_t start_ns = spw_clock_ns(); !said[0] && spw_clock_ns() - start_ns < PATIENCE_NS;)
+	for (uint64_t start_ns = spw_clock_ns();
+	     !said[0] && spw_clock_ns() - start_ns < PATIENCE_NS;)
 		(void)run(SPW_FLUSH, NULL, 0, 0);
 }
 
@@ -270,7 +273,8 @@ static void test_namespaces_that_have_not_changed(void **state)
 	/* What is not an answer yet says nothing about it. */
 	fake.not_ready = 5;
 	say_event(0x040002);
-	for (uint64_t start_ns = spw_clock_ns(); fake.not_ready > 0 && spw_clock_ns() - start_ns < PATIENCE_NS;)
+	for (uint64_t start_ns = spw_clock_ns();
+	     fake.not_ready > 0 && spw_clock_ns() - start_ns < PATIENCE_NS;)
 		(void)run(SPW_FLUSH, NULL, 0, 0);
 	assert_int_equal(fake.not_ready, 0);
 	transfer_some();
@@ -303,7 +307,8 @@ static void test_namespaces_that_have_changed(void **state)
 		fake.is_cut = i == 2;
 		fake.is_detached = i == 3;
 		say_event(0x040002);
-		for (uint64_t start_ns = spw_clock_ns(); !fake.cut && spw_clock_ns() - start_ns < PATIENCE_NS;)
+		for (uint64_t start_ns = spw_clock_ns();
+		     !fake.cut && spw_clock_ns() - start_ns < PATIENCE_NS;)
 			(void)run(SPW_FLUSH, NULL, 0, 0);
 		assert_true(fake.cut);
 		expect_said("namespace 1 is not what it was when it was opened");

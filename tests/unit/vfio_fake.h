@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/vfio_fake.h - an NVMe controller in memory: its registers are an array, and it works when the driver
- * waits for it
+ * tests/unit/vfio_fake.h - an NVMe controller in memory: its registers are an array, and it works
+ * when the driver waits for it
  *
- * The driver's every look in vain calls fake_pump(), which obeys what registers, doorbells and rings say, by the
- * specification. It reaches memory only by what was mapped for it: each address that was not, and each command that
- * breaks a rule, is counted in fake.faults and said. It can be late, answer in another order, twice, for commands
- * that never were, or not at all.
+ * The driver's every look in vain calls fake_pump(), which obeys what registers, doorbells and
+ * rings say, by the specification. It reaches memory only by what was mapped for it: each address
+ * that was not, and each command that breaks a rule, is counted in fake.faults and said. It can be
+ * late, answer in another order, twice, for commands that never were, or not at all.
  *
  * The test has a line "wrap: spw_vfio_link_open" in a comment of its own.
  */
@@ -96,7 +96,10 @@ struct fake {
 	unsigned wrong_cid;   /* so many completions have another identifier */
 	uint16_t cid_flip;    /* which differs in these bits */
 	unsigned twice;       /* so many completions come twice */
-	uint16_t sq_flip; /* completions of I/O say that they are of another queue: its number differs in these bits */
+	/*
+	 * completions of I/O say that they are of another queue: its number differs in these bits
+	 */
+	uint16_t sq_flip;
 	bool never_ready; /* does not become ready, */
 	bool never_stops; /* or not the opposite */
 	bool never_shuts_down;
@@ -110,9 +113,10 @@ struct fake {
 	bool writes_no_zeroes; /* by itself */
 	bool refuses_queues;   /* CREATE_SQ fails */
 	bool wanted_back;      /* by the kernel */
-	unsigned sleeps_ms;    /* so long the process is stopped, once, while the controller ends what it has */
-	bool still_runs;       /* when it is opened: nothing has reset it */
-	bool one_queue;        /* grants one pair */
+	/* so long the process is stopped, once, while the controller ends what it has */
+	unsigned sleeps_ms;
+	bool still_runs; /* when it is opened: nothing has reset it */
+	bool one_queue;  /* grants one pair */
 	uint64_t seed;
 	void (*on_cut)(void);
 	int map_error;
@@ -125,8 +129,9 @@ struct fake {
 	unsigned doorbells;      /* of submissions, rung, as far as pumps saw */
 	unsigned head_doorbells; /* of completions, the same */
 	uint32_t heads_seen[FAKE_QUEUES];
-	unsigned lists;                 /* of pages, that I/O commands had; */
-	unsigned descriptors, segments; /* I/O commands with one descriptor, and with a segment of them */
+	unsigned lists; /* of pages, that I/O commands had; */
+	/* I/O commands with one descriptor, and with a segment of them */
+	unsigned descriptors, segments;
 	uint32_t last_cdw13, last_cdw12;
 	uint32_t events_asked;
 	uint32_t event_cid; /* of the Asynchronous Event Request that waits, + 1; 0: none */
@@ -134,7 +139,7 @@ struct fake {
 
 static struct fake fake;
 
-/* ---- Faults ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
 static inline void fake_fault(const char *what, unsigned long long value)
 {
@@ -151,7 +156,7 @@ static inline uint64_t fake_random(void)
 	return z ^ (z >> 31);
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static inline char *fake_reach(uint64_t iova, uint64_t len_bytes)
 {
@@ -168,7 +173,8 @@ static inline char *fake_reach(uint64_t iova, uint64_t len_bytes)
 	return NULL;
 }
 
-static inline int fake_map(struct spw_vfio_link *link, void *memory, uint64_t len_bytes, uint64_t *iova)
+static inline int fake_map(struct spw_vfio_link *link, void *memory, uint64_t len_bytes,
+			   uint64_t *iova)
 {
 	struct fake_mapping *unused = NULL;
 
@@ -188,7 +194,8 @@ static inline int fake_map(struct spw_vfio_link *link, void *memory, uint64_t le
 	}
 	assert_non_null(unused);
 	assert_int_equal(((uintptr_t)memory | len_bytes) & 4095, 0);
-	*unused = (struct fake_mapping){.memory = memory, .len_bytes = len_bytes, .iova = fake.next_iova, .users = 1};
+	*unused = (struct fake_mapping){
+		.memory = memory, .len_bytes = len_bytes, .iova = fake.next_iova, .users = 1};
 	*iova = fake.next_iova;
 	/* Never next to each other: what runs over an end is seen. */
 	fake.next_iova += len_bytes + (1 << 20);
@@ -219,7 +226,8 @@ static inline unsigned fake_mapped(void)
 }
 
 /* One descriptor of memory. Return: how much of @len_bytes is left. */
-static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, uint64_t len_bytes, bool to_host)
+static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, uint64_t len_bytes,
+				bool to_host)
 {
 	uint64_t now = what & UINT32_MAX;
 	char *memory;
@@ -241,8 +249,8 @@ static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, ui
 	return len_bytes - now;
 }
 
-static inline void fake_transfer_sgl(const union spw_vfio_command *command, char *data, uint64_t len_bytes,
-				     bool to_host)
+static inline void fake_transfer_sgl(const union spw_vfio_command *command, char *data,
+				     uint64_t len_bytes, bool to_host)
 {
 	uint64_t bytes = command->prp[1] & UINT32_MAX;
 	const uint64_t *segment;
@@ -252,18 +260,21 @@ static inline void fake_transfer_sgl(const union spw_vfio_command *command, char
 		len_bytes = fake_run(command->prp[0], command->prp[1], &data, len_bytes, to_host);
 	} else {
 		fake.segments++;
-		if (command->prp[1] >> 32 != 0x30000000u || bytes == 0 || bytes % 16 || (command->prp[0] & 7))
+		if (command->prp[1] >> 32 != 0x30000000u || bytes == 0 || bytes % 16 ||
+		    (command->prp[0] & 7))
 			fake_fault("a descriptor that is no last segment", command->prp[1]);
 		segment = (const uint64_t *)(const void *)fake_reach(command->prp[0], bytes);
 		for (uint64_t i = 0; segment && i < bytes / 16; i++)
-			len_bytes = fake_run(segment[2 * i], segment[2 * i + 1], &data, len_bytes, to_host);
+			len_bytes = fake_run(segment[2 * i], segment[2 * i + 1], &data, len_bytes,
+					     to_host);
 	}
 	if (len_bytes > 0)
 		fake_fault("more data than memory", len_bytes);
 }
 
 /* The memory of a command, piece by piece, in the order of the specification. */
-static inline void fake_transfer(const union spw_vfio_command *command, char *data, uint64_t len_bytes, bool to_host)
+static inline void fake_transfer(const union spw_vfio_command *command, char *data,
+				 uint64_t len_bytes, bool to_host)
 {
 	uint64_t first = 4096 - (command->prp[0] & 4095), pages;
 	const uint64_t *list = NULL;
@@ -286,7 +297,10 @@ static inline void fake_transfer(const union spw_vfio_command *command, char *da
 		fake.lists++;
 	}
 	for (uint64_t i = 0, at = 0; i <= pages; i++) {
-		uint64_t address = i == 0 ? command->prp[0] : pages == 1 ? command->prp[1] : list ? list[i - 1] : 0;
+		uint64_t address = i == 0       ? command->prp[0]
+				   : pages == 1 ? command->prp[1]
+				   : list       ? list[i - 1]
+						: 0;
 		uint64_t len = i == 0 ? first : len_bytes - at < 4096 ? len_bytes - at : 4096;
 		char *memory = fake_reach(address, len);
 
@@ -300,14 +314,14 @@ static inline void fake_transfer(const union spw_vfio_command *command, char *da
 	}
 }
 
-/* ---- Registers -------------------------------------------------------------------------------------------------------------- */
+/* ---- Registers ------------------------------------------------------------------------------- */
 
 static inline volatile uint32_t *fake_doorbell(uint16_t id, bool is_cq)
 {
 	return &fake.registers[0x1000 / 4 + ((2u * id + is_cq) << fake.dstrd)];
 }
 
-/* ---- Commands --------------------------------------------------------------------------------------------------------------- */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 static inline void fake_put(uint8_t *data, uint64_t value, unsigned bytes)
 {
@@ -369,8 +383,9 @@ static inline uint16_t fake_make_queue(const union spw_vfio_command *command)
 		return 0x4100;
 	if (command->cdw10 >> 16 > fake.mqes)
 		return 0x4102;
-	*ring = (struct fake_ring){
-		.iova = command->prp[0], .entries = (command->cdw10 >> 16) + 1, .cq = (uint16_t)(command->cdw11 >> 16)};
+	*ring = (struct fake_ring){.iova = command->prp[0],
+				   .entries = (command->cdw10 >> 16) + 1,
+				   .cq = (uint16_t)(command->cdw11 >> 16)};
 	*fake_doorbell(id, !is_sq) = 0;
 	return 0;
 }
@@ -386,7 +401,8 @@ static inline uint16_t fake_admin(const union spw_vfio_command *command, uint32_
 	case 0x00: fake.sqs[command->cdw10 & 0xf].entries = 0; return 0;
 	case 0x04:
 		if (fake.sqs[command->cdw10 & 0xf].entries > 0)
-			fake_fault("a completion queue given up before its submission queue", command->cdw10);
+			fake_fault("a completion queue given up before its submission queue",
+				   command->cdw10);
 		fake.cqs[command->cdw10 & 0xf].entries = 0;
 		return 0;
 	case 0x01:
@@ -429,12 +445,14 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 		struct spw_nvme_range range;
 
 		fake_transfer(command, (char *)&range, sizeof(range), false);
-		if ((fake.dmrsl && range.blocks > fake.dmrsl) || (fake.dmsl && range.blocks > fake.dmsl))
+		if ((fake.dmrsl && range.blocks > fake.dmrsl) ||
+		    (fake.dmsl && range.blocks > fake.dmsl))
 			return 0x4183;
 		if (command->cdw10 != 0 || command->cdw11 != 4 ||
 		    (range.first_block + range.blocks) << fake.block_shift > FAKE_DRIVE_BYTES)
 			return 0x4080;
-		memset(drive + (range.first_block << fake.block_shift), 0, (size_t)range.blocks << fake.block_shift);
+		memset(drive + (range.first_block << fake.block_shift), 0,
+		       (size_t)range.blocks << fake.block_shift);
 		fake.deallocations++;
 		return 0;
 	}
@@ -461,7 +479,7 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 	}
 }
 
-/* ---- Completions ------------------------------------------------------------------------------------------------------------ */
+/* ---- Completions ----------------------------------------------------------------------------- */
 
 static inline void fake_post(uint16_t sq, uint16_t cid, uint16_t status, uint32_t result)
 {
@@ -476,7 +494,8 @@ static inline void fake_post(uint16_t sq, uint16_t cid, uint16_t status, uint32_
 		fake_fault("a head beyond its ring", head);
 	if (((cq->at + 1) & (cq->entries - 1)) == head)
 		fake_fault("a completion queue that is full", id);
-	entry = (void *)fake_reach(cq->iova + (cq->at & (cq->entries - 1)) * sizeof(*entry), sizeof(*entry));
+	entry = (void *)fake_reach(cq->iova + (cq->at & (cq->entries - 1)) * sizeof(*entry),
+				   sizeof(*entry));
 	if (!entry)
 		return;
 	entry->result = result;
@@ -535,7 +554,8 @@ static inline void fake_fetch(uint16_t id)
 		if (id == 0 && at->opcode == 0x0c)
 			fake.event_cid = at->cid + 1u;
 		else
-			fake.pending[fake.pending_count++] = (struct fake_command){.command = *at, .sq = id};
+			fake.pending[fake.pending_count++] =
+				(struct fake_command){.command = *at, .sq = id};
 		sq->at = (sq->at + 1) & (sq->entries - 1);
 	}
 }
@@ -571,7 +591,8 @@ static inline void fake_configure(void)
 		r[0x1c / 4] |= 2;
 	} else if ((config & 1) && !fake.enabled && !fake.never_ready) {
 		fake_reset();
-		if ((config >> 16 & 0xf) != 6 || (config >> 20 & 0xf) != 4 || (config >> 7 & 0xf) != 0)
+		if ((config >> 16 & 0xf) != 6 || (config >> 20 & 0xf) != 4 ||
+		    (config >> 7 & 0xf) != 0)
 			fake_fault("a configuration", config);
 		fake.sqs[0] = (struct fake_ring){.iova = r[0x28 / 4] | (uint64_t)r[0x2c / 4] << 32,
 						 .entries = (r[0x24 / 4] & 0xfff) + 1};
@@ -622,13 +643,14 @@ static inline void fake_pump(void)
 			continue;
 		if (c.sq != 0 && fake.never_after != FAKE_NEVER)
 			fake.never_after--;
-		memmove(&fake.pending[i], &fake.pending[i + 1], (fake.pending_count - i - 1) * sizeof(fake.pending[0]));
+		memmove(&fake.pending[i], &fake.pending[i + 1],
+			(fake.pending_count - i - 1) * sizeof(fake.pending[0]));
 		fake.pending_count--;
 		fake_complete(&c);
 	}
 }
 
-/* ---- The link --------------------------------------------------------------------------------------------------------------- */
+/* ---- The link -------------------------------------------------------------------------------- */
 
 static inline void fake_relax(struct spw_vfio_link *link)
 {

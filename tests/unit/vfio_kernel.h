@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/vfio_kernel.h - a kernel with vfio-pci, groups, containers and /dev/iommu, for one test program
+ * tests/unit/vfio_kernel.h - a kernel with vfio-pci, groups, containers and /dev/iommu, for one
+ * test program
  *
- * A folder of plain files is its sysfs and its /dev: registers and configuration of a controller lie in the file that is
- * its node. What the library asks for by open(2), ioctl(2) and close(2) is checked against what the real kernel
- * demands, and kept: who is bound and attached where, and what is mapped. The test has `wrap:` lines for all below.
+ * A folder of plain files is its sysfs and its /dev: registers and configuration of a controller
+ * lie in the file that is its node. What the library asks for by open(2), ioctl(2) and close(2) is
+ * checked against what the real kernel demands, and kept: who is bound and attached where, and what
+ * is mapped. The test has `wrap:` lines for all below.
  */
 #ifndef SPW_TESTS_VFIO_KERNEL_H
 #define SPW_TESTS_VFIO_KERNEL_H
@@ -150,9 +152,9 @@ static int start_kernel(void **state)
 	char path[PATH_MAX];
 
 	(void)state;
-	kernel =
-		(struct kernel){.ranges = {{.first = 0, .last = 0xfedfffff}, {.first = 0xfef00000, .last = UINT64_MAX}},
-				.range_count = 2};
+	kernel = (struct kernel){.ranges = {{.first = 0, .last = 0xfedfffff},
+					    {.first = 0xfef00000, .last = UINT64_MAX}},
+				 .range_count = 2};
 	(void)snprintf(folder, sizeof(folder), "%.90s/spillway-kernel.XXXXXX",
 		       getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp");
 	assert_non_null(mkdtemp(folder));
@@ -304,8 +306,8 @@ int __real_open(const char *path, int flags, ...);
 static int open_group_node(unsigned i, const char *real, int flags)
 {
 	assert_in_range(i, 0, DEVICES - 1);
-	if (kernel.devices[i].group_open || kernel.devices[i].granted || kernel.devices[i].other == BY_NODE ||
-	    kernel.devices[i].other == BY_GROUP)
+	if (kernel.devices[i].group_open || kernel.devices[i].granted ||
+	    kernel.devices[i].other == BY_NODE || kernel.devices[i].other == BY_GROUP)
 		return refuse(EBUSY);
 	kernel.devices[i].group_open = true;
 	return note(__real_open(real, flags), GROUP, i);
@@ -346,7 +348,8 @@ static bool masters_the_bus(unsigned i)
 	int fd = __real_open(place(path, "/dev/vfio/devices/vfio%u", i), O_RDONLY | O_CLOEXEC);
 
 	assert_true(fd >= 0);
-	assert_int_equal(__real_pread(fd, &command, sizeof(command), CONFIG_BYTES + PCI_COMMAND), sizeof(command));
+	assert_int_equal(__real_pread(fd, &command, sizeof(command), CONFIG_BYTES + PCI_COMMAND),
+			 sizeof(command));
 	assert_int_equal(close(fd), 0);
 	return command & PCI_COMMAND_MASTER;
 }
@@ -427,9 +430,11 @@ static int add_mapping(struct space *space, uint64_t iova, uint64_t len, const v
 {
 	bool inside = false;
 
-	assert_true(len > 0 && iova % 4096 == 0 && len % 4096 == 0 && (uintptr_t)memory % 4096 == 0);
+	assert_true(len > 0 && iova % 4096 == 0 && len % 4096 == 0 &&
+		    (uintptr_t)memory % 4096 == 0);
 	for (unsigned i = 0; i < kernel.range_count; i++)
-		inside |= iova >= kernel.ranges[i].first && iova + (len - 1) <= kernel.ranges[i].last;
+		inside |=
+			iova >= kernel.ranges[i].first && iova + (len - 1) <= kernel.ranges[i].last;
 	assert_true(inside);
 	for (unsigned i = 0; i < space->count; i++)
 		assert_true(iova + len <= space->mappings[i].iova ||
@@ -469,19 +474,23 @@ static int ask_iommu(int fd, unsigned long request, void *argument)
 		struct spw_iommufd_ranges *ask = argument;
 		unsigned room = ask->count;
 
-		assert_true(ask->size_bytes == sizeof(*ask) && ask->ioas == ioas && ask->reserved == 0);
+		assert_true(ask->size_bytes == sizeof(*ask) && ask->ioas == ioas &&
+			    ask->reserved == 0);
 		ask->count = kernel.range_count;
 		ask->align_bytes = 4096;
 		memcpy((void *)(uintptr_t)ask->ranges, kernel.ranges,
-		       (room < kernel.range_count ? room : kernel.range_count) * sizeof(kernel.ranges[0]));
+		       (room < kernel.range_count ? room : kernel.range_count) *
+			       sizeof(kernel.ranges[0]));
 		return room < kernel.range_count ? refuse(EMSGSIZE) : 0;
 	} else if (request == SPW_IOMMUFD_MAP) {
 		struct spw_iommufd_map *map = argument;
 
-		assert_true(map->size_bytes == sizeof(*map) && map->ioas == ioas && map->reserved == 0);
-		assert_int_equal(map->flags,
-				 SPW_IOMMUFD_MAP_FIXED | SPW_IOMMUFD_MAP_READABLE | SPW_IOMMUFD_MAP_WRITABLE);
-		return add_mapping(space, map->iova, map->len_bytes, (void *)(uintptr_t)map->memory);
+		assert_true(map->size_bytes == sizeof(*map) && map->ioas == ioas &&
+			    map->reserved == 0);
+		assert_int_equal(map->flags, SPW_IOMMUFD_MAP_FIXED | SPW_IOMMUFD_MAP_READABLE |
+						     SPW_IOMMUFD_MAP_WRITABLE);
+		return add_mapping(space, map->iova, map->len_bytes,
+				   (void *)(uintptr_t)map->memory);
 	} else {
 		struct spw_iommufd_unmap *unmap = argument;
 
@@ -495,7 +504,8 @@ static int ask_iommu(int fd, unsigned long request, void *argument)
 static void tell_ranges(struct vfio_iommu_type1_info *info)
 {
 	struct vfio_iommu_type1_info_cap_iova_range *cap = (void *)(info + 1);
-	size_t len = sizeof(*info) + sizeof(*cap) + kernel.range_count * sizeof(cap->iova_ranges[0]);
+	size_t len =
+		sizeof(*info) + sizeof(*cap) + kernel.range_count * sizeof(cap->iova_ranges[0]);
 
 	assert_true(info->argsz >= len);
 	info->flags = VFIO_IOMMU_INFO_CAPS;
@@ -537,7 +547,8 @@ static int ask_group(int fd, unsigned long request, void *argument)
 
 	switch (request) {
 	case VFIO_GROUP_GET_STATUS:
-		status->flags = kernel.devices[i].other == BY_ANOTHER_DRIVER ? 0 : VFIO_GROUP_FLAGS_VIABLE;
+		status->flags =
+			kernel.devices[i].other == BY_ANOTHER_DRIVER ? 0 : VFIO_GROUP_FLAGS_VIABLE;
 		return 0;
 	case VFIO_GROUP_SET_CONTAINER:
 		container = *(int *)argument;
@@ -552,7 +563,9 @@ static int ask_group(int fd, unsigned long request, void *argument)
 		assert_string_equal(argument, addresses[i]);
 		assert_true(kernel.devices[i].group_space >= 0);
 		kernel.devices[i].granted = true;
-		return note(__real_open(place(path, "/dev/vfio/devices/vfio%u", i), O_RDWR | O_CLOEXEC), DEVICE, i);
+		return note(
+			__real_open(place(path, "/dev/vfio/devices/vfio%u", i), O_RDWR | O_CLOEXEC),
+			DEVICE, i);
 	default: fail_msg("a group is asked for %lx", request); return -1;
 	}
 }
@@ -591,7 +604,8 @@ static int ask_device(int fd, unsigned long request, void *argument)
 	assert_true(kernel.devices[i].granted);
 	switch (request) {
 	case SPW_VFIO_ATTACH:
-		assert_true(attach->size_bytes == sizeof(*attach) && attach->flags == 0 && attach->ioas >= FIRST_IOAS);
+		assert_true(attach->size_bytes == sizeof(*attach) && attach->flags == 0 &&
+			    attach->ioas >= FIRST_IOAS);
 		assert_int_equal(kernel.devices[i].attached, -1);
 		kernel.devices[i].attached = (int)(attach->ioas - FIRST_IOAS);
 		kernel.spaces[attach->ioas - FIRST_IOAS].members++;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/vfio_rig.h - a device, an arena and a queue over the controller in memory of vfio_fake.h */
+/*
+ * tests/unit/vfio_rig.h - a device, an arena and a queue over the controller in memory of
+ * vfio_fake.h
+ */
 #ifndef SPW_TESTS_VFIO_RIG_H
 #define SPW_TESTS_VFIO_RIG_H
 
@@ -43,16 +46,22 @@ static int32_t results[2048];
 
 static struct spw_io ios[2048];
 
-static inline struct spw_io *make_io(unsigned i, enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+static inline struct spw_io *make_io(unsigned i, enum spw_op op, char *buf, uint32_t len,
+				     uint64_t offset)
 {
 	results[i] = INT32_MAX;
-	ios[i] = (struct spw_io){
-		.op = op, .buf = buf, .len_bytes = len, .offset_bytes = offset, .done = done, .context = &results[i]};
+	ios[i] = (struct spw_io){.op = op,
+				 .buf = buf,
+				 .len_bytes = len,
+				 .offset_bytes = offset,
+				 .done = done,
+				 .context = &results[i]};
 	return &ios[i];
 }
 
 /* On the queue's device of this place. */
-static inline int32_t run_on(unsigned place, enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+static inline int32_t run_on(unsigned place, enum spw_op op, char *buf, uint32_t len,
+			     uint64_t offset)
 {
 	struct spw_io *io = make_io(0, op, buf, len, offset);
 

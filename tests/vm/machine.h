@@ -2,7 +2,8 @@
 /*
  * tests/vm/machine.h - for tests that run inside the virtual machine: pull a drive out of it
  *
- * The drives are named by their place in SPW_TEST_DEVICES, which is the order of tests/vm/machine.py.
+ * The drives are named by their place in SPW_TEST_DEVICES, which is the order of
+ * tests/vm/machine.py.
  */
 #ifndef SPW_TESTS_VM_MACHINE_H
 #define SPW_TESTS_VM_MACHINE_H

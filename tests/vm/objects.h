@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/objects.h - a store kept busy with objects while one of its drives goes bad: what may then fail, and what must not
+ * tests/vm/objects.h - a store kept busy with objects while one of its drives goes bad: what may
+ * then fail, and what must not
  */
 #ifndef SPW_TESTS_VM_OBJECTS_H
 #define SPW_TESTS_VM_OBJECTS_H
@@ -40,7 +41,9 @@ __attribute__((unused)) static int teardown_objects(void **state)
 	return 0;
 }
 
-/* A batch of objects in the places of the oldest. All must succeed, whatever becomes of the drive. */
+/*
+ * A batch of objects in the places of the oldest. All must succeed, whatever becomes of the drive.
+ */
 __attribute__((unused)) static void put_batch(struct spw_store *store, void (*meanwhile)(void))
 {
 	struct spw_request *requests[BATCH];
@@ -52,7 +55,8 @@ __attribute__((unused)) static void put_batch(struct spw_store *store, void (*me
 			assert_ok(spw_store_free(store, objects[place]));
 		seeds[place] = ++puts_begun;
 		content_fill(memory[i], OBJECT_BYTES, seeds[place]);
-		assert_ok(spw_store_put(store, memory[i], OBJECT_BYTES, NULL, &objects[place], &requests[i]));
+		assert_ok(spw_store_put(store, memory[i], OBJECT_BYTES, NULL, &objects[place],
+					&requests[i]));
 	}
 	if (meanwhile)
 		meanwhile();
@@ -60,7 +64,10 @@ __attribute__((unused)) static void put_batch(struct spw_store *store, void (*me
 		assert_ok(spw_request_wait(requests[i]));
 }
 
-/* How a get ended: with the right bytes, or in one of the ways allowed, which names the bad drive and the block. */
+/*
+ * How a get ended: with the right bytes, or in one of the ways allowed, which names the bad drive
+ * and the block.
+ */
 static bool is_readable(struct spw_request *request, unsigned place, const uint8_t *bytes)
 {
 	int result = spw_request_wait(request);
@@ -72,7 +79,8 @@ static bool is_readable(struct spw_request *request, unsigned place, const uint8
 	}
 	for (const int *error = errors_allowed; *error; error++)
 		allowed |= result == *error;
-	if (!allowed || !strstr(spw_last_error(), drive_paths[machine_victim()]) || !strstr(spw_last_error(), "block "))
+	if (!allowed || !strstr(spw_last_error(), drive_paths[machine_victim()]) ||
+	    !strstr(spw_last_error(), "block "))
 		fail_msg("get ended with %s (%s)", spw_strerror(result), spw_last_error());
 	return false;
 }
@@ -86,8 +94,8 @@ __attribute__((unused)) static unsigned get_all(struct spw_store *store, void (*
 	for (unsigned place = 0; place < OBJECTS; place += BATCH) {
 		for (unsigned i = 0; i < BATCH; i++) {
 			memset(memory[i], 0xA5, OBJECT_BYTES);
-			assert_ok(spw_store_get(store, objects[place + i], 0, memory[i], OBJECT_BYTES, SPW_URGENT_READ,
-						NULL, &requests[i]));
+			assert_ok(spw_store_get(store, objects[place + i], 0, memory[i],
+						OBJECT_BYTES, SPW_URGENT_READ, NULL, &requests[i]));
 		}
 		if (meanwhile && place == BATCH)
 			meanwhile();

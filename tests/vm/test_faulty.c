@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/test_faulty.c - a store over one drive that is slow, fails now and then, or hands out other bytes
+ * tests/vm/test_faulty.c - a store over one drive that is slow, fails now and then, or hands out
+ * other bytes
  *
- * The kernel's own faulty drives (dm-flakey, dm-delay, scsi_debug) and QEMU's, set up by tests/vm/machines.py. SPW_VM_BREAK is the
- * command that lets the last drive go bad, once the store is in use.
+ * The kernel's own faulty drives (dm-flakey, dm-delay, scsi_debug) and QEMU's, set up by
+ * tests/vm/machines.py. SPW_VM_BREAK is the command that lets the last drive go bad, once the store
+ * is in use.
  */
 #include "tests/vm/objects.h"
 

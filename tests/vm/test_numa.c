@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/test_numa.c - a store whose drives lie on one NUMA node has its thread and its memory there
+ * tests/vm/test_numa.c - a store whose drives lie on one NUMA node has its thread and its memory
+ * there
  *
  * tests/vm/machine.py deals the drives out over two nodes, one after the other.
  */
@@ -58,7 +59,8 @@ static cpu_set_t cpus_of_worker(void)
 		(void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
 		file = fopen(path, "re");
 		if (file && fgets(name, sizeof(name), file) && strcmp(name, "spillway-io\n") == 0) {
-			assert_int_equal(sched_getaffinity(atoi(entry->d_name), sizeof(cpus), &cpus), 0);
+			assert_int_equal(
+				sched_getaffinity(atoi(entry->d_name), sizeof(cpus), &cpus), 0);
 			found++;
 		}
 		if (file)

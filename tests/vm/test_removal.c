@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/test_removal.c - a drive is pulled out of the machine under a store that is busy with it: it goes on with the others
+ * tests/vm/test_removal.c - a drive is pulled out of the machine under a store that is busy with
+ * it: it goes on with the others
  *
- * Every case pulls one drive, so the machine needs four again before the next: tests/vm/suite runs one case at a time.
+ * Every case pulls one drive, so the machine needs four again before the next: tests/vm/suite runs
+ * one case at a time.
  */
 #include "tests/vm/objects.h"
 
@@ -44,7 +46,10 @@ static void goes_on_without_it(struct spw_store *store)
 	assert_retired(store);
 	for (unsigned place = 0; place < OBJECTS; place++)
 		assert_ok(spw_store_free(store, objects[place]));
-	/* What was freed comes back when the worker has seen it: a request that ends later proves that. */
+	/*
+	 * What was freed comes back when the worker has seen it: a request that ends later proves
+	 * that.
+	 */
 	objects[0] = put_wait(store, memory[0], OBJECT_BYTES);
 	assert_int_equal(used_bytes(store), OBJECT_BYTES);
 	close_store(store);

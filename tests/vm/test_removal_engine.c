@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/test_removal_engine.c - a drive is pulled out of the machine while a queue is at full depth on it and on others
+ * tests/vm/test_removal_engine.c - a drive is pulled out of the machine while a queue is at full
+ * depth on it and on others
  *
- * Each io ends exactly once; what a drive that is gone says is never taken for bytes; the other drives do not notice.
+ * Each io ends exactly once; what a drive that is gone says is never taken for bytes; the other
+ * drives do not notice.
  */
 #include "tests/integration/engine_common.h"
 #include "tests/vm/machine.h"
@@ -48,7 +50,8 @@ static void ended(struct spw_io *io)
 		if (io->op == SPW_WRITE)
 			memcpy(lane->model, io->buf, IO_BYTES);
 		else
-			rig_assert_same(io->buf, lane->model, IO_BYTES, "read while a drive is pulled");
+			rig_assert_same(io->buf, lane->model, IO_BYTES,
+					"read while a drive is pulled");
 	} else if (stopping && io->res == -ECANCELED) {
 		return;
 	} else {
@@ -77,9 +80,9 @@ static void set_up_lanes(char *buffers, char *models)
 					   .done = ended,
 					   .context = lane};
 		rig_fill(lane->model, IO_BYTES, lane->salt);
-		rig_assert_ok(
-			spw_device_pwrite(rig.devices[lane->io.device], lane->model, IO_BYTES, lane->io.offset_bytes),
-			"pwrite");
+		rig_assert_ok(spw_device_pwrite(rig.devices[lane->io.device], lane->model, IO_BYTES,
+						lane->io.offset_bytes),
+			      "pwrite");
 	}
 }
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/vm/test_vfio_kills.c - kill -9 of a process that drives its drives itself, in the middle of its I/O, or as it
- * opens them, again and again
+ * tests/vm/test_vfio_kills.c - kill -9 of a process that drives its drives itself, in the middle of
+ * its I/O, or as it opens them, again and again
  *
- * Nobody tells the controllers to stop: the kernel takes the memory away from them and resets them. The next process
- * must find them good for use at once, the store intact, and not one byte changed where the killed one did not
- * write: the second partition. And what the killed one had in flight has landed by then, or never does.
+ * Nobody tells the controllers to stop: the kernel takes the memory away from them and resets them.
+ * The next process must find them good for use at once, the store intact, and not one byte changed
+ * where the killed one did not write: the second partition. And what the killed one had in flight
+ * has landed by then, or never does.
  */
 #include "tests/integration/test_child.h"
 
@@ -13,10 +14,11 @@
 #include <stdbool.h>
 #include <sys/mman.h>
 
-#define DRIVES       2
-#define KILLS_MAX    100
-#define SLOTS        8
-#define VERIFIED     2 /* of them, after each kill: to make and compare bytes takes an emulated processor longest */
+#define DRIVES    2
+#define KILLS_MAX 100
+#define SLOTS     8
+/* of them, after each kill: to make and compare bytes takes an emulated processor longest */
+#define VERIFIED     2
 #define OBJECT_BYTES (MIB + 4096)
 #define KEPT_BYTES   MIB /* of each drive, in the partition that nobody has open */
 #define KEPT_SEED    77
@@ -41,7 +43,10 @@ static int try_open_store(struct spw_store **store)
 	return try_open(drive_paths, DRIVES, &opts, store);
 }
 
-/* Puts and gets, all slots at a time, without end. @opening: it says so before it opens the store, not after. */
+/*
+ * Puts and gets, all slots at a time, without end. @opening: it says so before it opens the store,
+ * not after.
+ */
 static void work(int said, uint64_t opening)
 {
 	struct spw_request *requests[SLOTS];
@@ -53,14 +58,15 @@ static void work(int said, uint64_t opening)
 	child_check(try_open_store(&store) == 0);
 	for (unsigned round = 0;; round++) {
 		for (unsigned i = 0; i < SLOTS; i++)
-			child_check(spw_store_put(store, slot(i), OBJECT_BYTES, NULL, &objects[i], &requests[i]) == 0);
+			child_check(spw_store_put(store, slot(i), OBJECT_BYTES, NULL, &objects[i],
+						  &requests[i]) == 0);
 		if (round == 0 && !opening)
 			child_says(said);
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_request_wait(requests[i]) == 0);
 		for (unsigned i = 0; i < SLOTS; i++)
-			child_check(spw_store_get(store, objects[i], 0, slot(i), OBJECT_BYTES, SPW_PREFETCH, NULL,
-						  &requests[i]) == 0);
+			child_check(spw_store_get(store, objects[i], 0, slot(i), OBJECT_BYTES,
+						  SPW_PREFETCH, NULL, &requests[i]) == 0);
 		for (unsigned i = 0; i < SLOTS; i++) {
 			child_check(spw_request_wait(requests[i]) == 0);
 			child_check(spw_store_free(store, objects[i]) == 0);
@@ -79,7 +85,8 @@ static void move_kept(bool write_it)
 		assert_ok(spw_device_open(drive_paths[i], NULL, &device));
 		content_fill(bytes, KEPT_BYTES, KEPT_SEED + i);
 		if (write_it)
-			assert_ok(spw_device_pwrite(device, bytes, KEPT_BYTES, kept_offset_bytes[i]));
+			assert_ok(
+				spw_device_pwrite(device, bytes, KEPT_BYTES, kept_offset_bytes[i]));
 		memset(bytes, 0, KEPT_BYTES);
 		assert_ok(spw_device_pread(device, bytes, KEPT_BYTES, kept_offset_bytes[i]));
 		assert_int_equal(content_differs(bytes, KEPT_BYTES, KEPT_SEED + i, 0), KEPT_BYTES);
@@ -104,7 +111,8 @@ static void verify(unsigned round)
 	move_kept(false);
 	for (unsigned i = 0; i < VERIFIED; i++) {
 		assert_ok(get_wait(store, objects[i], 0, back, OBJECT_BYTES));
-		assert_int_equal(content_differs(back, OBJECT_BYTES, round * VERIFIED + i, 0), OBJECT_BYTES);
+		assert_int_equal(content_differs(back, OBJECT_BYTES, round * VERIFIED + i, 0),
+				 OBJECT_BYTES);
 	}
 	close_store(store);
 	free(back);
@@ -123,7 +131,8 @@ static void test_killed(void **state)
 		drives[i].size = sizeof(drives[i]);
 	assert_ok(spw_check(drive_paths, DRIVES, NULL, drives));
 	for (unsigned i = 0; i < DRIVES; i++)
-		kept_offset_bytes[i] = drives[i].data_offset_bytes + drives[i].partition_bytes + 4 * MIB;
+		kept_offset_bytes[i] =
+			drives[i].data_offset_bytes + drives[i].partition_bytes + 4 * MIB;
 	move_kept(true);
 	memory = malloc(SLOTS * (size_t)OBJECT_BYTES);
 	assert_non_null(memory);
@@ -142,12 +151,14 @@ static void test_killed(void **state)
 
 /* ---- Writes that are in flight at the end ---- */
 
-#define LATE_DRIVE      2u /* of a drive that the commands of the environment make slow, and fast again */
+/* of a drive that the commands of the environment make slow, and fast again */
+#define LATE_DRIVE      2u
 #define LATE_DRIVE_SLOW "SPW_VM_SLOW"
 #define LATE_DRIVE_FAST "SPW_VM_FAST"
 #define LATE_ROUNDS     8u
-#define LATE_WRITES     16u /* at a time, each of MIB and to a place of its own: seconds of work for a slow drive */
-#define LATE_LOOKS      3u
+/* at a time, each of MIB and to a place of its own: seconds of work for a slow drive */
+#define LATE_WRITES 16u
+#define LATE_LOOKS  3u
 
 /* In memory that a killed process leaves behind. */
 static struct late_count {
@@ -242,7 +253,10 @@ static uint8_t *late_bytes(void)
 	return bytes;
 }
 
-/* Would the test below see a write that lands between its looks? Here nobody is killed, and some do. */
+/*
+ * Would the test below see a write that lands between its looks? Here nobody is killed, and some
+ * do.
+ */
 static void test_a_late_write_is_seen(void **state)
 {
 	uint8_t *first = late_bytes(), *then = late_bytes();
@@ -287,7 +301,8 @@ static void test_what_was_in_flight_lands_before_or_never(void **state)
 	(void)state;
 	seed = random_seed();
 	for (unsigned round = 0; round < LATE_ROUNDS; round++) {
-		struct timespec delay = {.tv_nsec = (long)(random_below(&seed, DELAY_US_MAX) * 1000)};
+		struct timespec delay = {.tv_nsec =
+						 (long)(random_below(&seed, DELAY_US_MAX) * 1000)};
 		struct spw_device *device;
 
 		late_run(LATE_DRIVE_SLOW);
@@ -320,7 +335,8 @@ static int set_up(void **state)
 
 	/* The child must find them free. */
 	release_controllers();
-	late_count = mmap(NULL, sizeof(*late_count), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	late_count = mmap(NULL, sizeof(*late_count), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	return rc == 0 && late_count != MAP_FAILED ? 0 : -1;
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/vm/test_vfio_open.c - from opening drives behind vfio to their first I/O, each time from nothing */
+/*
+ * tests/vm/test_vfio_open.c - from opening drives behind vfio to their first I/O, each time from
+ * nothing
+ */
 #include "tests/integration/test_store.h"
 
 #include <time.h>
@@ -40,7 +43,11 @@ static uint64_t read_first_block(uint8_t *block)
 	struct spw_device *device;
 	struct spw_queue *queue;
 	int ended = 0;
-	struct spw_io io = {.op = SPW_READ, .buf = block, .len_bytes = 4096, .done = note_end, .context = &ended};
+	struct spw_io io = {.op = SPW_READ,
+			    .buf = block,
+			    .len_bytes = 4096,
+			    .done = note_end,
+			    .context = &ended};
 	uint64_t begun = now_us(), us;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
@@ -80,8 +87,8 @@ static uint64_t put_first_object(uint8_t *block)
 	store = open_drives(4, &opts);
 	us = now_us() - begun;
 	(void)put_wait(store, block, 4096);
-	printf("a store of four drives: open after %.1f ms, first object put after %.1f ms\n", (double)us / 1000,
-	       (double)(now_us() - begun) / 1000);
+	printf("a store of four drives: open after %.1f ms, first object put after %.1f ms\n",
+	       (double)us / 1000, (double)(now_us() - begun) / 1000);
 	begun = now_us();
 	close_store(store);
 	printf("a store of four drives: closed after %.1f ms\n", (double)(now_us() - begun) / 1000);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/backlog.c - verify_backlog: what was written and is to be read back while writing goes on */
+/*
+ * tools/bench/backlog.c - verify_backlog: what was written and is to be read back while writing
+ * goes on
+ */
 #include "tools/bench/backlog.h"
 
 #include <errno.h>
@@ -7,12 +10,15 @@
 
 #include "util/util.h"
 
-/* What small batches leave for the end; of more than this, all is read back at the end once more. */
+/*
+ * What small batches leave for the end; of more than this, all is read back at the end once more.
+ */
 #define LEFT_MAX (UINT64_C(1) << 20)
 
 int bench_backlog_init(struct bench_backlog *backlog, const struct bench_job *job)
 {
-	uint32_t batch = job->verify_backlog_batch > 0 ? job->verify_backlog_batch : job->verify_backlog;
+	uint32_t batch =
+		job->verify_backlog_batch > 0 ? job->verify_backlog_batch : job->verify_backlog;
 
 	if (job->verify_backlog == 0)
 		return 0;
@@ -37,10 +43,12 @@ static struct bench_written *entry(const struct bench_backlog *backlog, uint64_t
 
 bool bench_backlog_takes(const struct bench_backlog *backlog)
 {
-	return backlog->tail - backlog->head < backlog->capacity || entry(backlog, backlog->head)->ended;
+	return backlog->tail - backlog->head < backlog->capacity ||
+	       entry(backlog, backlog->head)->ended;
 }
 
-uint64_t bench_backlog_add(struct bench_backlog *backlog, const struct spw_io *io, uint64_t generation)
+uint64_t bench_backlog_add(struct bench_backlog *backlog, const struct spw_io *io,
+			   uint64_t generation)
 {
 	if (backlog->tail - backlog->head == backlog->capacity) {
 		backlog->head++;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/backlog.h - verify_backlog: what was written and is to be read back while writing goes on
+ * tools/bench/backlog.h - verify_backlog: what was written and is to be read back while writing
+ * goes on
  *
- * As in fio: after every verify_backlog writes, verify_backlog_batch of them (by default as many) are read back, the oldest first,
- * between the writes; what is left is read back at the end. A block is never read before its write has ended.
+ * As in fio: after every verify_backlog writes, verify_backlog_batch of them (by default as many)
+ * are read back, the oldest first, between the writes; what is left is read back at the end. A
+ * block is never read before its write has ended.
  */
 #ifndef SPW_BENCH_BACKLOG_H
 #define SPW_BENCH_BACKLOG_H
@@ -22,7 +24,8 @@ struct bench_backlog {
 	uint64_t every, batch; /* every is 0: not asked for */
 	uint64_t since;        /* writes since the last batch became due */
 	uint64_t due;          /* to be read back now */
-	bool left_out;         /* the ring was full: writes were forgotten that were not read back */
+	/* the ring was full: writes were forgotten that were not read back */
+	bool left_out;
 };
 
 /* Return: 0, also when @job has no backlog; -ENOMEM. */
@@ -33,7 +36,8 @@ void bench_backlog_free(struct bench_backlog *backlog);
 bool bench_backlog_takes(const struct bench_backlog *backlog);
 
 /* A write is issued. Return: its number, for bench_backlog_ended(). */
-uint64_t bench_backlog_add(struct bench_backlog *backlog, const struct spw_io *io, uint64_t generation);
+uint64_t bench_backlog_add(struct bench_backlog *backlog, const struct spw_io *io,
+			   uint64_t generation);
 void bench_backlog_ended(struct bench_backlog *backlog, uint64_t number);
 
 /* All that is left is due. */
@@ -42,7 +46,10 @@ void bench_backlog_flush(struct bench_backlog *backlog);
 /* Return: whether a block is to be read back before the next write. */
 bool bench_backlog_is_due(struct bench_backlog *backlog);
 
-/* The block to be read back, valid until the next write is added. Return: NULL when its write has not ended: reap first. */
+/*
+ * The block to be read back, valid until the next write is added. Return: NULL when its write has
+ * not ended: reap first.
+ */
 const struct bench_written *bench_backlog_next(struct bench_backlog *backlog);
 
 #endif

@@ -40,7 +40,7 @@
 #define BENCH_FILES_MAX      SPW_QUEUE_DEVICES_MAX
 #define BENCH_JOBS_MAX       1024u
 
-/* ---- Options ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 enum bench_rw {
 	BENCH_READ,
@@ -67,10 +67,13 @@ enum bench_verify {
 /* One job as its section describes it; numjobs workers run it. Copied to inherit. */
 struct bench_job {
 	char name[BENCH_NAME_BYTES];
-	char section[BENCH_NAME_BYTES]; /* by which --section chooses it: in a job file, name= changes the name alone */
-	char filename[BENCH_FILENAME_BYTES]; /* colon separated; a backslash makes a colon part of a name */
-	uint32_t rw;                         /* enum bench_rw */
-	int64_t skip_bytes;                  /* sequential: added to the position after each transfer, "rw=read:-2m" */
+	/* by which --section chooses it: in a job file, name= changes the name alone */
+	char section[BENCH_NAME_BYTES];
+	/* colon separated; a backslash makes a colon part of a name */
+	char filename[BENCH_FILENAME_BYTES];
+	uint32_t rw; /* enum bench_rw */
+	/* sequential: added to the position after each transfer, "rw=read:-2m" */
+	int64_t skip_bytes;
 	uint64_t block_bytes_min, block_bytes_max;
 	uint64_t size_bytes;   /* of the whole job, over all its files; 0: all there is */
 	uint32_t size_percent; /* of each file, instead of size_bytes; 0: not given */
@@ -85,7 +88,8 @@ struct bench_job {
 	uint32_t iodepth, submit_batch, complete_min, numjobs, read_percent;
 	uint32_t verify, backend, level, stripe;
 	uint32_t verify_backlog,
-		verify_backlog_batch; /* in writes; 0: read back at the end; as many as verify_backlog */
+		/* in writes; 0: read back at the end; as many as verify_backlog */
+		verify_backlog_batch;
 	uint32_t numa_node;
 	bool time_based, hipri, sqthread_poll, fixedbufs, group_reporting, stonewall, norandommap;
 	bool scramble_buffers;
@@ -97,8 +101,8 @@ struct bench_job {
 void bench_job_init(struct bench_job *job);
 
 /**
- * bench_option_set - set one option by its name, as fio spells it; dashes and underscores are the same
- * @value: NULL when none was written: allowed for flags
+ * bench_option_set - set one option by its name, as fio spells it; dashes and underscores are the
+ * same @value: NULL when none was written: allowed for flags
  *
  * Return: 0; -EINVAL with the words in spw_last_error().
  */
@@ -124,7 +128,7 @@ int bench_parse_size(const char *text, uint64_t *bytes);
 int bench_parse_time(const char *text, uint64_t *ns);
 int bench_parse_count(const char *text, uint64_t *count);
 
-/* ---- Job files -------------------------------------------------------------------------------------------------------------- */
+/* ---- Job files ------------------------------------------------------------------------------- */
 
 struct bench_plan {
 	struct bench_job *jobs;
@@ -139,15 +143,17 @@ void bench_plan_free(struct bench_plan *plan);
  * @global: what every job starts from; [global] sections add to it
  * @tell:   given the words of every fault but the last, with file and line
  *
- * Reads on after a fault, up to 100 of them; then @plan holds the jobs that have none. Of what does not go together in one job the
- * first is a fault, and nothing if one of its options is faulty by itself.
+ * Reads on after a fault, up to 100 of them; then @plan holds the jobs that have none. Of what does
+ * not go together in one job the first is a fault, and nothing if one of its options is faulty by
+ * itself.
  *
- * Return: 0; -EINVAL or -ERANGE, with the last fault in spw_last_error(); or what opening and reading the file gives.
+ * Return: 0; -EINVAL or -ERANGE, with the last fault in spw_last_error(); or what opening and
+ * reading the file gives.
  */
 int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_plan *plan,
 		       void (*tell)(const char *fault));
 
-/* ---- Offsets ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Offsets --------------------------------------------------------------------------------- */
 
 uint64_t bench_percent_of(uint64_t whole, uint32_t percent);
 
@@ -170,10 +176,12 @@ void bench_shuffle_init(struct bench_shuffle *shuffle, uint64_t slots, uint64_t 
 uint64_t bench_shuffle_at(const struct bench_shuffle *shuffle, uint64_t index);
 
 /*
- * The part of one file that a job uses, and how far it has come. A pass moves as many bytes as it has: sequential transfers follow one
- * another (reads and writes of a mix each from the start), wrapping at both ends if they skip; random ones touch every slot of the largest block size once, like fio with its random map,
- * but where fio lets blocks of a range start at any multiple of the smallest, here they start at slots. What transfer @index of
- * pass @pass is depends on nothing but the seed, so that a pass can be gone over again to verify it.
+ * The part of one file that a job uses, and how far it has come. A pass moves as many bytes as it
+ * has: sequential transfers follow one another (reads and writes of a mix each from the start),
+ * wrapping at both ends if they skip; random ones touch every slot of the largest block size once,
+ * like fio with its random map, but where fio lets blocks of a range start at any multiple of the
+ * smallest, here they start at slots. What transfer @index of pass @pass is depends on nothing but
+ * the seed, so that a pass can be gone over again to verify it.
  */
 struct bench_region {
 	uint64_t start_bytes, len_bytes; /* a multiple of the smallest block */
@@ -195,9 +203,10 @@ int bench_region_place(struct bench_region *region, const struct bench_job *job,
 void bench_region_start_pass(struct bench_region *region, uint64_t pass);
 
 /* The next transfer of the pass. Return: false when the pass has ended. */
-bool bench_region_next(struct bench_region *region, unsigned direction, uint64_t *offset_bytes, uint32_t *len_bytes);
+bool bench_region_next(struct bench_region *region, unsigned direction, uint64_t *offset_bytes,
+		       uint32_t *len_bytes);
 
-/* ---- Results ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Results --------------------------------------------------------------------------------- */
 
 enum bench_direction {
 	BENCH_DIR_READ,
@@ -219,7 +228,8 @@ struct bench_direction_stats {
 struct bench_stats {
 	struct bench_direction_stats direction[BENCH_DIRECTIONS];
 	uint64_t depth_levels[BENCH_DEPTH_LEVELS]; /* 1, 2, 4 ... >= 64 in flight when issued */
-	uint64_t submit_levels[BENCH_DEPTH_LEVELS], complete_levels[BENCH_DEPTH_LEVELS]; /* 0, 4, 8 ... >= 64 */
+	/* 0, 4, 8 ... >= 64 */
+	uint64_t submit_levels[BENCH_DEPTH_LEVELS], complete_levels[BENCH_DEPTH_LEVELS];
 	uint64_t runtime_ns, user_ns, system_ns;
 	uint64_t context_switches, faults_major, faults_minor;
 	uint64_t blocks_verified;
@@ -232,7 +242,7 @@ struct bench_stats {
 
 void bench_stats_merge(struct bench_stats *to, const struct bench_stats *from);
 
-/* ---- Running ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Running --------------------------------------------------------------------------------- */
 
 struct bench_drive_share {
 	char path[256];
@@ -258,7 +268,10 @@ struct bench_worker {
 	unsigned shares_count;
 	struct bench_stats stats;
 
-	/* For the progress line: written by the worker with relaxed stores, read by the main thread. */
+	/*
+	 * For the progress line: written by the worker with relaxed stores, read by the main
+	 * thread.
+	 */
 	_Atomic uint64_t live_bytes[BENCH_DIRECTIONS], live_ios[BENCH_DIRECTIONS];
 	_Atomic uint64_t live_start_ns; /* 0: still ramping up */
 	_Atomic uint64_t live_total_bytes;
@@ -287,7 +300,11 @@ struct bench_run {
 	struct bench_worker *workers;
 	unsigned workers_count;
 	struct bench_devices
-		*devices; /* kept open from run to run by the caller, who closes them; NULL: this run has its own */
+		/*
+		 * kept open from run to run by the caller, who closes them; NULL: this run has its
+		 * own
+		 */
+		*devices;
 	bool allow_destructive;
 	bool verbose;
 	bool quiet; /* no progress line */
@@ -298,8 +315,8 @@ struct bench_run {
 };
 
 /*
- * Return: 0 also when jobs failed (their stats say so); -EBUSY, -EEXIST, -ESPIPE refused for safety; -ENOTUNIQ a job names a drive
- * twice; else a negative errno.
+ * Return: 0 also when jobs failed (their stats say so); -EBUSY, -EEXIST, -ESPIPE refused for
+ * safety; -ENOTUNIQ a job names a drive twice; else a negative errno.
  */
 int bench_run(struct bench_run *run);
 void bench_run_free(struct bench_run *run);
@@ -325,12 +342,15 @@ void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker);
 bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns);
 void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker);
 void bench_worker_live(struct bench_worker *worker);
-/* The job has ended with @result. Its words are the last error's, unless it noted some before. Return: @result. */
+/*
+ * The job has ended with @result. Its words are the last error's, unless it noted some before.
+ * Return: @result.
+ */
 int bench_worker_ended(struct bench_worker *worker, int result);
 unsigned bench_depth_level(unsigned in_flight);
 unsigned bench_batch_level(unsigned batch);
 
-/* ---- Verification ----------------------------------------------------------------------------------------------------------- */
+/* ---- Verification ---------------------------------------------------------------------------- */
 
 /* What all blocks of a job have in common. */
 struct bench_units {
@@ -339,23 +359,27 @@ struct bench_units {
 	uint64_t seed;
 };
 
-/* Fill @len bytes that go to @offset with units, each with a header that says where, when and by whom. */
-void bench_verify_fill(const struct bench_units *units, void *buf, size_t len, uint64_t offset_bytes,
-		       uint64_t generation);
+/*
+ * Fill @len bytes that go to @offset with units, each with a header that says where, when and by
+ * whom.
+ */
+void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
+		       uint64_t offset_bytes, uint64_t generation);
 
 #define BENCH_GENERATION_ANY UINT64_MAX
 
 /* Return: 0; -EBADMSG with the words in spw_last_error(). */
-int bench_verify_check(const struct bench_units *units, const void *buf, size_t len, uint64_t offset_bytes,
-		       uint64_t generation, const char *path);
+int bench_verify_check(const struct bench_units *units, const void *buf, size_t len,
+		       uint64_t offset_bytes, uint64_t generation, const char *path);
 
-/* ---- Progress and reports --------------------------------------------------------------------------------------------------- */
+/* ---- Progress and reports -------------------------------------------------------------------- */
 
 struct bench_live;
 
 struct bench_live *bench_live_new(const struct bench_run *run);
 /* Wait until all @count workers have ended; meanwhile take samples and draw the line. */
-void bench_live_watch(struct bench_live *live, struct bench_gate *gate, struct bench_worker *workers, unsigned count);
+void bench_live_watch(struct bench_live *live, struct bench_gate *gate,
+		      struct bench_worker *workers, unsigned count);
 void bench_live_free(struct bench_live *live);
 
 /* Results are reported per job, or merged per group: an entry of the report. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/crc32c.c - CRC-32C (Castagnoli), as fio's verify=crc32c: by the processor where it can */
+/*
+ * tools/bench/crc32c.c - CRC-32C (Castagnoli), as fio's verify=crc32c: by the processor where it
+ * can
+ */
 #include "tools/bench/crc32c.h"
 
 #include <stdbool.h>
@@ -21,7 +24,9 @@ static uint32_t by_hand(uint32_t crc, const unsigned char *bytes, size_t len)
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 
-__attribute__((target("sse4.2"))) static uint32_t by_processor(uint32_t crc, const unsigned char *bytes, size_t len)
+__attribute__((target("sse4.2"))) static uint32_t by_processor(uint32_t crc,
+							       const unsigned char *bytes,
+							       size_t len)
 {
 	uint64_t wide = crc;
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/devices.c - the devices of all jobs: found once each, refused or opened before the first job begins */
+/*
+ * tools/bench/devices.c - the devices of all jobs: found once each, refused or opened before the
+ * first job begins
+ */
 #include "tools/bench/bench.h"
 
 #include <ctype.h>
@@ -16,7 +19,10 @@
 /* A namespace that is driven from this process: it has no node. */
 #define VFIO_PREFIX "pci:"
 
-/* How long "pci:0000:3d:00.0/1" at the beginning of @text is: its colons separate nothing. 0: there is no such name. */
+/*
+ * How long "pci:0000:3d:00.0/1" at the beginning of @text is: its colons separate nothing. 0: there
+ * is no such name.
+ */
 static size_t vfio_name_len(const char *text)
 {
 	const char *at = text + strlen(VFIO_PREFIX);
@@ -57,7 +63,8 @@ int bench_split_filename(const char *filename, char *paths[BENCH_FILES_MAX])
 		path[len] = '\0';
 		if (len > 0) {
 			if (count == BENCH_FILES_MAX)
-				return spw_error(-EINVAL, "more than %u files in one job", BENCH_FILES_MAX);
+				return spw_error(-EINVAL, "more than %u files in one job",
+						 BENCH_FILES_MAX);
 			paths[count] = strdup(path);
 			if (!paths[count])
 				return spw_error(-ENOMEM, "out of memory");
@@ -90,7 +97,8 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 		return NULL;
 	}
 	for (unsigned i = 0; i < devices->count; i++)
-		if (is_vfio ? strcmp(devices->list[i]->path, path) == 0 : same_device(devices->list[i], &status))
+		if (is_vfio ? strcmp(devices->list[i]->path, path) == 0
+			    : same_device(devices->list[i], &status))
 			return devices->list[i];
 	if (devices->count == SPW_ARRAY_LEN(devices->list)) {
 		(void)spw_error(-EINVAL, "more than %zu devices", SPW_ARRAY_LEN(devices->list));
@@ -113,8 +121,8 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 }
 
 /*
- * Blocks that a job writes may belong to somebody: nothing is written where anything is known to be. @claimed: by us, so that it
- * seems to be in use.
+ * Blocks that a job writes may belong to somebody: nothing is written where anything is known to
+ * be. @claimed: by us, so that it seems to be in use.
  */
 static int check_writable(const struct bench_device *device, bool allow_destructive, bool claimed)
 {
@@ -126,23 +134,30 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	if (info.error == -EBUSY && !claimed)
 		return spw_error(-EBUSY, "%s", info.reason);
 	/* Too small for a store, or in want of --force: no obstacle to measuring. */
-	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC && info.error != -EEXIST &&
-	    info.error != -ESPIPE)
+	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC &&
+	    info.error != -EEXIST && info.error != -ESPIPE)
 		return spw_error(info.error, "%s", info.reason);
 	if (info.error == -ESPIPE && !allow_destructive)
-		return spw_error(-ESPIPE, "%s; to measure zones of it that take any order, add --allow-destructive",
-				 info.reason);
+		return spw_error(
+			-ESPIPE,
+			"%s; to measure zones of it that take any order, add --allow-destructive",
+			info.reason);
 	/* What nobody knows may well be what was measured with before. */
 	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
-		return spw_error(-EEXIST,
-				 "%s: carries %s, which writing would destroy; if that is meant, add "
-				 "--allow-destructive",
-				 device->path, info.holds);
+		return spw_error(
+			-EEXIST,
+			"%s: carries %s, which writing would destroy; if that is meant, add "
+			"--allow-destructive",
+			device->path, info.holds);
 	return 0;
 }
 
-/* What is written is held for as long, and looked at once more: until now it was anybody's, and may have become a store's. */
-static int open_device(struct bench_device *device, bool allow_destructive, const struct spw_log *log)
+/*
+ * What is written is held for as long, and looked at once more: until now it was anybody's, and may
+ * have become a store's.
+ */
+static int open_device(struct bench_device *device, bool allow_destructive,
+		       const struct spw_log *log)
 {
 	struct spw_device_opts opts;
 	int result;
@@ -150,7 +165,9 @@ static int open_device(struct bench_device *device, bool allow_destructive, cons
 	if (device->writes) {
 		result = spw_claim(device->path, log, &device->device);
 		/* Nobody else can reach what this process drives. */
-		return result != 0 || device->is_vfio ? result : check_writable(device, allow_destructive, true);
+		return result != 0 || device->is_vfio
+			       ? result
+			       : check_writable(device, allow_destructive, true);
 	}
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = true;
@@ -158,7 +175,8 @@ static int open_device(struct bench_device *device, bool allow_destructive, cons
 	return spw_device_open(device->path, &opts, &device->device);
 }
 
-int bench_devices_open(struct bench_devices *devices, bool allow_destructive, const struct spw_log *log)
+int bench_devices_open(struct bench_devices *devices, bool allow_destructive,
+		       const struct spw_log *log)
 {
 	int result = 0;
 

@@ -27,9 +27,11 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 
 /**
  * bench_devices_open - check every device that is written, then open all that are not open yet
- * Return: 0; -EBUSY, -EEXIST, -ESPIPE refused for safety; or what probing and opening give. Nothing has been written.
+ * Return: 0; -EBUSY, -EEXIST, -ESPIPE refused for safety; or what probing and opening give. Nothing
+ * has been written.
  */
-int bench_devices_open(struct bench_devices *devices, bool allow_destructive, const struct spw_log *log);
+int bench_devices_open(struct bench_devices *devices, bool allow_destructive,
+		       const struct spw_log *log);
 void bench_devices_close(struct bench_devices *devices);
 
 #endif

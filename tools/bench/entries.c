@@ -9,10 +9,12 @@
 #include "util/util.h"
 
 /* fio's default list. */
-const double bench_percentiles[] = {1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
+const double bench_percentiles[] = {1,  5,  10, 20, 30,   40,   50,    60,   70,
+				    80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
 const unsigned bench_percentiles_count = SPW_ARRAY_LEN(bench_percentiles);
 
-static void merge_direction(struct bench_direction_stats *to, const struct bench_direction_stats *from)
+static void merge_direction(struct bench_direction_stats *to,
+			    const struct bench_direction_stats *from)
 {
 	to->ios += from->ios;
 	to->bytes += from->bytes;
@@ -89,7 +91,8 @@ int bench_entries(const struct bench_run *run, struct bench_entry **entries)
 			last->workers++;
 		} else {
 			last = &list[count++];
-			*last = (struct bench_entry){.job = worker->job, .group = worker->group, .workers = 1};
+			*last = (struct bench_entry){
+				.job = worker->job, .group = worker->group, .workers = 1};
 		}
 		bench_stats_merge(&last->stats, &worker->stats);
 	}

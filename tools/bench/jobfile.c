@@ -2,11 +2,13 @@
 /*
  * tools/bench/jobfile.c - fio's job files
  *
- * Sections in brackets are jobs, [global] sections are what the jobs after them start from. A line is "name=value" or, for flags,
- * "name". A semicolon or hash begins a comment anywhere in a line. ${NAME} is replaced by the environment variable.
+ * Sections in brackets are jobs, [global] sections are what the jobs after them start from. A line
+ * is "name=value" or, for flags, "name". A semicolon or hash begins a comment anywhere in a line.
+ * ${NAME} is replaced by the environment variable.
  *
- * inih does not fit: it has no keys without a value (unless built so, and Debian's is not), takes an indented line as a continuation of
- * the one before, and a semicolon as a comment only after a blank.
+ * inih does not fit: it has no keys without a value (unless built so, and Debian's is not), takes
+ * an indented line as a continuation of the one before, and a semicolon as a comment only after a
+ * blank.
  */
 #include "tools/bench/bench.h"
 
@@ -31,30 +33,38 @@ struct reader {
 		NO_SECTION,
 		IN_GLOBAL,
 		IN_JOB,
-		IN_NO_JOB, /* after brackets that name none: options are looked at, and go nowhere */
+		/* after brackets that name none: options are looked at, and go nowhere */
+		IN_NO_JOB,
 	} section;
 	unsigned section_line;
-	bool global_spoilt, spoilt; /* an option lacks its value: what the job is like cannot be told */
+	/* an option lacks its value: what the job is like cannot be told */
+	bool global_spoilt, spoilt;
 	void (*tell)(const char *fault);
 	unsigned faults;
 	int result;      /* of the last one */
 	char words[512]; /* its */
 };
 
-/* Of a fault the words are in spw_last_error(). Return: 0: what follows it can be read; or @error. */
+/*
+ * Of a fault the words are in spw_last_error(). Return: 0: what follows it can be read; or @error.
+ */
 static int complain(struct reader *reader, int error)
 {
 	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
 	if (reader->faults++ > 0)
 		reader->tell(reader->words);
 	if (reader->faults == FAULTS_MAX)
-		(void)spw_error(-EINVAL, "%s: more than %u faults: is this a job file?", reader->path, FAULTS_MAX);
+		(void)spw_error(-EINVAL, "%s: more than %u faults: is this a job file?",
+				reader->path, FAULTS_MAX);
 	(void)snprintf(reader->words, sizeof(reader->words), "%s", spw_last_error());
 	reader->result = error;
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
 }
 
-/* What the option should have been is not known, and so neither what is wrong with its job otherwise. */
+/*
+ * What the option should have been is not known, and so neither what is wrong with its job
+ * otherwise.
+ */
 static void spoil(struct reader *reader)
 {
 	if (reader->section == IN_GLOBAL)
@@ -114,11 +124,13 @@ static int expand(const char *from, char *to, size_t to_bytes)
 			(void)snprintf(name, sizeof(name), "%.*s", (int)(end - from - 2), from + 2);
 			value = getenv(name);
 			if (!value)
-				return spw_error(-EINVAL, "the environment variable %s is not set", name);
+				return spw_error(-EINVAL, "the environment variable %s is not set",
+						 name);
 			len = strlen(value);
 		}
 		if (used + len >= to_bytes)
-			return spw_error(-EINVAL, "the line is longer than %zu bytes", to_bytes - 1);
+			return spw_error(-EINVAL, "the line is longer than %zu bytes",
+					 to_bytes - 1);
 		memcpy(to + used, value, len);
 		used += len;
 		from = end ? end + 1 : from + 1;
@@ -155,10 +167,12 @@ static int begin_section(struct reader *reader, char *line)
 		return result;
 	reader->section = IN_NO_JOB;
 	if (line[len - 1] != ']' || len < 3)
-		return complain(reader, spw_error(-EINVAL, "'%s' is not a section; write [name]", line));
+		return complain(reader,
+				spw_error(-EINVAL, "'%s' is not a section; write [name]", line));
 	line[len - 1] = '\0';
 	if (len - 2 >= BENCH_NAME_BYTES)
-		return complain(reader, spw_error(-EINVAL, "the name is longer than %d bytes", BENCH_NAME_BYTES - 1));
+		return complain(reader, spw_error(-EINVAL, "the name is longer than %d bytes",
+						  BENCH_NAME_BYTES - 1));
 	reader->section_line = reader->line;
 	if (strcmp(line + 1, "global") == 0) {
 		reader->section = IN_GLOBAL;
@@ -180,7 +194,8 @@ static int set_option(struct reader *reader, char *line)
 	int result;
 
 	if (reader->section == NO_SECTION)
-		return complain(reader, spw_error(-EINVAL, "'%s' stands before the first section", line));
+		return complain(reader,
+				spw_error(-EINVAL, "'%s' stands before the first section", line));
 	if (value) {
 		*value = '\0';
 		value = trim(value + 1);
@@ -219,7 +234,8 @@ static int read_lines(struct reader *reader, FILE *file)
 	while (result == 0 && (len = getline(&line, &capacity, file)) >= 0) {
 		reader->line++;
 		if (strlen(line) != (size_t)len) {
-			result = spw_error(-EINVAL, "the line holds a zero byte: is this a job file?");
+			result = spw_error(-EINVAL,
+					   "the line holds a zero byte: is this a job file?");
 			(void)complain(reader, result);
 		} else {
 			result = read_line(reader, line);
@@ -246,7 +262,9 @@ int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_
 	result = read_lines(&reader, file);
 	(void)fclose(file);
 	if (result == 0 && plan->count == before)
-		result = spw_error(-EINVAL, "%s: no job in it: a job is a section such as [write] with its options",
-				   path);
+		result = spw_error(
+			-EINVAL,
+			"%s: no job in it: a job is a section such as [write] with its options",
+			path);
 	return result;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/json.c - results as JSON with fio's keys and units, so that what reads fio's output reads this */
+/*
+ * tools/bench/json.c - results as JSON with fio's keys and units, so that what reads fio's output
+ * reads this
+ */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -11,11 +14,15 @@
 #include "util/util.h"
 
 static const char *const depth_names[BENCH_DEPTH_LEVELS] = {"1", "2", "4", "8", "16", "32", ">=64"};
-static const char *const batch_names[BENCH_DEPTH_LEVELS] = {"0", "4", "8", "16", "32", "64", ">=64"};
+static const char *const batch_names[BENCH_DEPTH_LEVELS] = {"0",  "4",  "8",   "16",
+							    "32", "64", ">=64"};
 
 static void set(json_t *object, const char *key, json_t *value)
 {
-	/* Out of memory leaves the key out; tool_print_json() is the one to complain of an unusable document. */
+	/*
+	 * Out of memory leaves the key out; tool_print_json() is the one to complain of an unusable
+	 * document.
+	 */
 	(void)json_object_set_new(object, key, value);
 }
 
@@ -31,9 +38,9 @@ static double share(uint64_t part, uint64_t whole)
 
 static json_t *summary_json(const struct spw_summary *summary)
 {
-	return json_pack("{s:I, s:I, s:f, s:f, s:I}", "min", (json_int_t)summary->min, "max", (json_int_t)summary->max,
-			 "mean", spw_summary_mean(summary), "stddev", spw_summary_deviation(summary), "N",
-			 (json_int_t)summary->count);
+	return json_pack("{s:I, s:I, s:f, s:f, s:I}", "min", (json_int_t)summary->min, "max",
+			 (json_int_t)summary->max, "mean", spw_summary_mean(summary), "stddev",
+			 spw_summary_deviation(summary), "N", (json_int_t)summary->count);
 }
 
 static json_t *histogram_json(const struct spw_histogram *histogram)
@@ -44,7 +51,8 @@ static json_t *histogram_json(const struct spw_histogram *histogram)
 
 	for (unsigned i = 0; i < bench_percentiles_count; i++) {
 		(void)snprintf(name, sizeof(name), "%f", bench_percentiles[i]);
-		set_count(percentiles, name, spw_histogram_percentile(histogram, bench_percentiles[i]));
+		set_count(percentiles, name,
+			  spw_histogram_percentile(histogram, bench_percentiles[i]));
 	}
 	if (histogram->summary.count > 0)
 		set(object, "percentile", percentiles);
@@ -54,13 +62,15 @@ static json_t *histogram_json(const struct spw_histogram *histogram)
 }
 
 /* fio's bandwidth samples are KiB/s; bw_agg is their share of all jobs of the report. */
-static void set_samples(json_t *object, const struct bench_direction_stats *stats, double bandwidth_all)
+static void set_samples(json_t *object, const struct bench_direction_stats *stats,
+			double bandwidth_all)
 {
 	double mean = spw_summary_mean(&stats->bandwidth_kib);
 
 	set_count(object, "bw_min", stats->bandwidth_kib.min);
 	set_count(object, "bw_max", stats->bandwidth_kib.max);
-	set(object, "bw_agg", json_real(bandwidth_all > 0 ? 100.0 * mean * 1024 / bandwidth_all : 0));
+	set(object, "bw_agg",
+	    json_real(bandwidth_all > 0 ? 100.0 * mean * 1024 / bandwidth_all : 0));
 	set(object, "bw_mean", json_real(mean));
 	set(object, "bw_dev", json_real(spw_summary_deviation(&stats->bandwidth_kib)));
 	set_count(object, "bw_samples", stats->bandwidth_kib.count);
@@ -107,7 +117,8 @@ static json_t *levels_json(const uint64_t levels[], const char *const names[])
 
 static void set_latencies(json_t *object, const struct bench_stats *stats)
 {
-	static const char *const names[BENCH_LATENCY_UNITS] = {"latency_ns", "latency_us", "latency_ms"};
+	static const char *const names[BENCH_LATENCY_UNITS] = {"latency_ns", "latency_us",
+							       "latency_ms"};
 	struct bench_latency latency;
 	char limit[16];
 
@@ -116,8 +127,10 @@ static void set_latencies(json_t *object, const struct bench_stats *stats)
 		json_t *classes = json_object();
 
 		for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
-			(void)snprintf(limit, sizeof(limit), "%ju", (uintmax_t)bench_latency_limit(i));
-			set(classes, limit, json_real(share(latency.classes[unit][i], latency.count)));
+			(void)snprintf(limit, sizeof(limit), "%ju",
+				       (uintmax_t)bench_latency_limit(i));
+			set(classes, limit,
+			    json_real(share(latency.classes[unit][i], latency.count)));
 		}
 		if (unit == BENCH_LATENCY_UNITS - 1) {
 			set(classes, "2000", json_real(share(latency.up_to_2s, latency.count)));
@@ -139,7 +152,8 @@ static json_t *options_json(const struct bench_job *job)
 	if (job->block_bytes_max != job->block_bytes_min)
 		(void)snprintf(text, sizeof(text), "%ju-%ju", (uintmax_t)job->block_bytes_min,
 			       (uintmax_t)job->block_bytes_max);
-	set(object, job->block_bytes_max == job->block_bytes_min ? "bs" : "bsrange", json_string(text));
+	set(object, job->block_bytes_max == job->block_bytes_min ? "bs" : "bsrange",
+	    json_string(text));
 	(void)snprintf(text, sizeof(text), "%u", job->iodepth);
 	set(object, "iodepth", json_string(text));
 	(void)snprintf(text, sizeof(text), "%u", job->numjobs);
@@ -180,7 +194,8 @@ static json_t *entry_json(const struct bench_run *run, const struct bench_entry 
 	set(object, "read", direction_json(&stats->direction[BENCH_DIR_READ]));
 	set(object, "write", direction_json(&stats->direction[BENCH_DIR_WRITE]));
 	set(object, "trim", direction_json(&nothing));
-	set(object, "sync", json_pack("{s:i, s:o}", "total_ios", 0, "lat_ns", summary_json(&nothing.total_ns)));
+	set(object, "sync",
+	    json_pack("{s:i, s:o}", "total_ios", 0, "lat_ns", summary_json(&nothing.total_ns)));
 	set_count(object, "job_runtime", stats->runtime_ns / 1000000);
 	set(object, "usr_cpu", json_real(share(stats->user_ns, stats->runtime_ns)));
 	set(object, "sys_cpu", json_real(share(stats->system_ns, stats->runtime_ns)));
@@ -208,13 +223,14 @@ static json_t *shares_json(const struct bench_run *run)
 		for (unsigned j = 0; j < run->workers[i].shares_count; j++) {
 			const struct bench_drive_share *drive = &run->workers[i].shares[j];
 
-			(void)json_array_append_new(array, json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "jobname",
-								     tool_json_text(run->workers[i].job->name), "path",
-								     tool_json_text(drive->path), "bytes_written",
-								     (json_int_t)drive->bytes_written, "bytes_read",
-								     (json_int_t)drive->bytes_read, "in_flight_max",
-								     (json_int_t)drive->in_flight_max, "depth",
-								     (json_int_t)drive->depth));
+			(void)json_array_append_new(
+				array, json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "jobname",
+						 tool_json_text(run->workers[i].job->name), "path",
+						 tool_json_text(drive->path), "bytes_written",
+						 (json_int_t)drive->bytes_written, "bytes_read",
+						 (json_int_t)drive->bytes_read, "in_flight_max",
+						 (json_int_t)drive->in_flight_max, "depth",
+						 (json_int_t)drive->depth));
 		}
 	return array;
 }
@@ -231,15 +247,17 @@ json_t *bench_report_json(const struct bench_run *run)
 	set(document, "fio version", json_string("spillway-" SPW_VERSION));
 	set_count(document, "timestamp", run->start_time_ms / 1000);
 	set_count(document, "timestamp_ms", run->start_time_ms);
-	if (localtime_r(&seconds, &local) && strftime(text, sizeof(text), "%a %b %e %H:%M:%S %Y", &local) > 0)
+	if (localtime_r(&seconds, &local) &&
+	    strftime(text, sizeof(text), "%a %b %e %H:%M:%S %Y", &local) > 0)
 		set(document, "time", json_string(text));
 	for (int i = 0; i < count; i++)
 		(void)json_array_append_new(jobs, entry_json(run, &entries[i]));
 	set(document, "jobs", jobs);
 	set(document, "disk_util", json_array());
 	set(document, "spillway",
-	    json_pack("{s:f, s:f, s:b, s:o}", "process_user_seconds", (double)run->process_user_ns / 1e9,
-		      "process_system_seconds", (double)run->process_system_ns / 1e9, "interrupted", run->interrupted,
+	    json_pack("{s:f, s:f, s:b, s:o}", "process_user_seconds",
+		      (double)run->process_user_ns / 1e9, "process_system_seconds",
+		      (double)run->process_system_ns / 1e9, "interrupted", run->interrupted,
 		      "drives", shares_json(run)));
 	free(entries);
 	return document;

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/latency.c - fio's coarse classes of latency: how many completions took up to 2, 4, 10 ... ns, us, ms */
+/*
+ * tools/bench/latency.c - fio's coarse classes of latency: how many completions took up to 2, 4, 10
+ * ... ns, us, ms
+ */
 #include "tools/bench/latency.h"
 
 #include <string.h>
 
 #include "util/util.h"
 
-static const uint64_t limits_ns[BENCH_LATENCY_CLASSES] = {2, 4, 10, 20, 50, 100, 250, 500, 750, 1000};
+static const uint64_t limits_ns[BENCH_LATENCY_CLASSES] = {2,   4,   10,  20,  50,
+							  100, 250, 500, 750, 1000};
 
 void bench_latency_classes(const struct bench_stats *stats, struct bench_latency *latency)
 {

@@ -73,8 +73,11 @@ static void sample_worker(struct bench_live *live, struct bench_worker *worker, 
 		rates[i] = now.bytes[i] < last->bytes[i]
 				   ? 0
 				   : (uint64_t)((double)(now.bytes[i] - last->bytes[i]) / seconds);
-		iops[i] = now.ios[i] < last->ios[i] ? 0 : (uint64_t)((double)(now.ios[i] - last->ios[i]) / seconds);
-		if (start_ns == 0 || last->start_ns != start_ns || atomic_load(&worker->live_ended) || rates[i] == 0)
+		iops[i] = now.ios[i] < last->ios[i]
+				  ? 0
+				  : (uint64_t)((double)(now.ios[i] - last->ios[i]) / seconds);
+		if (start_ns == 0 || last->start_ns != start_ns ||
+		    atomic_load(&worker->live_ended) || rates[i] == 0)
 			continue;
 		spw_summary_add(&live->bandwidth[index][i], rates[i] / 1024);
 		spw_summary_add(&live->iops[index][i], iops[i]);
@@ -87,7 +90,8 @@ static void sample_worker(struct bench_live *live, struct bench_worker *worker, 
 }
 
 /* The least finished of the workers decides. *@left_ns: 0 when it cannot be told. */
-static double progress(struct bench_worker *workers, unsigned count, uint64_t now_ns, uint64_t *left_ns)
+static double progress(struct bench_worker *workers, unsigned count, uint64_t now_ns,
+		       uint64_t *left_ns)
 {
 	double least = 1;
 	uint64_t elapsed = 0;
@@ -114,7 +118,8 @@ static double progress(struct bench_worker *workers, unsigned count, uint64_t no
 	return least;
 }
 
-static void draw(struct bench_live *live, struct bench_worker *workers, unsigned count, uint64_t now_ns)
+static void draw(struct bench_live *live, struct bench_worker *workers, unsigned count,
+		 uint64_t now_ns)
 {
 	unsigned running = 0, ramping = 0;
 	char read[32], write[32], left[32] = "";
@@ -126,16 +131,22 @@ static void draw(struct bench_live *live, struct bench_worker *workers, unsigned
 		ramping += load(&workers[i].live_start_ns) == 0;
 	}
 	if (left_ns > 0)
-		(void)snprintf(left, sizeof(left), ", %ju s left", (uintmax_t)((left_ns + 999999999u) / 1000000000u));
-	(void)fprintf(stderr, "\r%s: %u job%s%s %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s\033[K",
-		      workers[0].job->name, running, running == 1 ? "" : "s", ramping > 0 ? " ramping up," : ",",
-		      part * 100, spw_size_format(live->read_rate, read, sizeof(read)), (uintmax_t)live->read_iops,
-		      spw_size_format(live->write_rate, write, sizeof(write)), (uintmax_t)live->write_iops, left);
+		(void)snprintf(left, sizeof(left), ", %ju s left",
+			       (uintmax_t)((left_ns + 999999999u) / 1000000000u));
+	(void)fprintf(stderr,
+		      "\r%s: %u job%s%s %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s\033[K",
+		      workers[0].job->name, running, running == 1 ? "" : "s",
+		      ramping > 0 ? " ramping up," : ",", part * 100,
+		      spw_size_format(live->read_rate, read, sizeof(read)),
+		      (uintmax_t)live->read_iops,
+		      spw_size_format(live->write_rate, write, sizeof(write)),
+		      (uintmax_t)live->write_iops, left);
 	(void)fflush(stderr);
 	live->drawn = true;
 }
 
-static void take_samples(struct bench_live *live, struct bench_worker *workers, unsigned count, uint64_t now_ns)
+static void take_samples(struct bench_live *live, struct bench_worker *workers, unsigned count,
+			 uint64_t now_ns)
 {
 	live->read_rate = live->write_rate = live->read_iops = live->write_iops = 0;
 	for (unsigned i = 0; i < count; i++)
@@ -155,7 +166,8 @@ static void hand_over(struct bench_live *live, struct bench_worker *workers, uns
 	}
 }
 
-void bench_live_watch(struct bench_live *live, struct bench_gate *gate, struct bench_worker *workers, unsigned count)
+void bench_live_watch(struct bench_live *live, struct bench_gate *gate,
+		      struct bench_worker *workers, unsigned count)
 {
 	bool show = !live->run->quiet && isatty(STDERR_FILENO);
 	uint64_t sample_ns = spw_clock_ns();

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/offsets.c - which block comes next: sequential, or every block once in a shuffled order */
+/*
+ * tools/bench/offsets.c - which block comes next: sequential, or every block once in a shuffled
+ * order
+ */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -39,7 +42,10 @@ void bench_shuffle_init(struct bench_shuffle *shuffle, uint64_t slots, uint64_t 
 	shuffle->right_bits = bits - bits / 2;
 }
 
-/* One number of [0, 2^bits) to another, and no two to the same: a Feistel network with halves of unequal width. */
+/*
+ * One number of [0, 2^bits) to another, and no two to the same: a Feistel network with halves of
+ * unequal width.
+ */
 static uint64_t permute(const struct bench_shuffle *shuffle, uint64_t value)
 {
 	uint64_t left_mask = (UINT64_C(1) << shuffle->left_bits) - 1;
@@ -57,7 +63,10 @@ static uint64_t permute(const struct bench_shuffle *shuffle, uint64_t value)
 
 uint64_t bench_shuffle_at(const struct bench_shuffle *shuffle, uint64_t index)
 {
-	/* Numbers beyond the slots are permuted on; the walk comes back because the permutation is one of cycles. */
+	/*
+	 * Numbers beyond the slots are permuted on; the walk comes back because the permutation is
+	 * one of cycles.
+	 */
 	do
 		index = permute(shuffle, index);
 	while (index >= shuffle->slots);
@@ -70,28 +79,35 @@ uint64_t bench_percent_of(uint64_t whole, uint32_t percent)
 	return whole / 100 * percent + whole % 100 * percent / 100;
 }
 
-static int check_blocks(const struct bench_job *job, const char *path, const struct spw_geometry *geometry)
+static int check_blocks(const struct bench_job *job, const char *path,
+			const struct spw_geometry *geometry)
 {
 	uint32_t block = geometry->logical_block_bytes;
 
 	if (job->block_bytes_min % block != 0 || job->block_bytes_max % block != 0)
 		return spw_error(
-			-EINVAL, "job %s: bs=%ju is not a multiple of the %u-byte blocks of %s", job->name,
-			(uintmax_t)(job->block_bytes_min % block != 0 ? job->block_bytes_min : job->block_bytes_max),
+			-EINVAL, "job %s: bs=%ju is not a multiple of the %u-byte blocks of %s",
+			job->name,
+			(uintmax_t)(job->block_bytes_min % block != 0 ? job->block_bytes_min
+								      : job->block_bytes_max),
 			block, path);
 	if (job->skip_bytes % (int64_t)block != 0)
-		return spw_error(-EINVAL, "job %s: rw=%s:%jd does not skip whole %u-byte blocks of %s", job->name,
-				 bench_rw_name(job->rw), (intmax_t)job->skip_bytes, block, path);
+		return spw_error(
+			-EINVAL, "job %s: rw=%s:%jd does not skip whole %u-byte blocks of %s",
+			job->name, bench_rw_name(job->rw), (intmax_t)job->skip_bytes, block, path);
 	if (job->offset_bytes % block != 0)
-		return spw_error(-EINVAL, "job %s: offset=%ju is not a multiple of the %u-byte blocks of %s", job->name,
-				 (uintmax_t)job->offset_bytes, block, path);
+		return spw_error(-EINVAL,
+				 "job %s: offset=%ju is not a multiple of the %u-byte blocks of %s",
+				 job->name, (uintmax_t)job->offset_bytes, block, path);
 	return 0;
 }
 
 int bench_region_place(struct bench_region *region, const struct bench_job *job, const char *path,
 		       const struct spw_geometry *geometry, unsigned files, uint64_t seed)
 {
-	uint64_t have = geometry->size_bytes > job->offset_bytes ? geometry->size_bytes - job->offset_bytes : 0;
+	uint64_t have = geometry->size_bytes > job->offset_bytes
+				? geometry->size_bytes - job->offset_bytes
+				: 0;
 	uint64_t len = have;
 	int result = check_blocks(job, path, geometry);
 
@@ -104,12 +120,16 @@ int bench_region_place(struct bench_region *region, const struct bench_job *job,
 	len = spw_round_down(len, job->block_bytes_min);
 	if (len > have)
 		return spw_error(-ENOSPC,
-				 "job %s: %s has %ju bytes from offset %ju on, but size asks for %ju of it: give a "
+				 "job %s: %s has %ju bytes from offset %ju on, but size asks for "
+				 "%ju of it: give a "
 				 "smaller --size, or a larger file or device",
-				 job->name, path, (uintmax_t)have, (uintmax_t)job->offset_bytes, (uintmax_t)len);
+				 job->name, path, (uintmax_t)have, (uintmax_t)job->offset_bytes,
+				 (uintmax_t)len);
 	if (len < job->block_bytes_max)
-		return spw_error(-ENOSPC, "job %s: %s is too short: %ju bytes to use, less than one block of %ju",
-				 job->name, path, (uintmax_t)len, (uintmax_t)job->block_bytes_max);
+		return spw_error(
+			-ENOSPC,
+			"job %s: %s is too short: %ju bytes to use, less than one block of %ju",
+			job->name, path, (uintmax_t)len, (uintmax_t)job->block_bytes_max);
 	*region = (struct bench_region){
 		.start_bytes = job->offset_bytes,
 		.len_bytes = len,
@@ -140,7 +160,8 @@ static uint64_t draw_len(const struct bench_region *region)
 
 	if (units == 1)
 		return region->block_bytes_min;
-	return (1 + bench_mix(region->shuffle.key, region->index) % units) * region->block_bytes_min;
+	return (1 + bench_mix(region->shuffle.key, region->index) % units) *
+	       region->block_bytes_min;
 }
 
 static bool next_random(struct bench_region *region, uint64_t *offset_bytes, uint64_t *len_bytes)
@@ -184,11 +205,13 @@ static bool next_sequential(struct bench_region *region, unsigned direction, uin
 	return true;
 }
 
-bool bench_region_next(struct bench_region *region, unsigned direction, uint64_t *offset_bytes, uint32_t *len_bytes)
+bool bench_region_next(struct bench_region *region, unsigned direction, uint64_t *offset_bytes,
+		       uint32_t *len_bytes)
 {
 	uint64_t offset, len;
 
-	if (!(region->random ? next_random(region, &offset, &len) : next_sequential(region, direction, &offset, &len)))
+	if (!(region->random ? next_random(region, &offset, &len)
+			     : next_sequential(region, direction, &offset, &len)))
 		return false;
 	region->index++;
 	*offset_bytes = region->start_bytes + offset;

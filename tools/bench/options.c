@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/options.c - the options of a job: one table for the command line, for job files and for the help */
+/*
+ * tools/bench/options.c - the options of a job: one table for the command line, for job files and
+ * for the help
+ */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -39,82 +42,107 @@ struct option {
 };
 
 static const struct choice rw_choices[] = {
-	{"read", BENCH_READ}, {"write", BENCH_WRITE},  {"randread", BENCH_RANDREAD}, {"randwrite", BENCH_RANDWRITE},
-	{"rw", BENCH_RW},     {"readwrite", BENCH_RW}, {"randrw", BENCH_RANDRW},     {NULL, 0},
+	{"read", BENCH_READ},
+	{"write", BENCH_WRITE},
+	{"randread", BENCH_RANDREAD},
+	{"randwrite", BENCH_RANDWRITE},
+	{"rw", BENCH_RW},
+	{"readwrite", BENCH_RW},
+	{"randrw", BENCH_RANDRW},
+	{NULL, 0},
 };
-static const struct choice verify_choices[] = {
-	{"xxh3", BENCH_VERIFY_XXH3}, {"crc32c", BENCH_VERIFY_CRC32C}, {"0", BENCH_VERIFY_NONE}, {NULL, 0}};
-static const struct choice backend_choices[] = {{"auto", SPW_BACKEND_AUTO},     {"io_uring", SPW_BACKEND_IO_URING},
-						{"libaio", SPW_BACKEND_LIBAIO}, {"nvme", SPW_BACKEND_NVME},
-						{"vfio", SPW_BACKEND_VFIO},     {NULL, 0}};
+static const struct choice verify_choices[] = {{"xxh3", BENCH_VERIFY_XXH3},
+					       {"crc32c", BENCH_VERIFY_CRC32C},
+					       {"0", BENCH_VERIFY_NONE},
+					       {NULL, 0}};
+static const struct choice backend_choices[] = {
+	{"auto", SPW_BACKEND_AUTO},     {"io_uring", SPW_BACKEND_IO_URING},
+	{"libaio", SPW_BACKEND_LIBAIO}, {"nvme", SPW_BACKEND_NVME},
+	{"vfio", SPW_BACKEND_VFIO},     {NULL, 0}};
 /* As fio calls them. */
 static const struct choice engine_choices[] = {{"io_uring", SPW_BACKEND_IO_URING},
 					       {"libaio", SPW_BACKEND_LIBAIO},
 					       {"io_uring_cmd", SPW_BACKEND_NVME},
 					       {NULL, 0}};
-static const struct choice level_choices[] = {{"engine", BENCH_LEVEL_ENGINE}, {"store", BENCH_LEVEL_STORE}, {NULL, 0}};
-static const struct choice stripe_choices[] = {{"pull", SPW_STRIPE_PULL}, {"static", SPW_STRIPE_STATIC}, {NULL, 0}};
+static const struct choice level_choices[] = {
+	{"engine", BENCH_LEVEL_ENGINE}, {"store", BENCH_LEVEL_STORE}, {NULL, 0}};
+static const struct choice stripe_choices[] = {
+	{"pull", SPW_STRIPE_PULL}, {"static", SPW_STRIPE_STATIC}, {NULL, 0}};
 
 #define FIELD(field) offsetof(struct bench_job, field)
 #define TEXT(field)  FIELD(field), 0, sizeof(((struct bench_job *)0)->field)
 
 static const struct option options[] = {
 	{"name", NULL, KIND_TEXT, TEXT(name), NULL, "NAME",
-	 "begin a job; options before the first are for all jobs. In a job file: what reports call it"},
-	{"filename", NULL, KIND_TEXT, TEXT(filename), NULL, "A:B", "devices or existing files, colon separated"},
+	 "begin a job; options before the first are for all jobs. In a job file: what reports call "
+	 "it"},
+	{"filename", NULL, KIND_TEXT, TEXT(filename), NULL, "A:B",
+	 "devices or existing files, colon separated"},
 	{"rw", "readwrite", KIND_RW, FIELD(rw), 0, 0, rw_choices, "KIND",
 	 "read write randread randwrite rw randrw; read:-2m skips after each"},
-	{"rwmixread", NULL, KIND_COUNT, FIELD(read_percent), 0, 100, NULL, "PERCENT", "reads of a mix (default 50)"},
+	{"rwmixread", NULL, KIND_COUNT, FIELD(read_percent), 0, 100, NULL, "PERCENT",
+	 "reads of a mix (default 50)"},
 	{"bs", "blocksize", KIND_BLOCK, 0, 0, 0, NULL, "SIZE", "of each transfer (default 4k)"},
 	{"bsrange", "blocksize_range", KIND_RANGE, 0, 0, 0, NULL, "MIN-MAX",
 	 "sizes drawn from a range, multiples of MIN"},
 	{"size", NULL, KIND_TOTAL, 0, 0, 0, NULL, "SIZE",
 	 "bytes per job over all its files, or N% of each (default all)"},
-	{"offset", NULL, KIND_SIZE, FIELD(offset_bytes), 0, 0, NULL, "SIZE", "where to start on each file"},
+	{"offset", NULL, KIND_SIZE, FIELD(offset_bytes), 0, 0, NULL, "SIZE",
+	 "where to start on each file"},
 	{"offset_increment", NULL, KIND_SIZE, FIELD(offset_increment_bytes), 0, 0, NULL, "SIZE",
 	 "and so much further for each job of numjobs"},
 	{"blockalign", "ba", KIND_SIZE, FIELD(align_bytes), 0, 0, NULL, "SIZE",
 	 "of random offsets: any divisor of the smallest block"},
 	{"iodepth", NULL, KIND_COUNT, FIELD(iodepth), 1, SPW_QUEUE_DEPTH_MAX, NULL, "N",
 	 "in flight per job (default 1)"},
-	{"iodepth_batch_submit", "iodepth_batch", KIND_COUNT, FIELD(submit_batch), 1, SPW_QUEUE_DEPTH_MAX, NULL, "N",
-	 "transfers per submission (default 1)"},
+	{"iodepth_batch_submit", "iodepth_batch", KIND_COUNT, FIELD(submit_batch), 1,
+	 SPW_QUEUE_DEPTH_MAX, NULL, "N", "transfers per submission (default 1)"},
 	{"iodepth_batch_complete_min", "iodepth_batch_complete", KIND_COUNT, FIELD(complete_min), 0,
 	 SPW_QUEUE_DEPTH_MAX, NULL, "N", "completions to wait for (default 1)"},
 	{"numjobs", NULL, KIND_COUNT, FIELD(numjobs), 1, BENCH_JOBS_MAX, NULL, "N",
 	 "threads that run the job (default 1)"},
-	{"runtime", "timeout", KIND_TIME, FIELD(runtime_ns), 0, 0, NULL, "TIME", "stop after this (10, 500ms, 2m)"},
+	{"runtime", "timeout", KIND_TIME, FIELD(runtime_ns), 0, 0, NULL, "TIME",
+	 "stop after this (10, 500ms, 2m)"},
 	{"time_based", NULL, KIND_FLAG, FIELD(time_based), 0, 0, NULL, NULL,
 	 "start over at the end until the runtime is up"},
-	{"ramp_time", NULL, KIND_TIME, FIELD(ramp_ns), 0, 0, NULL, "TIME", "run so long before measuring"},
+	{"ramp_time", NULL, KIND_TIME, FIELD(ramp_ns), 0, 0, NULL, "TIME",
+	 "run so long before measuring"},
 	{"rate", NULL, KIND_SIZE, FIELD(rate_bytes), 0, 0, NULL, "SIZE",
 	 "at most so many bytes/s per job and direction"},
 	{"verify", NULL, KIND_CHOICE, FIELD(verify), 0, 0, verify_choices, "SUM",
 	 "xxh3 crc32c: write checkable blocks, read all back and check"},
 	{"verify_backlog", NULL, KIND_COUNT, FIELD(verify_backlog), 0, 1u << 20, NULL, "N",
 	 "read back after every N writes, while writing goes on"},
-	{"verify_backlog_batch", NULL, KIND_COUNT, FIELD(verify_backlog_batch), 0, 1u << 20, NULL, "N",
-	 "so many of them each time, the rest at the end (default all)"},
+	{"verify_backlog_batch", NULL, KIND_COUNT, FIELD(verify_backlog_batch), 0, 1u << 20, NULL,
+	 "N", "so many of them each time, the rest at the end (default all)"},
 	{"verify_fatal", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
 	 "the first wrong block ends the job: always so"},
 	{"verify_state_save", NULL, KIND_NEVER, FIELD(satisfied), 0, 0, NULL, NULL,
 	 "no state is kept between runs: 0 only"},
-	{"randseed", NULL, KIND_NUMBER, FIELD(randseed), 0, 0, NULL, "N", "of offsets, sizes and contents"},
+	{"randseed", NULL, KIND_NUMBER, FIELD(randseed), 0, 0, NULL, "N",
+	 "of offsets, sizes and contents"},
 	{"norandommap", NULL, KIND_FLAG, FIELD(norandommap), 0, 0, NULL, NULL,
 	 "random offsets may repeat within a pass"},
 	{"scramble_buffers", NULL, KIND_FLAG, FIELD(scramble_buffers), 0, 0, NULL, NULL,
 	 "change every 512 bytes before each write (default 1)"},
-	{"hipri", NULL, KIND_FLAG, FIELD(hipri), 0, 0, NULL, NULL, "poll the drives for completions"},
-	{"sqthread_poll", NULL, KIND_FLAG, FIELD(sqthread_poll), 0, 0, NULL, NULL, "a kernel thread submits"},
-	{"fixedbufs", NULL, KIND_FLAG, FIELD(fixedbufs), 0, 0, NULL, NULL, "register the buffers with the kernel"},
+	{"hipri", NULL, KIND_FLAG, FIELD(hipri), 0, 0, NULL, NULL,
+	 "poll the drives for completions"},
+	{"sqthread_poll", NULL, KIND_FLAG, FIELD(sqthread_poll), 0, 0, NULL, NULL,
+	 "a kernel thread submits"},
+	{"fixedbufs", NULL, KIND_FLAG, FIELD(fixedbufs), 0, 0, NULL, NULL,
+	 "register the buffers with the kernel"},
 	{"registerfiles", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
 	 "files are registered where it can be done"},
-	{"nonvectored", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL, "one buffer per transfer: always so"},
-	{"direct", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL, "past the page cache: always so"},
-	{"thread", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL, "jobs are threads: always so"},
+	{"nonvectored", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
+	 "one buffer per transfer: always so"},
+	{"direct", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
+	 "past the page cache: always so"},
+	{"thread", NULL, KIND_ALWAYS, FIELD(satisfied), 0, 0, NULL, NULL,
+	 "jobs are threads: always so"},
 	{"group_reporting", NULL, KIND_FLAG, FIELD(group_reporting), 0, 0, NULL, NULL,
 	 "one report for the jobs of a group"},
-	{"stonewall", NULL, KIND_FLAG, FIELD(stonewall), 0, 0, NULL, NULL, "begin when all jobs before have ended"},
+	{"stonewall", NULL, KIND_FLAG, FIELD(stonewall), 0, 0, NULL, NULL,
+	 "begin when all jobs before have ended"},
 	{"description", NULL, KIND_TEXT, TEXT(description), NULL, "TEXT", "a remark"},
 	{"ioengine", NULL, KIND_CHOICE, FIELD(backend), 0, 0, engine_choices, "NAME",
 	 "io_uring, libaio, or io_uring_cmd for nvme: as --backend"},
@@ -124,10 +152,12 @@ static const struct option options[] = {
 	 "engine: blocks of devices; store: objects of a store whose drives --filename names"},
 	{"stripe", NULL, KIND_CHOICE, FIELD(stripe), 0, 0, stripe_choices, "HOW",
 	 "store: pull or static (default pull)"},
-	{"no_checksums", NULL, KIND_FLAG, FIELD(no_checksums), 0, 0, NULL, NULL, "store: trust the drives"},
+	{"no_checksums", NULL, KIND_FLAG, FIELD(no_checksums), 0, 0, NULL, NULL,
+	 "store: trust the drives"},
 	{"object_size", NULL, KIND_SIZE, FIELD(object_bytes), 1, 0, NULL, "SIZE",
 	 "store: of each object (default 16m)"},
-	{"numa", NULL, KIND_COUNT, FIELD(numa_node), 0, 1023, NULL, "NODE", "run and allocate on this node"},
+	{"numa", NULL, KIND_COUNT, FIELD(numa_node), 0, 1023, NULL, "NODE",
+	 "run and allocate on this node"},
 };
 
 #define DEFAULT_SEED UINT64_C(0x89be21d6c4a53f17) /* constant: a run can be repeated */
@@ -176,7 +206,8 @@ bool bench_option_is_flag(const char *name)
 {
 	const struct option *option = find_option(name);
 
-	return option && (option->kind == KIND_FLAG || option->kind == KIND_ALWAYS || option->kind == KIND_NEVER);
+	return option && (option->kind == KIND_FLAG || option->kind == KIND_ALWAYS ||
+			  option->kind == KIND_NEVER);
 }
 
 static int unknown_option(const char *name)
@@ -188,8 +219,11 @@ static int unknown_option(const char *name)
 		names[i] = options[i].name;
 	nearest = tool_nearest(name, names);
 	if (nearest)
-		return spw_error(-EINVAL, "option '%s' is not supported; did you mean '%s'?", name, nearest);
-	return spw_error(-EINVAL, "option '%s' is not supported; 'spillway bench --help' lists those that are", name);
+		return spw_error(-EINVAL, "option '%s' is not supported; did you mean '%s'?", name,
+				 nearest);
+	return spw_error(
+		-EINVAL,
+		"option '%s' is not supported; 'spillway bench --help' lists those that are", name);
 }
 
 static int set_flag(bool *flag, const struct option *option, const char *value)
@@ -198,7 +232,8 @@ static int set_flag(bool *flag, const struct option *option, const char *value)
 		return spw_error(-EINVAL, "%s=%s: takes 0 or 1", option->name, value);
 	*flag = !value || value[0] == '1';
 	if ((option->kind == KIND_ALWAYS && !*flag) || (option->kind == KIND_NEVER && *flag))
-		return spw_error(-EINVAL, "%s=%d is not supported (%s)", option->name, *flag, option->help);
+		return spw_error(-EINVAL, "%s=%d is not supported (%s)", option->name, *flag,
+				 option->help);
 	return 0;
 }
 
@@ -214,7 +249,8 @@ static int set_choice(uint32_t *field, const struct option *option, const char *
 		(void)strncat(names, " ", sizeof(names) - strlen(names) - 1);
 		(void)strncat(names, choice->name, sizeof(names) - strlen(names) - 1);
 	}
-	return spw_error(-EINVAL, "%s=%s is not supported; there is:%s", option->name, value, names);
+	return spw_error(-EINVAL, "%s=%s is not supported; there is:%s", option->name, value,
+			 names);
 }
 
 /* "read" or, for sequential kinds, "read:-2m": how far to skip after each transfer. */
@@ -234,7 +270,8 @@ static int set_rw(struct bench_job *job, const struct option *option, const char
 	if (result != 0)
 		return result;
 	if (bench_rw_is_random(job->rw))
-		return spw_error(-EINVAL, "%s=%s: only sequential transfers skip", option->name, value);
+		return spw_error(-EINVAL, "%s=%s: only sequential transfers skip", option->name,
+				 value);
 	back = colon[1] == '-';
 	result = bench_parse_size(colon + 1 + back, &skip);
 	if (result != 0)
@@ -253,8 +290,8 @@ static int set_count(uint32_t *field, const struct option *option, const char *v
 	if (result != 0)
 		return spw_error(result, "%s: %s", option->name, spw_last_error());
 	if (count < option->min || count > option->max)
-		return spw_error(-EINVAL, "%s=%s: takes %ju to %ju", option->name, value, (uintmax_t)option->min,
-				 (uintmax_t)option->max);
+		return spw_error(-EINVAL, "%s=%s: takes %ju to %ju", option->name, value,
+				 (uintmax_t)option->min, (uintmax_t)option->max);
 	*field = (uint32_t)count;
 	return 0;
 }
@@ -262,7 +299,8 @@ static int set_count(uint32_t *field, const struct option *option, const char *v
 static int set_text(char *field, const struct option *option, const char *value)
 {
 	if (strlen(value) >= option->max)
-		return spw_error(-EINVAL, "%s: longer than %ju bytes", option->name, (uintmax_t)option->max - 1);
+		return spw_error(-EINVAL, "%s: longer than %ju bytes", option->name,
+				 (uintmax_t)option->max - 1);
 	memcpy(field, value, strlen(value) + 1);
 	return 0;
 }
@@ -290,7 +328,8 @@ static int set_block(struct bench_job *job, const struct option *option, const c
 	int result;
 
 	if (strchr(value, ','))
-		return spw_error(-EINVAL, "%s=%s: one size for reads and writes", option->name, value);
+		return spw_error(-EINVAL, "%s=%s: one size for reads and writes", option->name,
+				 value);
 	result = bench_parse_size(value, &job->block_bytes_min);
 	if (result != 0)
 		return spw_error(result, "%s: %s", option->name, spw_last_error());
@@ -349,7 +388,8 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 	if (bench_option_is_flag(name))
 		return set_flag(field, option, value);
 	if (!value || value[0] == '\0')
-		return spw_error(-EINVAL, "option '%s' needs a value: %s=%s", name, option->name, option->argument);
+		return spw_error(-EINVAL, "option '%s' needs a value: %s=%s", name, option->name,
+				 option->argument);
 	switch (option->kind) {
 	case KIND_COUNT: return set_count(field, option, value);
 	case KIND_NUMBER:
@@ -370,63 +410,82 @@ static int check_verify(const struct bench_job *job)
 	if (job->verify == BENCH_VERIFY_NONE)
 		return job->verify_backlog == 0
 			       ? 0
-			       : spw_error(-EINVAL, "job %s: verify_backlog without verify", job->name);
+			       : spw_error(-EINVAL, "job %s: verify_backlog without verify",
+					   job->name);
 	if (job->rw == BENCH_RW || job->rw == BENCH_RANDRW)
-		return spw_error(-EINVAL, "job %s: verify does not go with rw=%s: write first, then read", job->name,
-				 bench_rw_name(job->rw));
+		return spw_error(-EINVAL,
+				 "job %s: verify does not go with rw=%s: write first, then read",
+				 job->name, bench_rw_name(job->rw));
 	if (job->block_bytes_min < 64)
-		return spw_error(-EINVAL, "job %s: verify needs blocks of 64 bytes or more", job->name);
+		return spw_error(-EINVAL, "job %s: verify needs blocks of 64 bytes or more",
+				 job->name);
 	if (job->norandommap)
 		return spw_error(-EINVAL,
-				 "job %s: verify does not go with norandommap: blocks that are written twice "
+				 "job %s: verify does not go with norandommap: blocks that are "
+				 "written twice "
 				 "cannot be told apart",
 				 job->name);
 	if (job->skip_bytes % (int64_t)job->block_bytes_min != 0 ||
 	    (job->skip_bytes != 0 && job->time_based && bench_rw_writes(job->rw)))
-		return spw_error(
-			-EINVAL,
-			"job %s: verify with rw=%s:%jd: blocks lie over one another, or are written twice in a "
-			"pass, and cannot be told apart: skip whole blocks, and leave time_based out",
-			job->name, bench_rw_name(job->rw), (intmax_t)job->skip_bytes);
+		return spw_error(-EINVAL,
+				 "job %s: verify with rw=%s:%jd: blocks lie over one another, or "
+				 "are written twice in a "
+				 "pass, and cannot be told apart: skip whole blocks, and leave "
+				 "time_based out",
+				 job->name, bench_rw_name(job->rw), (intmax_t)job->skip_bytes);
 	if (job->numjobs > 1 && bench_rw_writes(job->rw) &&
 	    (job->size_bytes == 0 || job->offset_increment_bytes < job->size_bytes))
 		return spw_error(-EINVAL,
-				 "job %s: verify with numjobs=%u: the jobs would overwrite each other's blocks; "
+				 "job %s: verify with numjobs=%u: the jobs would overwrite each "
+				 "other's blocks; "
 				 "give an offset_increment of at least their size",
 				 job->name, job->numjobs);
-	if (job->time_based && job->rw == BENCH_RANDWRITE && job->block_bytes_min != job->block_bytes_max)
+	if (job->time_based && job->rw == BENCH_RANDWRITE &&
+	    job->block_bytes_min != job->block_bytes_max)
 		return spw_error(-EINVAL,
-				 "job %s: verify of random blocks of several sizes goes over the file once: leave "
+				 "job %s: verify of random blocks of several sizes goes over the "
+				 "file once: leave "
 				 "time_based out",
 				 job->name);
 	if (job->level == BENCH_LEVEL_STORE)
-		return spw_error(-EINVAL, "job %s: a store checks every read itself: leave verify out", job->name);
+		return spw_error(-EINVAL,
+				 "job %s: a store checks every read itself: leave verify out",
+				 job->name);
 	return 0;
 }
 
 int bench_job_check(const struct bench_job *job)
 {
 	if (job->filename[0] == '\0')
-		return spw_error(-EINVAL, "job %s: no filename given: filename=/dev/... or --filename=/dev/...",
-				 job->name);
+		return spw_error(
+			-EINVAL,
+			"job %s: no filename given: filename=/dev/... or --filename=/dev/...",
+			job->name);
 	if (job->block_bytes_min == 0 || job->block_bytes_max < job->block_bytes_min)
-		return spw_error(-EINVAL, "job %s: blocks of %ju to %ju bytes make no sense", job->name,
-				 (uintmax_t)job->block_bytes_min, (uintmax_t)job->block_bytes_max);
+		return spw_error(-EINVAL, "job %s: blocks of %ju to %ju bytes make no sense",
+				 job->name, (uintmax_t)job->block_bytes_min,
+				 (uintmax_t)job->block_bytes_max);
 	if (job->block_bytes_max % job->block_bytes_min != 0)
-		return spw_error(-EINVAL, "job %s: the largest block of a range must be a multiple of the smallest",
-				 job->name);
+		return spw_error(
+			-EINVAL,
+			"job %s: the largest block of a range must be a multiple of the smallest",
+			job->name);
 	if (job->align_bytes > 0 && job->block_bytes_min % job->align_bytes != 0)
 		return spw_error(-EINVAL,
-				 "job %s: blockalign=%ju: blocks start at multiples of the smallest of them (%ju)",
-				 job->name, (uintmax_t)job->align_bytes, (uintmax_t)job->block_bytes_min);
+				 "job %s: blockalign=%ju: blocks start at multiples of the "
+				 "smallest of them (%ju)",
+				 job->name, (uintmax_t)job->align_bytes,
+				 (uintmax_t)job->block_bytes_min);
 	if (job->block_bytes_max > SPW_IO_BYTES_MAX)
 		return spw_error(-EINVAL, "job %s: blocks are at most 1g", job->name);
 	if (job->time_based && job->runtime_ns == 0)
 		return spw_error(-EINVAL, "job %s: time_based needs a runtime", job->name);
 	if (job->hipri && job->sqthread_poll)
-		return spw_error(-EINVAL, "job %s: hipri and sqthread_poll exclude each other", job->name);
+		return spw_error(-EINVAL, "job %s: hipri and sqthread_poll exclude each other",
+				 job->name);
 	if (job->submit_batch > job->iodepth || job->complete_min > job->iodepth)
-		return spw_error(-EINVAL, "job %s: a batch is larger than iodepth=%u", job->name, job->iodepth);
+		return spw_error(-EINVAL, "job %s: a batch is larger than iodepth=%u", job->name,
+				 job->iodepth);
 	return check_verify(job);
 }
 

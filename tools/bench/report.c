@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/report.c - results as text, laid out like fio's, so that it can be read beside fio's */
+/*
+ * tools/bench/report.c - results as text, laid out like fio's, so that it can be read beside fio's
+ */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -8,7 +10,7 @@
 #include "tools/bench/latency.h"
 #include "util/util.h"
 
-/* ---- Numbers for people ----------------------------------------------------------------------------------------------------- */
+/* ---- Numbers for people ---------------------------------------------------------------------- */
 
 #define NUMBER_BYTES 32
 
@@ -21,7 +23,8 @@ static const char *short_number(double value, double base, const char *const uni
 		value /= base;
 		unit++;
 	}
-	(void)snprintf(text, NUMBER_BYTES, value < 99.95 && unit > 0 ? "%.1f%s" : "%.0f%s", value, units[unit]);
+	(void)snprintf(text, NUMBER_BYTES, value < 99.95 && unit > 0 ? "%.1f%s" : "%.0f%s", value,
+		       units[unit]);
 	return text;
 }
 
@@ -58,7 +61,7 @@ static double per_second(uint64_t count, uint64_t ns)
 	return ns == 0 ? 0 : (double)count * 1e9 / (double)ns;
 }
 
-/* ---- One entry -------------------------------------------------------------------------------------------------------------- */
+/* ---- One entry ------------------------------------------------------------------------------- */
 
 static void print_summary(FILE *out, const char *name, const struct spw_summary *summary)
 {
@@ -69,8 +72,9 @@ static void print_summary(FILE *out, const char *name, const struct spw_summary 
 	if (summary->count == 0)
 		return;
 	(void)fprintf(out, "    %4s (%s): min=%s, max=%s, avg=%.2f, stdev=%.2f\n", name, unit,
-		      plain((double)summary->min / divisor, least), plain((double)summary->max / divisor, most),
-		      mean / divisor, spw_summary_deviation(summary) / divisor);
+		      plain((double)summary->min / divisor, least),
+		      plain((double)summary->max / divisor, most), mean / divisor,
+		      spw_summary_deviation(summary) / divisor);
 }
 
 static void print_percentiles(FILE *out, const struct spw_histogram *histogram)
@@ -83,8 +87,8 @@ static void print_percentiles(FILE *out, const struct spw_histogram *histogram)
 		uint64_t value = spw_histogram_percentile(histogram, bench_percentiles[i]);
 		bool line_ends = i % 4 == 3 || i + 1 == bench_percentiles_count;
 
-		(void)fprintf(out, "%s%5.2fth=[%5ju]%s", i % 4 == 0 ? "     | " : " ", bench_percentiles[i],
-			      (uintmax_t)((double)value / divisor),
+		(void)fprintf(out, "%s%5.2fth=[%5ju]%s", i % 4 == 0 ? "     | " : " ",
+			      bench_percentiles[i], (uintmax_t)((double)value / divisor),
 			      i + 1 == bench_percentiles_count ? "\n"
 			      : line_ends                      ? ",\n"
 							       : ",");
@@ -97,11 +101,12 @@ static void print_samples(FILE *out, const struct bench_direction_stats *stats)
 
 	if (bw->count == 0)
 		return;
-	(void)fprintf(out, "   bw (  KiB/s): min=%ju, max=%ju, avg=%.2f, stdev=%.2f, samples=%ju\n", (uintmax_t)bw->min,
-		      (uintmax_t)bw->max, spw_summary_mean(bw), spw_summary_deviation(bw), (uintmax_t)bw->count);
+	(void)fprintf(out, "   bw (  KiB/s): min=%ju, max=%ju, avg=%.2f, stdev=%.2f, samples=%ju\n",
+		      (uintmax_t)bw->min, (uintmax_t)bw->max, spw_summary_mean(bw),
+		      spw_summary_deviation(bw), (uintmax_t)bw->count);
 	(void)fprintf(out, "   iops        : min=%ju, max=%ju, avg=%.2f, stdev=%.2f, samples=%ju\n",
-		      (uintmax_t)iops->min, (uintmax_t)iops->max, spw_summary_mean(iops), spw_summary_deviation(iops),
-		      (uintmax_t)iops->count);
+		      (uintmax_t)iops->min, (uintmax_t)iops->max, spw_summary_mean(iops),
+		      spw_summary_deviation(iops), (uintmax_t)iops->count);
 }
 
 static void print_direction(FILE *out, const char *name, const struct bench_direction_stats *stats)
@@ -112,8 +117,9 @@ static void print_direction(FILE *out, const char *name, const struct bench_dire
 	if (stats->ios == 0)
 		return;
 	(void)fprintf(out, "  %5s: IOPS=%s, BW=%s/s (%s/s)(%s/%jumsec)\n", name,
-		      plain(per_second(stats->ios, stats->runtime_ns), a), binary(bandwidth, b), decimal(bandwidth, c),
-		      binary((double)stats->bytes, d), (uintmax_t)(stats->runtime_ns / 1000000));
+		      plain(per_second(stats->ios, stats->runtime_ns), a), binary(bandwidth, b),
+		      decimal(bandwidth, c), binary((double)stats->bytes, d),
+		      (uintmax_t)(stats->runtime_ns / 1000000));
 	print_summary(out, "slat", &stats->submit_ns);
 	print_summary(out, "clat", &stats->complete_ns.summary);
 	print_summary(out, "lat", &stats->total_ns);
@@ -139,14 +145,16 @@ static void print_latencies(FILE *out, const struct bench_stats *stats)
 				(void)fprintf(out, "  lat (%s)   : ", units[unit]);
 			begun = true;
 			(void)fprintf(out, "%ju=%.2f%%", (uintmax_t)bench_latency_limit(i),
-				      100.0 * (double)latency.classes[unit][i] / (double)latency.count);
+				      100.0 * (double)latency.classes[unit][i] /
+					      (double)latency.count);
 		}
 		if (begun)
 			(void)fputc('\n', out);
 	}
 }
 
-static void print_levels(FILE *out, const char *title, const uint64_t levels[], const char *const names[])
+static void print_levels(FILE *out, const char *title, const uint64_t levels[],
+			 const char *const names[])
 {
 	uint64_t total = 0;
 
@@ -170,38 +178,45 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 	static const char *const batches[] = {"0", "4", "8", "16", "32", "64", ">=64"};
 	const struct bench_stats *stats = &entry->stats;
 
-	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d%s%s\n", entry->job->name, entry->group, entry->workers,
-		      -stats->error, stats->error != 0 ? ": " : "", stats->error_text);
-	(void)fprintf(out, "  engine     : %s\n", stats->description[0] != '\0' ? stats->description : "not started");
+	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d%s%s\n", entry->job->name,
+		      entry->group, entry->workers, -stats->error, stats->error != 0 ? ": " : "",
+		      stats->error_text);
+	(void)fprintf(out, "  engine     : %s\n",
+		      stats->description[0] != '\0' ? stats->description : "not started");
 	print_direction(out, "read", &stats->direction[BENCH_DIR_READ]);
 	print_direction(out, "write", &stats->direction[BENCH_DIR_WRITE]);
 	print_latencies(out, stats);
 	(void)fprintf(out, "  cpu          : usr=%.2f%%, sys=%.2f%%, ctx=%ju, majf=%ju, minf=%ju\n",
-		      percent(stats->user_ns, stats->runtime_ns), percent(stats->system_ns, stats->runtime_ns),
+		      percent(stats->user_ns, stats->runtime_ns),
+		      percent(stats->system_ns, stats->runtime_ns),
 		      (uintmax_t)stats->context_switches, (uintmax_t)stats->faults_major,
 		      (uintmax_t)stats->faults_minor);
 	print_levels(out, "IO depths", stats->depth_levels, depths);
 	print_levels(out, "   submit", stats->submit_levels, batches);
 	print_levels(out, "   complete", stats->complete_levels, batches);
-	(void)fprintf(out, "  issued rwts  : total=%ju,%ju,0,0, kernel requests=%ju, system calls=%ju\n",
-		      (uintmax_t)stats->direction[BENCH_DIR_READ].ios, (uintmax_t)stats->direction[BENCH_DIR_WRITE].ios,
+	(void)fprintf(out,
+		      "  issued rwts  : total=%ju,%ju,0,0, kernel requests=%ju, system calls=%ju\n",
+		      (uintmax_t)stats->direction[BENCH_DIR_READ].ios,
+		      (uintmax_t)stats->direction[BENCH_DIR_WRITE].ios,
 		      (uintmax_t)stats->queue.parts, (uintmax_t)stats->queue.system_calls);
 	if (entry->job->verify != BENCH_VERIFY_NONE)
-		(void)fprintf(out, "  verified     : %ju blocks\n", (uintmax_t)stats->blocks_verified);
+		(void)fprintf(out, "  verified     : %ju blocks\n",
+			      (uintmax_t)stats->blocks_verified);
 }
 
-/* ---- Groups ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Groups ---------------------------------------------------------------------------------- */
 
 struct group_total {
 	double least, most, sum;
 	uint64_t bytes, runtime_least_ms, runtime_most_ms;
 };
 
-static void print_group_direction(FILE *out, const char *name, const struct bench_entry *entries, int count,
-				  unsigned group, unsigned direction)
+static void print_group_direction(FILE *out, const char *name, const struct bench_entry *entries,
+				  int count, unsigned group, unsigned direction)
 {
 	struct group_total total = {0};
-	char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES], e[NUMBER_BYTES], f[NUMBER_BYTES];
+	char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES], e[NUMBER_BYTES],
+		f[NUMBER_BYTES];
 
 	for (int i = 0; i < count; i++) {
 		const struct bench_direction_stats *stats = &entries[i].stats.direction[direction];
@@ -212,19 +227,23 @@ static void print_group_direction(FILE *out, const char *name, const struct benc
 			continue;
 		total.least = total.bytes == 0 || rate < total.least ? rate : total.least;
 		total.most = rate > total.most ? rate : total.most;
-		total.runtime_least_ms = total.bytes == 0 || ms < total.runtime_least_ms ? ms : total.runtime_least_ms;
+		total.runtime_least_ms = total.bytes == 0 || ms < total.runtime_least_ms
+						 ? ms
+						 : total.runtime_least_ms;
 		total.runtime_most_ms = ms > total.runtime_most_ms ? ms : total.runtime_most_ms;
 		total.bytes += stats->bytes;
 	}
 	if (total.bytes == 0)
 		return;
 	/* As fio: all bytes of the group over the time of its longest job. */
-	total.sum =
-		total.runtime_most_ms == 0 ? total.most : (double)total.bytes * 1000 / (double)total.runtime_most_ms;
+	total.sum = total.runtime_most_ms == 0
+			    ? total.most
+			    : (double)total.bytes * 1000 / (double)total.runtime_most_ms;
 	(void)fprintf(out, "  %5s: bw=%s/s (%s/s), %s/s-%s/s, io=%s (%s), run=%ju-%jumsec\n", name,
-		      binary(total.sum, a), decimal(total.sum, b), binary(total.least, c), binary(total.most, d),
-		      binary((double)total.bytes, e), decimal((double)total.bytes, f),
-		      (uintmax_t)total.runtime_least_ms, (uintmax_t)total.runtime_most_ms);
+		      binary(total.sum, a), decimal(total.sum, b), binary(total.least, c),
+		      binary(total.most, d), binary((double)total.bytes, e),
+		      decimal((double)total.bytes, f), (uintmax_t)total.runtime_least_ms,
+		      (uintmax_t)total.runtime_most_ms);
 }
 
 static void print_group(FILE *out, const struct bench_entry *entries, int count, unsigned group)
@@ -245,8 +264,10 @@ static void print_shares(const struct bench_run *run, FILE *out)
 		if (worker->shares_count > 0)
 			(void)fprintf(out, "\nDrives of %s:\n", worker->job->name);
 		for (unsigned j = 0; j < worker->shares_count; j++)
-			(void)fprintf(out, "  %s: written=%s, read=%s, in flight at most %u of %u\n",
-				      worker->shares[j].path, binary((double)worker->shares[j].bytes_written, written),
+			(void)fprintf(out,
+				      "  %s: written=%s, read=%s, in flight at most %u of %u\n",
+				      worker->shares[j].path,
+				      binary((double)worker->shares[j].bytes_written, written),
 				      binary((double)worker->shares[j].bytes_read, read),
 				      worker->shares[j].in_flight_max, worker->shares[j].depth);
 	}

@@ -33,7 +33,7 @@ static void catch_interrupts(struct sigaction *before)
 	(void)sigaction(SIGINT, &action, before);
 }
 
-/* ---- Workers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Workers --------------------------------------------------------------------------------- */
 
 static int add_workers(struct bench_run *run, unsigned job_index, unsigned group)
 {
@@ -55,7 +55,8 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 		if (count < 0)
 			return spw_error(count, "job %s: %s", job->name, spw_last_error());
 		worker->devices_count = (unsigned)count;
-		count = spw_drives_distinct((const char *const *)worker->paths, worker->devices_count);
+		count = spw_drives_distinct((const char *const *)worker->paths,
+					    worker->devices_count);
 		if (count < 0)
 			return spw_error(count, "job %s: %s", job->name, spw_last_error());
 	}
@@ -70,7 +71,8 @@ static int make_workers(struct bench_run *run)
 	for (unsigned i = 0; i < run->plan.count; i++)
 		total += run->plan.jobs[i].numjobs;
 	if (total == 0 || total > BENCH_JOBS_MAX)
-		return spw_error(-EINVAL, "%u jobs in all: there can be 1 to %u", total, BENCH_JOBS_MAX);
+		return spw_error(-EINVAL, "%u jobs in all: there can be 1 to %u", total,
+				 BENCH_JOBS_MAX);
 	run->workers = calloc(total, sizeof(*run->workers));
 	if (!run->workers)
 		return spw_error(-ENOMEM, "out of memory");
@@ -82,7 +84,7 @@ static int make_workers(struct bench_run *run)
 	return result;
 }
 
-/* ---- Devices ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 static int collect_devices(struct bench_run *run, struct bench_devices *devices)
 {
@@ -95,7 +97,8 @@ static int collect_devices(struct bench_run *run, struct bench_devices *devices)
 			struct bench_device *device = bench_devices_find(devices, worker->paths[j]);
 
 			if (!device)
-				return spw_error(-ENOENT, "job %s: %s", worker->job->name, spw_last_error());
+				return spw_error(-ENOENT, "job %s: %s", worker->job->name,
+						 spw_last_error());
 			device->writes |= bench_rw_writes(worker->job->rw);
 		}
 	}
@@ -111,10 +114,12 @@ static int check_regions(struct bench_run *run, struct bench_devices *devices)
 	for (unsigned i = 0; i < run->workers_count; i++) {
 		struct bench_worker *worker = &run->workers[i];
 
-		for (unsigned j = 0; j < worker->devices_count && worker->job->level == BENCH_LEVEL_ENGINE; j++) {
+		for (unsigned j = 0;
+		     j < worker->devices_count && worker->job->level == BENCH_LEVEL_ENGINE; j++) {
 			worker->devices[j] = bench_devices_find(devices, worker->paths[j])->device;
 			result = bench_region_place(&region, worker->job, worker->paths[j],
-						    spw_device_geometry(worker->devices[j]), worker->devices_count, 0);
+						    spw_device_geometry(worker->devices[j]),
+						    worker->devices_count, 0);
 			if (result != 0)
 				return result;
 		}
@@ -122,7 +127,7 @@ static int check_regions(struct bench_run *run, struct bench_devices *devices)
 	return 0;
 }
 
-/* ---- Threads ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 static void *worker_main(void *argument)
 {
@@ -158,7 +163,9 @@ static uint64_t timeval_ns(const struct timeval *time)
 	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_usec * 1000u;
 }
 
-/* CPU time of the whole process, threads of the kernel that work for it included. @sign: 1 or -1. */
+/*
+ * CPU time of the whole process, threads of the kernel that work for it included. @sign: 1 or -1.
+ */
 static void add_process_time(struct bench_run *run, int sign)
 {
 	struct rusage usage;

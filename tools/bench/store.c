@@ -2,13 +2,15 @@
 /*
  * tools/bench/store.c - the loop of one job on a store
  *
- * Every worker opens one partition of its own, as a rank of a training job would, and drives it inline: what it costs is on this thread.
- * The working set is as many objects as fit the job's size. A job is a sequence of phases:
+ * Every worker opens one partition of its own, as a rank of a training job would, and drives it
+ * inline: what it costs is on this thread. The working set is as many objects as fit the job's
+ * size. A job is a sequence of phases:
  *
- *   write             put the working set                            (time_based: free it and put it again)
+ *   write             put the working set (time_based: free it and put it again)
  *   read, randread    put it unmeasured, then get it in reverse or shuffled order
  *   rw                training steps: put it, then get and free each object in reverse order
- *   randrw            put it unmeasured, then replace and get objects at the same time, rwmixread of them gets
+ *   randrw            put it unmeasured, then replace and get objects at the same time, rwmixread
+ *                     of them gets
  */
 #include "tools/bench/bench.h"
 
@@ -46,7 +48,9 @@ struct state {
 	int error;
 };
 
-/* The first failure is what the job ends with. Called while its words are those of the last error. */
+/*
+ * The first failure is what the job ends with. Called while its words are those of the last error.
+ */
 static void note_error(struct state *state, int error)
 {
 	char *text = state->worker->stats.error_text;
@@ -80,10 +84,11 @@ static int issue(struct state *state, unsigned direction, unsigned object)
 	transfer->object = object;
 	transfer->start_ns = state->now_ns;
 	if (direction == BENCH_DIR_WRITE)
-		result = spw_store_put(state->store, transfer->buffer, len, &notify, &state->objects[object], NULL);
+		result = spw_store_put(state->store, transfer->buffer, len, &notify,
+				       &state->objects[object], NULL);
 	else
-		result = spw_store_get(state->store, state->objects[object], 0, transfer->buffer, len, SPW_URGENT_READ,
-				       &notify, NULL);
+		result = spw_store_get(state->store, state->objects[object], 0, transfer->buffer,
+				       len, SPW_URGENT_READ, &notify, NULL);
 	if (result != 0)
 		return result;
 	state->idle_count--;
@@ -93,7 +98,8 @@ static int issue(struct state *state, unsigned direction, unsigned object)
 	if (state->measuring) {
 		stats->depth_levels[bench_depth_level(state->in_flight)]++;
 		stats->submit_levels[1]++;
-		spw_summary_add(&stats->direction[direction].submit_ns, transfer->issue_ns - transfer->start_ns);
+		spw_summary_add(&stats->direction[direction].submit_ns,
+				transfer->issue_ns - transfer->start_ns);
 	}
 	return 0;
 }
@@ -167,7 +173,7 @@ static int wait_for_slot(struct state *state)
 	return result;
 }
 
-/* ---- Phases ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Phases ---------------------------------------------------------------------------------- */
 
 static int put_all(struct state *state)
 {
@@ -181,13 +187,17 @@ static int put_all(struct state *state)
 	return result == 0 ? drain(state) : result;
 }
 
-/* @shuffle: NULL for the reverse of the order in which they were put. Objects that are not there are passed over. */
+/*
+ * @shuffle: NULL for the reverse of the order in which they were put. Objects that are not there
+ * are passed over.
+ */
 static int get_all(struct state *state, const struct bench_shuffle *shuffle)
 {
 	int result = 0;
 
 	for (unsigned i = 0; i < state->objects_count && result == 0 && !expired(state); i++) {
-		unsigned object = shuffle ? (unsigned)bench_shuffle_at(shuffle, i) : state->objects_count - 1 - i;
+		unsigned object = shuffle ? (unsigned)bench_shuffle_at(shuffle, i)
+					  : state->objects_count - 1 - i;
 
 		if (state->objects[object].value == 0)
 			continue;
@@ -227,7 +237,8 @@ static int mix(struct state *state)
 
 	for (unsigned i = 0; i < state->objects_count && result == 0 && !expired(state); i++) {
 		bool get = bench_random_next(&state->random) % 100 < state->job->read_percent;
-		unsigned object = (unsigned)(bench_random_next(&state->random) % state->objects_count);
+		unsigned object =
+			(unsigned)(bench_random_next(&state->random) % state->objects_count);
 
 		result = wait_for_slot(state);
 		/* More objects than slots: there is always one that is not busy. */
@@ -249,15 +260,18 @@ static int one_pass(struct state *state, uint64_t pass)
 	switch (state->job->rw) {
 	case BENCH_READ: return get_all(state, NULL);
 	case BENCH_RANDREAD:
-		bench_shuffle_init(&shuffle, state->objects_count, bench_mix(state->job->randseed, pass));
+		bench_shuffle_init(&shuffle, state->objects_count,
+				   bench_mix(state->job->randseed, pass));
 		return get_all(state, &shuffle);
 	case BENCH_RW: return step(state);
 	case BENCH_RANDRW: return mix(state);
-	default: result = pass > 0 ? free_all(state) : 0; return result == 0 ? put_all(state) : result;
+	default:
+		result = pass > 0 ? free_all(state) : 0;
+		return result == 0 ? put_all(state) : result;
 	}
 }
 
-/* ---- Setting up ------------------------------------------------------------------------------------------------------------- */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
 static int make_transfers(struct state *state)
 {
@@ -271,11 +285,13 @@ static int make_transfers(struct state *state)
 	for (size_t i = 0; i < depth; i++) {
 		struct transfer *transfer = &state->transfers[i];
 		struct bench_random random = {.state = bench_mix(state->job->randseed, i)};
-		int result = spw_store_alloc(state->store, state->job->object_bytes, &transfer->buffer);
+		int result =
+			spw_store_alloc(state->store, state->job->object_bytes, &transfer->buffer);
 
 		if (result != 0)
 			return result;
-		for (uint64_t at = 0; at + sizeof(uint64_t) <= state->job->object_bytes; at += sizeof(uint64_t)) {
+		for (uint64_t at = 0; at + sizeof(uint64_t) <= state->job->object_bytes;
+		     at += sizeof(uint64_t)) {
 			uint64_t word = bench_random_next(&random);
 
 			memcpy((char *)transfer->buffer + at, &word, sizeof(word));
@@ -286,7 +302,10 @@ static int make_transfers(struct state *state)
 	return 0;
 }
 
-/* As many objects as the job's size holds, or three quarters of the partition: replacing needs room. */
+/*
+ * As many objects as the job's size holds, or three quarters of the partition: replacing needs
+ * room.
+ */
 static int make_objects(struct state *state)
 {
 	const struct bench_job *job = state->job;
@@ -299,24 +318,28 @@ static int make_objects(struct state *state)
 	else if (bytes == 0)
 		bytes = stats.capacity_bytes / 4 * 3;
 	if (bytes > stats.capacity_bytes)
-		return spw_error(-ENOSPC, "job %s: size asks for %ju bytes, but a partition of this store has %ju",
-				 job->name, (uintmax_t)bytes, (uintmax_t)stats.capacity_bytes);
+		return spw_error(
+			-ENOSPC,
+			"job %s: size asks for %ju bytes, but a partition of this store has %ju",
+			job->name, (uintmax_t)bytes, (uintmax_t)stats.capacity_bytes);
 	count = bytes / job->object_bytes;
 	if (count <= job->iodepth && job->rw == BENCH_RANDRW)
 		return spw_error(-EINVAL,
-				 "job %s: %ju objects are too few for iodepth=%u: give a larger size or a smaller "
+				 "job %s: %ju objects are too few for iodepth=%u: give a larger "
+				 "size or a smaller "
 				 "object-size",
 				 job->name, (uintmax_t)count, job->iodepth);
 	if (count == 0 || count > UINT32_MAX)
-		return spw_error(-EINVAL, "job %s: size holds %ju objects of %ju bytes", job->name, (uintmax_t)count,
-				 (uintmax_t)job->object_bytes);
+		return spw_error(-EINVAL, "job %s: size holds %ju objects of %ju bytes", job->name,
+				 (uintmax_t)count, (uintmax_t)job->object_bytes);
 	state->objects_count = (unsigned)count;
 	state->objects = calloc(count, sizeof(*state->objects));
 	state->busy = calloc(count, sizeof(*state->busy));
 	if (!state->objects || !state->busy)
 		return spw_error(-ENOMEM, "out of memory");
 	atomic_store_explicit(&state->worker->live_total_bytes,
-			      count * job->object_bytes * (job->rw == BENCH_RW ? 2 : 1), memory_order_relaxed);
+			      count * job->object_bytes * (job->rw == BENCH_RW ? 2 : 1),
+			      memory_order_relaxed);
 	return 0;
 }
 
@@ -325,9 +348,11 @@ static int open_store(struct state *state)
 	const struct bench_job *job = state->job;
 	struct spw_store_opts opts;
 
-	if (job->numa_node != BENCH_NUMA_ANY && (numa_available() < 0 || (int)job->numa_node > numa_max_node() ||
-						 numa_run_on_node((int)job->numa_node) != 0))
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node", job->name, job->numa_node);
+	if (job->numa_node != BENCH_NUMA_ANY &&
+	    (numa_available() < 0 || (int)job->numa_node > numa_max_node() ||
+	     numa_run_on_node((int)job->numa_node) != 0))
+		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
+				 job->name, job->numa_node);
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
 	opts.backend = job->backend;
@@ -335,12 +360,13 @@ static int open_store(struct state *state)
 	opts.no_checksums = job->no_checksums;
 	opts.inline_mode = true;
 	/* Buffers of all transfers, and what the store wants for itself. */
-	opts.arena_bytes =
-		(spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) + SPW_ARENA_GRANULE_BYTES) * job->iodepth +
-		(64u << 20);
+	opts.arena_bytes = (spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) +
+			    SPW_ARENA_GRANULE_BYTES) *
+				   job->iodepth +
+			   (64u << 20);
 	opts.log = state->worker->log;
-	return spw_store_open((const char *const *)state->worker->paths, state->worker->devices_count, &opts,
-			      &state->store);
+	return spw_store_open((const char *const *)state->worker->paths,
+			      state->worker->devices_count, &opts, &state->store);
 }
 
 static int set_up(struct state *state)
@@ -359,7 +385,10 @@ static int set_up(struct state *state)
 
 static void tear_down(struct state *state)
 {
-	/* After an error transfers are in flight: they end with the store, and only then go their buffers, which are its. */
+	/*
+	 * After an error transfers are in flight: they end with the store, and only then go their
+	 * buffers, which are its.
+	 */
 	if (state->store)
 		spw_store_close(state->store);
 	free(state->completed);
@@ -369,7 +398,7 @@ static void tear_down(struct state *state)
 	free(state->objects);
 }
 
-/* ---- Results ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Results --------------------------------------------------------------------------------- */
 
 static int read_shares(struct state *state, struct bench_drive_share *shares, unsigned count)
 {
@@ -411,13 +440,15 @@ static int measure(struct state *state)
 		result = drain(state);
 	bench_timer_end(&state->timer, worker);
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
-		stats->direction[i].runtime_ns = stats->direction[i].ios > 0 ? stats->runtime_ns : 0;
+		stats->direction[i].runtime_ns =
+			stats->direction[i].ios > 0 ? stats->runtime_ns : 0;
 	if (result == 0)
 		result = read_shares(state, worker->shares, worker->shares_count);
 	stats->store.size = sizeof(stats->store);
 	spw_store_stats(state->store, &stats->store, sizeof(stats->store));
-	(void)snprintf(stats->description, sizeof(stats->description), "store of %u drives, chunks of %ju bytes, %s",
-		       stats->store.drives, (uintmax_t)spw_store_chunk_bytes(state->store),
+	(void)snprintf(stats->description, sizeof(stats->description),
+		       "store of %u drives, chunks of %ju bytes, %s", stats->store.drives,
+		       (uintmax_t)spw_store_chunk_bytes(state->store),
 		       spw_store_description(state->store));
 	return result;
 }

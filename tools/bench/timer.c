@@ -125,8 +125,10 @@ void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker)
 void bench_worker_live(struct bench_worker *worker)
 {
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
-		atomic_store_explicit(&worker->live_bytes[i], worker->stats.direction[i].bytes, memory_order_relaxed);
-		atomic_store_explicit(&worker->live_ios[i], worker->stats.direction[i].ios, memory_order_relaxed);
+		atomic_store_explicit(&worker->live_bytes[i], worker->stats.direction[i].bytes,
+				      memory_order_relaxed);
+		atomic_store_explicit(&worker->live_ios[i], worker->stats.direction[i].ios,
+				      memory_order_relaxed);
 	}
 }
 
@@ -136,7 +138,8 @@ int bench_worker_ended(struct bench_worker *worker, int result)
 
 	stats->error = result;
 	if (result != 0 && stats->error_text[0] == '\0')
-		(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s", spw_last_error());
+		(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
+			       spw_last_error());
 	return result;
 }
 

@@ -46,16 +46,22 @@ int bench_parse_size(const char *text, uint64_t *bytes)
 		return result;
 	if (*rest != '\0') {
 		letter = strchr(letters, tolower((unsigned char)*rest));
-		/* fio reads "4k" and "4kb" as 4096, but "4kib" as 4000, which is the other way round from everybody else. */
+		/*
+		 * fio reads "4k" and "4kb" as 4096, but "4kib" as 4000, which is the other way
+		 * round from everybody else.
+		 */
 		if (letter && strcasecmp(rest + 1, "ib") == 0)
 			return spw_error(-EINVAL,
-					 "'%s' is ambiguous: fio reads KiB as 1000 bytes; write k, m, g, t or p "
+					 "'%s' is ambiguous: fio reads KiB as 1000 bytes; write k, "
+					 "m, g, t or p "
 					 "for powers of 1024",
 					 text);
 		if (letter && (rest[1] == '\0' || strcasecmp(rest + 1, "b") == 0))
 			shift = 10 * (unsigned)(letter - letters + 1);
 		else if (strcasecmp(rest, "b") != 0)
-			return spw_error(-EINVAL, "'%s' is not a size; write for example 4k, 1m or 2g", text);
+			return spw_error(-EINVAL,
+					 "'%s' is not a size; write for example 4k, 1m or 2g",
+					 text);
 	}
 	if (*bytes > UINT64_MAX >> shift)
 		return spw_error(-ERANGE, "%s is too large", text);
@@ -90,5 +96,6 @@ int bench_parse_time(const char *text, uint64_t *ns)
 		*ns *= units[i].ns;
 		return 0;
 	}
-	return spw_error(-EINVAL, "'%s' is not a time; write for example 10, 10s, 500ms or 2m", text);
+	return spw_error(-EINVAL, "'%s' is not a time; write for example 10, 10s, 500ms or 2m",
+			 text);
 }

@@ -18,7 +18,10 @@ static uint64_t magic_of(enum bench_verify checksum)
 	return UNIT_MAGIC + ((uint64_t)(checksum - BENCH_VERIFY_XXH3) << 56);
 }
 
-/* At the start of every unit. The checksum covers the rest of the unit, then the header up to itself. */
+/*
+ * At the start of every unit. The checksum covers the rest of the unit, then the header up to
+ * itself.
+ */
 struct unit_header {
 	uint64_t magic;
 	uint64_t offset_bytes;
@@ -28,7 +31,8 @@ struct unit_header {
 	uint64_t checksum;
 };
 
-_Static_assert(sizeof(struct unit_header) == 48, "a header fits the smallest unit, with payload left");
+_Static_assert(sizeof(struct unit_header) == 48,
+	       "a header fits the smallest unit, with payload left");
 
 static uint64_t checksum(const struct bench_units *units, const char *unit)
 {
@@ -52,8 +56,8 @@ static void fill_payload(char *payload, size_t len, uint64_t key)
 	}
 }
 
-void bench_verify_fill(const struct bench_units *units, void *buf, size_t len, uint64_t offset_bytes,
-		       uint64_t generation)
+void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
+		       uint64_t offset_bytes, uint64_t generation)
 {
 	for (size_t at = 0; at < len; at += units->unit_bytes) {
 		char *unit = (char *)buf + at;
@@ -73,41 +77,54 @@ void bench_verify_fill(const struct bench_units *units, void *buf, size_t len, u
 	}
 }
 
-static int check_unit(const struct bench_units *units, const char *unit, uint64_t offset_bytes, uint64_t generation,
-		      const char *path)
+static int check_unit(const struct bench_units *units, const char *unit, uint64_t offset_bytes,
+		      uint64_t generation, const char *path)
 {
 	uintmax_t at = offset_bytes;
 	struct unit_header header;
 
 	memcpy(&header, unit, sizeof(header));
 	if (header.magic != magic_of(units->checksum)) {
-		if (header.magic == magic_of(BENCH_VERIFY_XXH3) || header.magic == magic_of(BENCH_VERIFY_CRC32C))
-			return spw_error(-EBADMSG, "%s: verify: byte %ju: written with another verify=", path, at);
-		return spw_error(-EBADMSG, "%s: verify: byte %ju: this block was not written by a verify job", path,
-				 at);
+		if (header.magic == magic_of(BENCH_VERIFY_XXH3) ||
+		    header.magic == magic_of(BENCH_VERIFY_CRC32C))
+			return spw_error(-EBADMSG,
+					 "%s: verify: byte %ju: written with another verify=", path,
+					 at);
+		return spw_error(-EBADMSG,
+				 "%s: verify: byte %ju: this block was not written by a verify job",
+				 path, at);
 	}
 	if (header.unit_bytes != units->unit_bytes)
 		return spw_error(-EBADMSG,
-				 "%s: verify: byte %ju: written in blocks of %ju bytes, read in blocks of %zu", path,
-				 at, (uintmax_t)header.unit_bytes, units->unit_bytes);
+				 "%s: verify: byte %ju: written in blocks of %ju bytes, read in "
+				 "blocks of %zu",
+				 path, at, (uintmax_t)header.unit_bytes, units->unit_bytes);
 	if (header.checksum != checksum(units, unit))
-		return spw_error(-EBADMSG, "%s: verify: byte %ju: the checksum is wrong: the block is torn or damaged",
-				 path, at);
+		return spw_error(
+			-EBADMSG,
+			"%s: verify: byte %ju: the checksum is wrong: the block is torn or damaged",
+			path, at);
 	if (header.offset_bytes != offset_bytes)
-		return spw_error(-EBADMSG, "%s: verify: byte %ju holds the block that was written to byte %ju", path,
-				 at, (uintmax_t)header.offset_bytes);
-	if (header.seed != units->seed || (generation != BENCH_GENERATION_ANY && header.generation != generation))
-		return spw_error(-EBADMSG, "%s: verify: byte %ju holds an older block: the last write to it was lost",
-				 path, at);
+		return spw_error(
+			-EBADMSG,
+			"%s: verify: byte %ju holds the block that was written to byte %ju", path,
+			at, (uintmax_t)header.offset_bytes);
+	if (header.seed != units->seed ||
+	    (generation != BENCH_GENERATION_ANY && header.generation != generation))
+		return spw_error(
+			-EBADMSG,
+			"%s: verify: byte %ju holds an older block: the last write to it was lost",
+			path, at);
 	return 0;
 }
 
-int bench_verify_check(const struct bench_units *units, const void *buf, size_t len, uint64_t offset_bytes,
-		       uint64_t generation, const char *path)
+int bench_verify_check(const struct bench_units *units, const void *buf, size_t len,
+		       uint64_t offset_bytes, uint64_t generation, const char *path)
 {
 	int result = 0;
 
 	for (size_t at = 0; at < len && result == 0; at += units->unit_bytes)
-		result = check_unit(units, (const char *)buf + at, offset_bytes + at, generation, path);
+		result = check_unit(units, (const char *)buf + at, offset_bytes + at, generation,
+				    path);
 	return result;
 }

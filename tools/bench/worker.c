@@ -2,9 +2,9 @@
 /*
  * tools/bench/worker.c - the loop of one job on devices
  *
- * Clock reads as fio does them, so that latencies compare: one when a submission returns (which also starts the next transfer), one
- * when a reap returns. Nothing is allocated and nothing but the queue makes system calls while the job runs, unless a rate makes it
- * wait with nothing in flight.
+ * Clock reads as fio does them, so that latencies compare: one when a submission returns (which
+ * also starts the next transfer), one when a reap returns. Nothing is allocated and nothing but the
+ * queue makes system calls while the job runs, unless a rate makes it wait with nothing in flight.
  */
 #include "tools/bench/bench.h"
 
@@ -19,7 +19,8 @@
 
 #define BUFFER_ALIGN_BYTES 4096u
 #define SECTOR_BYTES       512u
-#define NAP_NS_MAX         100000000 /* how long a job that waits for its rate may be deaf to an interrupt */
+/* how long a job that waits for its rate may be deaf to an interrupt */
+#define NAP_NS_MAX 100000000
 
 struct slot {
 	struct spw_io io;
@@ -40,7 +41,8 @@ struct state {
 	unsigned idle_count, prepared_count, completed_count, in_flight;
 	struct bench_region regions[BENCH_FILES_MAX];
 	unsigned device_in_flight[BENCH_FILES_MAX];
-	uint64_t region_written[BENCH_FILES_MAX]; /* verify: transfers of that pass which were written */
+	/* verify: transfers of that pass which were written */
+	uint64_t region_written[BENCH_FILES_MAX];
 	struct bench_units units;
 	struct bench_backlog backlog;
 	unsigned region_next;
@@ -57,7 +59,7 @@ struct state {
 	int error;
 };
 
-/* ---- What comes next -------------------------------------------------------------------------------------------------------- */
+/* ---- What comes next ------------------------------------------------------------------------- */
 
 static unsigned draw_direction(struct state *state)
 {
@@ -67,10 +69,13 @@ static unsigned draw_direction(struct state *state)
 		return BENCH_DIR_READ;
 	if (!bench_rw_reads(rw))
 		return BENCH_DIR_WRITE;
-	return bench_random_next(&state->random) % 100 < state->job->read_percent ? BENCH_DIR_READ : BENCH_DIR_WRITE;
+	return bench_random_next(&state->random) % 100 < state->job->read_percent ? BENCH_DIR_READ
+										  : BENCH_DIR_WRITE;
 }
 
-/* A rate lets transfers start one after another at its pace. Return: false when it is not time yet. */
+/*
+ * A rate lets transfers start one after another at its pace. Return: false when it is not time yet.
+ */
 static bool rate_allows(struct state *state)
 {
 	if (state->job->rate_bytes == 0 || state->verifying)
@@ -84,7 +89,8 @@ static bool rate_allows(struct state *state)
 static void rate_account(struct state *state, uint32_t len_bytes)
 {
 	if (state->job->rate_bytes > 0)
-		state->due_ns[state->direction] += (uint64_t)((double)len_bytes * 1e9 / (double)state->job->rate_bytes);
+		state->due_ns[state->direction] +=
+			(uint64_t)((double)len_bytes * 1e9 / (double)state->job->rate_bytes);
 }
 
 /* Verifying goes over the last pass: first what it wrote, then what it left of the pass before. */
@@ -96,10 +102,14 @@ static bool next_of_region(struct state *state, unsigned index, struct slot *slo
 	if (!written && region->pass == 0)
 		return false;
 	slot->generation = state->generation + region->pass - (written ? 0 : 1);
-	return bench_region_next(region, state->direction, &slot->io.offset_bytes, &slot->io.len_bytes);
+	return bench_region_next(region, state->direction, &slot->io.offset_bytes,
+				 &slot->io.len_bytes);
 }
 
-/* The next pass overwrites what the last one has written, which may wait to be read back, or be read just now. */
+/*
+ * The next pass overwrites what the last one has written, which may wait to be read back, or be
+ * read just now.
+ */
 static bool must_read_back_first(struct state *state)
 {
 	if (state->backlog.every == 0)
@@ -108,14 +118,17 @@ static bool must_read_back_first(struct state *state)
 	return bench_backlog_is_due(&state->backlog) || state->in_flight > 0;
 }
 
-/* By turns; but what fewer transfers are in flight to comes first, else a drive that is slow for a while would gather them all. */
+/*
+ * By turns; but what fewer transfers are in flight to comes first, else a drive that is slow for a
+ * while would gather them all.
+ */
 static unsigned choose_device(const struct state *state)
 {
 	unsigned count = state->worker->devices_count, chosen = state->region_next;
 
 	for (unsigned i = 1; i < count; i++) {
-		unsigned index =
-			state->region_next + i < count ? state->region_next + i : state->region_next + i - count;
+		unsigned index = state->region_next + i < count ? state->region_next + i
+								: state->region_next + i - count;
 
 		if (state->device_in_flight[index] < state->device_in_flight[chosen])
 			chosen = index;
@@ -135,7 +148,8 @@ static bool next_transfer(struct state *state, struct slot *slot)
 		if (!found && state->job->time_based && !state->verifying) {
 			if (must_read_back_first(state))
 				return false;
-			bench_region_start_pass(&state->regions[index], state->regions[index].pass + 1);
+			bench_region_start_pass(&state->regions[index],
+						state->regions[index].pass + 1);
 			found = next_of_region(state, index, slot);
 		}
 		state->region_next = index + 1 == count ? 0 : index + 1;
@@ -147,7 +161,7 @@ static bool next_transfer(struct state *state, struct slot *slot)
 	return false;
 }
 
-/* ---- Issuing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Issuing --------------------------------------------------------------------------------- */
 
 static void slot_done(struct spw_io *io)
 {
@@ -166,14 +180,18 @@ static int submit_prepared(struct state *state)
 		struct slot *slot = state->prepared[i];
 
 		slot->issue_ns = state->now_ns;
-		spw_summary_add(&stats->direction[slot->direction].submit_ns, state->now_ns - slot->start_ns);
+		spw_summary_add(&stats->direction[slot->direction].submit_ns,
+				state->now_ns - slot->start_ns);
 	}
 	stats->submit_levels[bench_batch_level(state->prepared_count)]++;
 	state->prepared_count = 0;
 	return result;
 }
 
-/* Every sector gets two words of its own, so that a drive that finds equal data cannot skip it. As fio does unless told otherwise. */
+/*
+ * Every sector gets two words of its own, so that a drive that finds equal data cannot skip it. As
+ * fio does unless told otherwise.
+ */
 static void scramble(const struct slot *slot)
 {
 	char *sector = slot->io.buf;
@@ -181,16 +199,16 @@ static void scramble(const struct slot *slot)
 	for (uint64_t at = 0; at < slot->io.len_bytes; at += SECTOR_BYTES, sector += SECTOR_BYTES) {
 		uint64_t words[2] = {slot->start_ns, slot->io.offset_bytes + at};
 
-		memcpy(sector + (slot->start_ns % (SECTOR_BYTES / sizeof(words))) * sizeof(words), words,
-		       sizeof(words));
+		memcpy(sector + (slot->start_ns % (SECTOR_BYTES / sizeof(words))) * sizeof(words),
+		       words, sizeof(words));
 	}
 }
 
 static void fill(const struct state *state, const struct slot *slot)
 {
 	if (state->job->verify != BENCH_VERIFY_NONE)
-		bench_verify_fill(&state->units, slot->io.buf, slot->io.len_bytes, slot->io.offset_bytes,
-				  slot->generation);
+		bench_verify_fill(&state->units, slot->io.buf, slot->io.len_bytes,
+				  slot->io.offset_bytes, slot->generation);
 	else if (state->job->scramble_buffers)
 		scramble(slot);
 }
@@ -246,7 +264,8 @@ static int prepare_next(struct state *state, struct slot *slot)
 		if (bench_backlog_is_due(&state->backlog))
 			return prepare_read_back(state, slot);
 		/* A pass that is over begins anew when nothing of it is in flight. */
-		state->exhausted = !(state->job->time_based && !state->verifying && state->in_flight > 0);
+		state->exhausted =
+			!(state->job->time_based && !state->verifying && state->in_flight > 0);
 		return 0;
 	}
 	state->direction_drawn = false;
@@ -274,7 +293,7 @@ static int issue(struct state *state)
 	return result < 0 ? result : 0;
 }
 
-/* ---- Completing ------------------------------------------------------------------------------------------------------------- */
+/* ---- Completing ------------------------------------------------------------------------------ */
 
 static int check_transfer(struct state *state, const struct slot *slot)
 {
@@ -282,15 +301,16 @@ static int check_transfer(struct state *state, const struct slot *slot)
 
 	if (slot->io.res < 0)
 		return spw_error_errno(slot->io.res, "%s: %s of %u bytes at byte %ju failed", path,
-				       slot->direction == BENCH_DIR_READ ? "read" : "write", slot->io.len_bytes,
-				       (uintmax_t)slot->io.offset_bytes);
+				       slot->direction == BENCH_DIR_READ ? "read" : "write",
+				       slot->io.len_bytes, (uintmax_t)slot->io.offset_bytes);
 	if (slot->direction == BENCH_DIR_WRITE && state->backlog.every > 0)
 		bench_backlog_ended(&state->backlog, slot->number);
 	if (state->job->verify == BENCH_VERIFY_NONE || slot->direction == BENCH_DIR_WRITE)
 		return 0;
 	state->worker->stats.blocks_verified += slot->io.len_bytes / state->job->block_bytes_min;
-	return bench_verify_check(&state->units, slot->io.buf, slot->io.len_bytes, slot->io.offset_bytes,
-				  bench_rw_writes(state->job->rw) ? slot->generation : BENCH_GENERATION_ANY, path);
+	return bench_verify_check(
+		&state->units, slot->io.buf, slot->io.len_bytes, slot->io.offset_bytes,
+		bench_rw_writes(state->job->rw) ? slot->generation : BENCH_GENERATION_ANY, path);
 }
 
 static void account(struct state *state)
@@ -309,7 +329,8 @@ static void account(struct state *state)
 			spw_summary_add(&direction->total_ns, state->now_ns - slot->start_ns);
 		} else if (state->error == 0) {
 			state->error = result;
-			(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s", spw_last_error());
+			(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
+				       spw_last_error());
 		}
 		state->device_in_flight[slot->io.device]--;
 		state->idle[state->idle_count++] = slot;
@@ -332,16 +353,21 @@ static int reap(struct state *state, unsigned min, int64_t timeout_ns)
 
 static void nap(const struct state *state)
 {
-	uint64_t wait_ns = state->wait_until_ns > state->now_ns ? state->wait_until_ns - state->now_ns : 0;
+	uint64_t wait_ns =
+		state->wait_until_ns > state->now_ns ? state->wait_until_ns - state->now_ns : 0;
 	struct timespec time = {.tv_nsec = wait_ns < NAP_NS_MAX ? (long)wait_ns : NAP_NS_MAX};
 
 	(void)nanosleep(&time, NULL);
 }
 
-/* Wait for what has to be waited for: completions, or the time that a rate allows the next transfer. */
+/*
+ * Wait for what has to be waited for: completions, or the time that a rate allows the next
+ * transfer.
+ */
 static int wait_for_room(struct state *state)
 {
-	unsigned min = state->job->complete_min < state->in_flight ? state->job->complete_min : state->in_flight;
+	unsigned min = state->job->complete_min < state->in_flight ? state->job->complete_min
+								   : state->in_flight;
 
 	if (state->in_flight == 0) {
 		if (state->wait_until_ns > 0)
@@ -360,7 +386,8 @@ static int transfer_all(struct state *state)
 	int result = 0;
 
 	state->now_ns = spw_clock_ns();
-	while (result == 0 && state->error == 0 && !bench_timer_expired(&state->timer, state->worker, state->now_ns)) {
+	while (result == 0 && state->error == 0 &&
+	       !bench_timer_expired(&state->timer, state->worker, state->now_ns)) {
 		result = issue(state);
 		if (result == 0 && state->in_flight == 0 && state->exhausted)
 			break;
@@ -372,7 +399,7 @@ static int transfer_all(struct state *state)
 	return result == 0 ? state->error : result;
 }
 
-/* ---- Verifying -------------------------------------------------------------------------------------------------------------- */
+/* ---- Verifying ------------------------------------------------------------------------------- */
 
 static int read_back(struct state *state)
 {
@@ -396,13 +423,17 @@ static int read_back(struct state *state)
 	state->timer.end_ns = UINT64_MAX; /* the runtime limits the writing */
 	result = transfer_all(state);
 	state->timer.end_ns = end_ns;
-	reads->runtime_ns = spw_clock_ns() - (state->backlog.every > 0 ? state->timer.start_ns : begin_ns);
+	reads->runtime_ns =
+		spw_clock_ns() - (state->backlog.every > 0 ? state->timer.start_ns : begin_ns);
 	return result;
 }
 
-/* ---- Setting up ------------------------------------------------------------------------------------------------------------- */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
-/* Kernel requests per transfer: what is larger than the kernel takes at once is split, and iodepth counts transfers. */
+/*
+ * Kernel requests per transfer: what is larger than the kernel takes at once is split, and iodepth
+ * counts transfers.
+ */
 static uint32_t queue_depth(const struct bench_worker *worker)
 {
 	uint64_t depth = worker->job->iodepth, most = 1;
@@ -411,7 +442,9 @@ static uint32_t queue_depth(const struct bench_worker *worker)
 		const struct spw_geometry *geometry = spw_device_geometry(worker->devices[i]);
 		uint64_t parts = geometry->transfer_bytes_max == 0
 					 ? 1
-					 : (worker->job->block_bytes_max - 1) / geometry->transfer_bytes_max + 1;
+					 : (worker->job->block_bytes_max - 1) /
+							   geometry->transfer_bytes_max +
+						   1;
 
 		most = parts > most ? parts : most;
 	}
@@ -426,11 +459,14 @@ static int open_queue(struct state *state)
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.tune_path = ""; /* the job says it all */
 	opts.backend = job->backend;
-	opts.wait = job->hipri ? SPW_WAIT_POLL : job->sqthread_poll ? SPW_WAIT_SQPOLL : SPW_WAIT_INTERRUPT;
+	opts.wait = job->hipri           ? SPW_WAIT_POLL
+		    : job->sqthread_poll ? SPW_WAIT_SQPOLL
+					 : SPW_WAIT_INTERRUPT;
 	opts.depth = queue_depth(state->worker);
 	opts.arena = job->fixedbufs ? state->arena : NULL;
 	opts.log = state->worker->log;
-	return spw_queue_open(state->worker->devices, state->worker->devices_count, &opts, &state->queue);
+	return spw_queue_open(state->worker->devices, state->worker->devices_count, &opts,
+			      &state->queue);
 }
 
 /* One piece of memory for all buffers, filled with bytes that no drive can compress. */
@@ -491,13 +527,15 @@ static int place_regions(struct state *state)
 	uint64_t total = 0;
 	int result = 0;
 
-	if (__builtin_mul_overflow(job.offset_increment_bytes, worker->index, &job.offset_increment_bytes) ||
+	if (__builtin_mul_overflow(job.offset_increment_bytes, worker->index,
+				   &job.offset_increment_bytes) ||
 	    __builtin_add_overflow(job.offset_bytes, job.offset_increment_bytes, &job.offset_bytes))
-		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u", job.name, job.numjobs);
+		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u",
+				 job.name, job.numjobs);
 	for (unsigned i = 0; i < worker->devices_count && result == 0; i++) {
 		result = bench_region_place(&state->regions[i], &job, worker->paths[i],
-					    spw_device_geometry(worker->devices[i]), worker->devices_count,
-					    bench_mix(seed, i));
+					    spw_device_geometry(worker->devices[i]),
+					    worker->devices_count, bench_mix(seed, i));
 		total += state->regions[i].len_bytes;
 	}
 	if (state->job->verify != BENCH_VERIFY_NONE && bench_rw_writes(state->job->rw))
@@ -511,7 +549,8 @@ static int bind_to_node(const struct bench_job *job)
 	if (job->numa_node == BENCH_NUMA_ANY)
 		return 0;
 	if (numa_available() < 0 || (int)job->numa_node > numa_max_node())
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node", job->name, job->numa_node);
+		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
+				 job->name, job->numa_node);
 	if (numa_run_on_node((int)job->numa_node) != 0)
 		return spw_error_errno(-errno, "job %s: numa=%u", job->name, job->numa_node);
 	return 0;
@@ -558,9 +597,12 @@ static int measure(struct state *state)
 	state->due_ns[0] = state->due_ns[1] = state->timer.begin_ns;
 	result = transfer_all(state);
 	transfer_ns = spw_clock_ns() - state->timer.start_ns;
-	worker->stats.direction[BENCH_DIR_READ].runtime_ns = bench_rw_reads(state->job->rw) ? transfer_ns : 0;
-	worker->stats.direction[BENCH_DIR_WRITE].runtime_ns = bench_rw_writes(state->job->rw) ? transfer_ns : 0;
-	if (result == 0 && state->job->verify != BENCH_VERIFY_NONE && bench_rw_writes(state->job->rw) &&
+	worker->stats.direction[BENCH_DIR_READ].runtime_ns =
+		bench_rw_reads(state->job->rw) ? transfer_ns : 0;
+	worker->stats.direction[BENCH_DIR_WRITE].runtime_ns =
+		bench_rw_writes(state->job->rw) ? transfer_ns : 0;
+	if (result == 0 && state->job->verify != BENCH_VERIFY_NONE &&
+	    bench_rw_writes(state->job->rw) &&
 	    !atomic_load_explicit(worker->stop, memory_order_relaxed))
 		result = read_back(state);
 	bench_timer_end(&state->timer, worker);
@@ -579,13 +621,16 @@ int bench_worker_run(struct bench_worker *worker)
 			  .unit_bytes = worker->job->block_bytes_min,
 			  .seed = worker->job->randseed},
 		.random = {.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence)},
-		/* Blocks of an earlier run with the same seed must not pass for those of this one. */
+		/*
+		 * Blocks of an earlier run with the same seed must not pass for those of this one.
+		 */
 		.generation = spw_clock_ns(),
 	};
 	int result;
 
 	if (spw_queue_short_slice() != 0)
-		spw_log(&worker->log, SPW_LOG_INFO, "job %s: %s", worker->job->name, spw_last_error());
+		spw_log(&worker->log, SPW_LOG_INFO, "job %s: %s", worker->job->name,
+			spw_last_error());
 	result = set_up(&state);
 	bench_gate_wait(worker->gate);
 	if (result == 0)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/fio_engine/fio_engine.c - spillway as an engine of fio: fio --ioengine=external:build/libspillway_fio.so
+ * tools/fio_engine/fio_engine.c - spillway as an engine of fio: fio
+ * --ioengine=external:build/libspillway_fio.so
  *
- * Compiled against the source of the very fio that loads it (fetch.sh): fio installs no headers, and its structures change. fio
- * calls get_file_size in its main process; everything from init to cleanup in the thread or process of one job, so each job has
- * devices, memory and a queue of its own. The order is init, io_u_init, iomem_alloc, post_init, and at the end io_u_free,
- * iomem_free, cleanup.
+ * Compiled against the source of the very fio that loads it (fetch.sh): fio installs no headers,
+ * and its structures change. fio calls get_file_size in its main process; everything from init to
+ * cleanup in the thread or process of one job, so each job has devices, memory and a queue of its
+ * own. The order is init, io_u_init, iomem_alloc, post_init, and at the end io_u_free, iomem_free,
+ * cleanup.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@
 #include "level.h"
 
 #if FIO_IOOPS_VERSION < 31 || FIO_IOOPS_VERSION > 39
-#error "this engine knows fio's engine interface 31 (fio 3.33) to 39: check what changed in ioengines.h, then widen the range"
+#error "known are interfaces 31 (fio 3.33) to 39 of fio: see ioengines.h, then widen the range"
 #endif
 
 enum level_option {
@@ -54,9 +56,9 @@ struct unit {
 	bool trimmed; /* trim_now() has its end */
 };
 
-#define ENGINE_OPTION(option_name, help_text)                                                       \
-	.name = option_name, .lname = option_name, .help = help_text, .category = FIO_OPT_C_ENGINE, \
-	.group = FIO_OPT_G_INVALID
+#define ENGINE_OPTION(option_name, help_text)                         \
+	.name = option_name, .lname = option_name, .help = help_text, \
+	.category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_INVALID
 
 #define CHOICE(word, value, help_text)                         \
 	{                                                      \
@@ -66,7 +68,8 @@ struct unit {
 /* clang-format off */
 static struct fio_option options[] = {
 	{
-		ENGINE_OPTION("spillway_devices", "Devices to stripe over, separated by colons (\\: for a colon in a name)"),
+		ENGINE_OPTION("spillway_devices",
+		              "Devices to stripe over, divided by colons (\\: for one in a name)"),
 		.type = FIO_OPT_STR_STORE,
 		.off1 = offsetof(struct engine_options, devices),
 	},
@@ -76,7 +79,8 @@ static struct fio_option options[] = {
 		.off1 = offsetof(struct engine_options, level),
 		.def = "volume",
 		.posval = {
-			CHOICE("volume", LEVEL_VOLUME, "Blocks of one address space over the devices"),
+			CHOICE("volume", LEVEL_VOLUME,
+			       "Blocks of one address space over the devices"),
 			CHOICE("store", LEVEL_STORE, "Objects of a spillway store"),
 		},
 	},
@@ -86,11 +90,13 @@ static struct fio_option options[] = {
 		.off1 = offsetof(struct engine_options, backend),
 		.def = "auto",
 		.posval = {
-			CHOICE("auto", SPW_BACKEND_AUTO, "vfio for pci:*, nvme for /dev/ng*, else io_uring, else libaio"),
+			CHOICE("auto", SPW_BACKEND_AUTO,
+			       "vfio for pci:*, nvme for /dev/ng*, else io_uring, else libaio"),
 			CHOICE("io_uring", SPW_BACKEND_IO_URING, "io_uring or nothing"),
 			CHOICE("libaio", SPW_BACKEND_LIBAIO, "Linux native AIO"),
 			CHOICE("nvme", SPW_BACKEND_NVME, "NVMe passthrough or nothing"),
-			CHOICE("vfio", SPW_BACKEND_VFIO, "Drives named pci:ADDRESS/1, driven from the job's process"),
+			CHOICE("vfio", SPW_BACKEND_VFIO,
+			       "Drives named pci:ADDRESS/1, driven from the job's process"),
 		},
 	},
 	{
@@ -99,23 +105,27 @@ static struct fio_option options[] = {
 		.off1 = offsetof(struct engine_options, stripe),
 		.def = "pull",
 		.posval = {
-			CHOICE("pull", SPW_STRIPE_PULL, "A drive takes the next chunk when it has room"),
+			CHOICE("pull", SPW_STRIPE_PULL,
+			       "A drive takes the next chunk when it has room"),
 			CHOICE("static", SPW_STRIPE_STATIC, "RAID 0 order"),
 		},
 	},
 	{
-		ENGINE_OPTION("spillway_chunk", "Bytes on one device before a volume goes on to the next"),
+		ENGINE_OPTION("spillway_chunk",
+		              "Bytes on one device before a volume goes on to the next"),
 		.type = FIO_OPT_STR_VAL,
 		.off1 = offsetof(struct engine_options, chunk_bytes),
 		.def = "1m",
 	},
 	{
-		ENGINE_OPTION("hipri", "Poll the drives for completions, as fio's io_uring engine does"),
+		ENGINE_OPTION("hipri",
+		              "Poll the drives for completions, as fio's io_uring engine does"),
 		.type = FIO_OPT_STR_SET,
 		.off1 = offsetof(struct engine_options, hipri),
 	},
 	{
-		ENGINE_OPTION("sqthread_poll", "Let a kernel thread submit, as fio's io_uring engine does"),
+		ENGINE_OPTION("sqthread_poll",
+		              "Let a kernel thread submit, as fio's io_uring engine does"),
 		.type = FIO_OPT_STR_SET,
 		.off1 = offsetof(struct engine_options, sqthread_poll),
 	},
@@ -125,7 +135,7 @@ static struct fio_option options[] = {
 
 extern struct ioengine_ops ioengine;
 
-/* ---- Configuration ----------------------------------------------------------------------------------------------------------- */
+/* ---- Configuration --------------------------------------------------------------------------- */
 
 static void log_line(void *context, enum spw_log_level level, const char *message)
 {
@@ -169,7 +179,10 @@ static void free_paths(struct spw_fio_config *config)
 	config->path_count = 0;
 }
 
-/* "a:b\:c" -> "a", "b:c". A name cannot be longer than the text, nor can there be more names than it has characters. */
+/*
+ * "a:b\:c" -> "a", "b:c". A name cannot be longer than the text, nor can there be more names than
+ * it has characters.
+ */
 static bool split_paths(struct spw_fio_config *config, const char *text)
 {
 	size_t len = strlen(text), out = 0;
@@ -234,11 +247,13 @@ static int make_config(struct thread_data *td, struct spw_fio_config *config)
 		.log = {.write = log_line},
 	};
 	if (config->striped && td->o.nr_files > 1)
-		return refuse(td, "several files: a stripe and a store are one address space; name the drives in "
+		return refuse(td, "several files: a stripe and a store are one address space; name "
+				  "the drives in "
 				  "spillway_devices");
 	if (!(named ? split_paths(config, o->devices) : file_paths(config, td))) {
 		free_paths(config);
-		return refuse(td, "no device: give filename=DEVICE or spillway_devices=DEVICE:DEVICE");
+		return refuse(td,
+			      "no device: give filename=DEVICE or spillway_devices=DEVICE:DEVICE");
 	}
 	err = spw_drives_distinct((const char *const *)config->paths, config->path_count);
 	if (err) {
@@ -255,7 +270,10 @@ static const struct spw_fio_level_ops *level_ops(const struct thread_data *td)
 	return o->level == LEVEL_STORE ? &spw_fio_objects : &spw_fio_volume;
 }
 
-/* The main process asks before any job runs: here, not in the job, what is written is claimed, and a device in use refused. */
+/*
+ * The main process asks before any job runs: here, not in the job, what is written is claimed, and
+ * a device in use refused.
+ */
 static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 {
 	struct spw_fio_config config;
@@ -265,9 +283,8 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 	if (fio_file_size_known(f))
 		return 0;
 	if (td->io_ops != &ioengine)
-		return refuse(
-			td,
-			"fio's structures are not those of its headers: it was built with other options; rebuild fio");
+		return refuse(td, "fio's structures are not those of its headers: it was built "
+				  "with other options; rebuild fio");
 	if (make_config(td, &config))
 		return 1;
 	err = level_ops(td)->size(&config, (unsigned)f->fileno, &bytes);
@@ -280,7 +297,7 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 	return 0;
 }
 
-/* ---- A job's begin and end --------------------------------------------------------------------------------------------------- */
+/* ---- A job's begin and end ------------------------------------------------------------------- */
 
 static int check_store_job(struct thread_data *td, struct spw_fio_config *config)
 {
@@ -289,8 +306,8 @@ static int check_store_job(struct thread_data *td, struct spw_fio_config *config
 
 	for (int ddir = DDIR_READ; ddir < DDIR_RWDIR_CNT; ddir++)
 		if (td->o.min_bs[ddir] != bs || td->o.max_bs[ddir] != bs || td->o.ba[ddir] != bs)
-			return refuse(
-				td, "level=store needs one fixed bs, and blockalign equal to it: a block is an object");
+			return refuse(td, "level=store needs one fixed bs, and blockalign equal to "
+					  "it: a block is an object");
 	if (!td->o.create_serialize)
 		return refuse(td, "level=store needs create_serialize=1");
 	if (f->file_offset % bs)
@@ -301,7 +318,8 @@ static int check_store_job(struct thread_data *td, struct spw_fio_config *config
 		return refuse(td, "level=store has no hipri and no sqthread_poll");
 	config->range_start_bytes = f->file_offset;
 	config->range_len_bytes = f->io_size;
-	if (td->o.read_iolog_file) { /* a replayed log may touch all there is, and fio has not asked how much that is */
+	/* a replayed log may touch all there is, and fio has not asked how much that is */
+	if (td->o.read_iolog_file) {
 		int err = spw_fio_objects.size(config, 0, &config->range_len_bytes);
 
 		config->range_start_bytes = 0;
@@ -339,7 +357,10 @@ static int engine_init(struct thread_data *td)
 	engine = calloc(1, sizeof(*engine));
 	td->io_ops_data = engine;
 	if (engine) {
-		/* An io_u is told of and used again before its slot is: twice the depth never overflows. */
+		/*
+		 * An io_u is told of and used again before its slot is: twice the depth never
+		 * overflows.
+		 */
 		engine->completed_max = 2 * td->o.iodepth;
 		engine->completed = calloc(engine->completed_max, sizeof(struct io_u *));
 		engine->queued = calloc(td->o.iodepth, sizeof(struct io_u *));
@@ -353,7 +374,10 @@ static int engine_init(struct thread_data *td)
 	if (err)
 		err = failed(td, err);
 out:
-	/* The level keeps the configuration, but has opened the paths and needs their names no more. */
+	/*
+	 * The level keeps the configuration, but has opened the paths and needs their names no
+	 * more.
+	 */
 	free_paths(&config);
 	return err;
 }
@@ -404,7 +428,8 @@ static int engine_post_init(struct thread_data *td)
 	if (err)
 		return failed(td, err);
 	if (output_format & FIO_OUTPUT_NORMAL)
-		log_info("%s: spillway %s: %s\n", td->o.name, o->level == LEVEL_STORE ? "store" : "volume",
+		log_info("%s: spillway %s: %s\n", td->o.name,
+			 o->level == LEVEL_STORE ? "store" : "volume",
 			 engine->level->ops->description(engine->level));
 	return o->level == LEVEL_STORE && td_read(td) ? lay_out(td) : 0;
 }
@@ -416,7 +441,8 @@ static void request_done(struct spw_fio_request *request)
 
 	unit->io_u->error = (unsigned int)-request->res;
 	unit->io_u->resid = 0;
-	engine->completed[(engine->completed_head + engine->completed_count++) % engine->completed_max] = unit->io_u;
+	engine->completed[(engine->completed_head + engine->completed_count++) %
+			  engine->completed_max] = unit->io_u;
 }
 
 static int engine_io_u_init(struct thread_data *td, struct io_u *io_u)
@@ -450,7 +476,7 @@ static void engine_io_u_free(struct thread_data *td, struct io_u *io_u)
 	io_u->engine_data = NULL;
 }
 
-/* ---- Transfers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------------------- */
 
 static bool to_request(const struct io_u *io_u, struct spw_fio_request *request)
 {
@@ -475,7 +501,10 @@ static void set_issue_time(struct thread_data *td, struct io_u *io_u)
 		fio_gettime(&io_u->issue_time, NULL);
 }
 
-/* Of what ends while it is queued fio does not ask for errdetails; a job that goes on after errors gets the words once. */
+/*
+ * Of what ends while it is queued fio does not ask for errdetails; a job that goes on after errors
+ * gets the words once.
+ */
 static enum fio_q_status completed_at_once(struct thread_data *td, struct io_u *io_u,
 					   const struct spw_fio_request *request)
 {
@@ -499,11 +528,13 @@ static void trim_done(struct spw_fio_request *request)
 }
 
 /*
- * In a job that trims each range and then writes it, fio hands out the write as soon as the trim is queued, and takes the bytes of a
- * trim that has not ended by then for bytes of the job: the last write would never come. So here a trim ends before this returns, as
- * in fio's own engines, and after them what is queued goes first.
+ * In a job that trims each range and then writes it, fio hands out the write as soon as the trim is
+ * queued, and takes the bytes of a trim that has not ended by then for bytes of the job: the last
+ * write would never come. So here a trim ends before this returns, as in fio's own engines, and
+ * after them what is queued goes first.
  */
-static enum fio_q_status trim_now(struct thread_data *td, struct io_u *io_u, struct spw_fio_request *request)
+static enum fio_q_status trim_now(struct thread_data *td, struct io_u *io_u,
+				  struct spw_fio_request *request)
 {
 	struct engine *engine = td->io_ops_data;
 	const struct spw_fio_level_ops *ops = engine->level->ops;
@@ -555,7 +586,10 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	return FIO_Q_QUEUED;
 }
 
-/* Latencies begin when the kernel has the requests, as with fio's own io_uring and libaio engines and with spillway bench. */
+/*
+ * Latencies begin when the kernel has the requests, as with fio's own io_uring and libaio engines
+ * and with spillway bench.
+ */
 static void mark_issued(struct thread_data *td, unsigned count)
 {
 	struct engine *engine = td->io_ops_data;
@@ -590,14 +624,16 @@ static int engine_commit(struct thread_data *td)
 }
 
 /* As in fio's own engines, iodepth_batch_complete_min=0 asks for polling instead of sleeping. */
-static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *timeout)
+static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max,
+			    const struct timespec *timeout)
 {
 	struct engine *engine = td->io_ops_data;
 	bool sleeps = td->o.iodepth_batch_complete_min > 0;
 
 	(void)timeout; /* fio gives none, or zero together with min = 0 */
 	while (engine->completed_count < min || !engine->completed_count) {
-		unsigned missing = min > engine->completed_count ? min - engine->completed_count : 0;
+		unsigned missing =
+			min > engine->completed_count ? min - engine->completed_count : 0;
 		int err = engine->level->ops->reap(engine->level, sleeps ? missing : 0);
 
 		if (err < 0) {
@@ -639,9 +675,14 @@ static fio_unused char *errdetails_td(struct thread_data *td, struct io_u *io_u)
 	return error_text(io_u);
 }
 
-/* Between the interfaces 31 and 39 errdetails gained the thread; which release did it is asked of the header itself. */
-#define ERRDETAILS \
-	_Generic(((struct ioengine_ops *)0)->errdetails, char *(*)(struct io_u *) : errdetails, default : errdetails_td)
+/*
+ * Between the interfaces 31 and 39 errdetails gained the thread; which release did it is asked of
+ * the header itself.
+ */
+#define ERRDETAILS                                                                \
+	_Generic(((struct ioengine_ops *)0)->errdetails, char *(*)(struct io_u *) \
+		 : errdetails, default                                            \
+		 : errdetails_td)
 
 /* fio's own notion of an open file: the devices are open from init to cleanup. */
 static int engine_open_file(struct thread_data *td, struct fio_file *f)
@@ -661,9 +702,12 @@ static int engine_close_file(struct thread_data *td, struct fio_file *f)
 __attribute__((visibility("default"))) struct ioengine_ops ioengine = {
 	.name = "spillway",
 	.version = FIO_IOOPS_VERSION,
-	/* Diskless: fio neither opens, extends nor stats the file name, which may stand for several devices. */
-	.flags = FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_NOEXTEND | FIO_RAWIO | FIO_MEMALIGN | FIO_NO_OFFLOAD |
-		 FIO_ASYNCIO_SETS_ISSUE_TIME,
+	/*
+	 * Diskless: fio neither opens, extends nor stats the file name, which may stand for several
+	 * devices.
+	 */
+	.flags = FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_NOEXTEND | FIO_RAWIO | FIO_MEMALIGN |
+		 FIO_NO_OFFLOAD | FIO_ASYNCIO_SETS_ISSUE_TIME,
 	.init = engine_init,
 	.post_init = engine_post_init,
 	.queue = engine_queue,

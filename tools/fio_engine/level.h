@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/fio_engine/level.h - what fio's requests are run against: a volume of devices, or a store of objects
+ * tools/fio_engine/level.h - what fio's requests are run against: a volume of devices, or a store
+ * of objects
  *
- * fio_engine.c alone knows fio; volume.c and objects.c alone know spillway. Between them lie requests: an operation on a range of
- * one address space, that ends exactly once, either at once (queue returns SPW_FIO_DONE) or later by its done function, called from
- * submit or reap. A level belongs to one thread. Errors are negative errnos with spw_last_error(), those of a request in res and text.
+ * fio_engine.c alone knows fio; volume.c and objects.c alone know spillway. Between them lie
+ * requests: an operation on a range of one address space, that ends exactly once, either at once
+ * (queue returns SPW_FIO_DONE) or later by its done function, called from submit or reap. A level
+ * belongs to one thread. Errors are negative errnos with spw_last_error(), those of a request in
+ * res and text.
  */
 #ifndef SPW_FIO_LEVEL_H
 #define SPW_FIO_LEVEL_H
@@ -27,7 +30,11 @@ enum spw_fio_queued {
 struct spw_fio_config {
 	char **paths;
 	unsigned path_count;
-	bool striped; /* the paths are one address space; otherwise each is its own, numbered by spw_fio_request.file */
+	/*
+	 * the paths are one address space; otherwise each is its own, numbered by
+	 * spw_fio_request.file
+	 */
+	bool striped;
 	uint64_t chunk_bytes;
 	enum spw_stripe stripe;
 	enum spw_backend backend;
@@ -79,7 +86,10 @@ struct spw_fio_level_ops {
 	const char *(*description)(const struct spw_fio_level *level);
 	enum spw_fio_queued (*queue)(struct spw_fio_level *level, struct spw_fio_request *request);
 	int (*submit)(struct spw_fio_level *level);
-	/* Submit, and call done for what has ended. @wait_for: sleep until about so many requests have; 0 does not sleep. */
+	/*
+	 * Submit, and call done for what has ended. @wait_for: sleep until about so many requests
+	 * have; 0 does not sleep.
+	 */
 	int (*reap)(struct spw_fio_level *level, unsigned wait_for);
 	void (*close)(struct spw_fio_level *level);
 };
@@ -88,8 +98,8 @@ extern const struct spw_fio_level_ops spw_fio_volume;
 extern const struct spw_fio_level_ops spw_fio_objects;
 
 /*
- * Fill every block of the range with an object of @block, so that there is something to read. After an error @block may
- * be read until the level is closed.
+ * Fill every block of the range with an object of @block, so that there is something to read. After
+ * an error @block may be read until the level is closed.
  */
 int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block);
 

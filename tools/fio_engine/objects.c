@@ -2,9 +2,10 @@
 /*
  * tools/fio_engine/objects.c - every block of a fixed size is an object of a spillway store
  *
- * A write puts a new object and, once that has ended, takes the place of the block's old object, which is freed. A read gets the
- * block's object. A trim frees it. Each job opens a partition of its own, so jobs share drives but no objects and no lock; objects
- * end with the job. A flush has nothing to do: a store promises nothing beyond its closing.
+ * A write puts a new object and, once that has ended, takes the place of the block's old object,
+ * which is freed. A read gets the block's object. A trim frees it. Each job opens a partition of
+ * its own, so jobs share drives but no objects and no lock; objects end with the job. A flush has
+ * nothing to do: a store promises nothing beyond its closing.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,7 +14,10 @@
 #include "level.h"
 #include "util/util.h"
 
-/* Beside the job's buffers: what the store copies of data that is not in whole blocks, and its own needs. */
+/*
+ * Beside the job's buffers: what the store copies of data that is not in whole blocks, and its own
+ * needs.
+ */
 #define COPY_BYTES (32u << 20)
 
 struct objects {
@@ -24,7 +28,10 @@ struct objects {
 	uint64_t first; /* block number of table[0] */
 	uint64_t count;
 	spw_object *table; /* 0: no object */
-	/* Of laying out: puts that go on, until the store is closed perhaps, and the first error of one. */
+	/*
+	 * Of laying out: puts that go on, until the store is closed perhaps, and the first error of
+	 * one.
+	 */
 	unsigned puts_pending;
 	int put_error;
 };
@@ -34,7 +41,10 @@ static struct objects *to_objects(struct spw_fio_level *level)
 	return (struct objects *)level;
 }
 
-/* What the blocks of a partition may take, less room for the new object of every request before the old one is freed. */
+/*
+ * What the blocks of a partition may take, less room for the new object of every request before the
+ * old one is freed.
+ */
 /* Opening a partition claims the drives. */
 static int objects_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {
@@ -49,9 +59,11 @@ static int objects_size(const struct spw_fio_config *config, unsigned file, uint
 	block = spw_round_up(config->block_bytes_max, info.block_bytes);
 	blocks = info.partition_capacity_bytes / block;
 	if (blocks <= config->depth)
-		return spw_error(
-			-ENOSPC, "a partition of %llu bytes does not hold iodepth=%u blocks of %llu bytes and one more",
-			(unsigned long long)info.partition_capacity_bytes, config->depth, (unsigned long long)block);
+		return spw_error(-ENOSPC,
+				 "a partition of %llu bytes does not hold iodepth=%u blocks of "
+				 "%llu bytes and one more",
+				 (unsigned long long)info.partition_capacity_bytes, config->depth,
+				 (unsigned long long)block);
 	*bytes = (blocks - config->depth) * config->block_bytes_max;
 	return 0;
 }
@@ -73,15 +85,17 @@ static int open_store(struct objects *objects)
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = SPW_PARTITION_ANY;
-	opts.arena_bytes =
-		spw_round_up((config->depth + 1) * config->block_bytes_max, SPW_ARENA_GRANULE_BYTES) + COPY_BYTES;
+	opts.arena_bytes = spw_round_up((config->depth + 1) * config->block_bytes_max,
+					SPW_ARENA_GRANULE_BYTES) +
+			   COPY_BYTES;
 	opts.requests_max = config->depth;
 	opts.objects_max = (uint32_t)(objects->count + config->depth);
 	opts.stripe = config->stripe;
 	opts.backend = config->backend;
 	opts.inline_mode = true;
 	opts.log = config->log;
-	return spw_store_open((const char *const *)config->paths, config->path_count, &opts, &objects->store);
+	return spw_store_open((const char *const *)config->paths, config->path_count, &opts,
+			      &objects->store);
 }
 
 static int objects_open(const struct spw_fio_config *config, struct spw_fio_level **level)
@@ -105,7 +119,8 @@ static int objects_open(const struct spw_fio_config *config, struct spw_fio_leve
 	}
 	objects->table = calloc(objects->count, sizeof(*objects->table));
 	if (!objects->table) {
-		err = spw_error(-ENOMEM, "no memory for a table of %llu objects", (unsigned long long)objects->count);
+		err = spw_error(-ENOMEM, "no memory for a table of %llu objects",
+				(unsigned long long)objects->count);
 		goto fail;
 	}
 	err = open_store(objects);
@@ -196,8 +211,8 @@ static enum spw_fio_queued queued(struct spw_fio_request *request, int err)
 static enum spw_fio_queued fail(struct spw_fio_request *request, int err, const char *why)
 {
 	request->res = err;
-	snprintf(request->text, sizeof(request->text), "block at %llu: %s", (unsigned long long)request->offset_bytes,
-		 why);
+	snprintf(request->text, sizeof(request->text), "block at %llu: %s",
+		 (unsigned long long)request->offset_bytes, why);
 	return SPW_FIO_DONE;
 }
 
@@ -212,7 +227,8 @@ static enum spw_fio_queued trim(struct objects *objects, struct spw_fio_request 
 	return SPW_FIO_DONE;
 }
 
-static enum spw_fio_queued objects_queue(struct spw_fio_level *level, struct spw_fio_request *request)
+static enum spw_fio_queued objects_queue(struct spw_fio_level *level,
+					 struct spw_fio_request *request)
 {
 	struct objects *objects = to_objects(level);
 	struct spw_notify notify = {.done = request_done, .context = request};
@@ -221,20 +237,26 @@ static enum spw_fio_queued objects_queue(struct spw_fio_level *level, struct spw
 	request->res = 0;
 	if (request->op == SPW_FIO_SYNC)
 		return SPW_FIO_DONE;
-	if (request->offset_bytes % objects->block_bytes || request->len_bytes != objects->block_bytes)
+	if (request->offset_bytes % objects->block_bytes ||
+	    request->len_bytes != objects->block_bytes)
 		return fail(request, -EINVAL,
-			    "not one whole block: the store level needs one fixed bs and aligned offsets");
+			    "not one whole block: the store level needs one fixed bs and aligned "
+			    "offsets");
 	if (number < objects->first || number - objects->first >= objects->count)
 		return fail(request, -EINVAL, "outside the job's range of offset= and size=");
 	switch (request->op) {
 	case SPW_FIO_WRITE:
-		return queued(request, spw_store_put(objects->store, request->buf, request->len_bytes, &notify,
-						     &request->object, NULL));
+		return queued(request,
+			      spw_store_put(objects->store, request->buf, request->len_bytes,
+					    &notify, &request->object, NULL));
 	case SPW_FIO_READ:
 		if (!slot_of(objects, request)->value)
-			return fail(request, -EIO, "holds no object: it was never written by this job, or trimmed");
-		return queued(request, spw_store_get(objects->store, *slot_of(objects, request), 0, request->buf,
-						     request->len_bytes, SPW_URGENT_READ, &notify, NULL));
+			return fail(
+				request, -EIO,
+				"holds no object: it was never written by this job, or trimmed");
+		return queued(request, spw_store_get(objects->store, *slot_of(objects, request), 0,
+						     request->buf, request->len_bytes,
+						     SPW_URGENT_READ, &notify, NULL));
 	case SPW_FIO_TRIM:
 	case SPW_FIO_SYNC: break;
 	}
@@ -275,7 +297,8 @@ int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block)
 	int err = 0, poll_err = 0;
 
 	while (!err && !objects->put_error && i < objects->count) {
-		err = spw_store_put(objects->store, block, objects->block_bytes, &notify, &objects->table[i], NULL);
+		err = spw_store_put(objects->store, block, objects->block_bytes, &notify,
+				    &objects->table[i], NULL);
 		if (!err) {
 			objects->puts_pending++;
 			i++;

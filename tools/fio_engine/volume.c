@@ -2,12 +2,14 @@
 /*
  * tools/fio_engine/volume.c - one or several devices as address spaces, over one spillway queue
  *
- * Striped, the devices are one address space: chunk number n lies on device n modulo their count. A request that crosses chunks
- * becomes several ios that join; their slots are allocated with the request.
+ * Striped, the devices are one address space: chunk number n lies on device n modulo their count. A
+ * request that crosses chunks becomes several ios that join; their slots are allocated with the
+ * request.
  *
- * A device that jobs write is claimed once, by fio's main process, which asks for its size before any job runs, and held until fio
- * ends: jobs are threads or forked children of it, and use the device that it has open. So the claim covers all of them, and no moment
- * in between is left to anybody else.
+ * A device that jobs write is claimed once, by fio's main process, which asks for its size before
+ * any job runs, and held until fio ends: jobs are threads or forked children of it, and use the
+ * device that it has open. So the claim covers all of them, and no moment in between is left to
+ * anybody else.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -37,17 +39,21 @@ static int check_chunk(const struct spw_fio_config *config, const struct spw_dev
 {
 	uint32_t block = spw_device_geometry(device)->logical_block_bytes;
 
-	if (!config->striped || (config->chunk_bytes <= SPW_IO_BYTES_MAX && config->chunk_bytes >= block &&
-				 config->chunk_bytes % block == 0))
+	if (!config->striped || (config->chunk_bytes <= SPW_IO_BYTES_MAX &&
+				 config->chunk_bytes >= block && config->chunk_bytes % block == 0))
 		return 0;
 	return spw_error(-EINVAL,
-			 "spillway_chunk=%llu must be a multiple of the %u-byte blocks of %s and at most 1 GiB",
+			 "spillway_chunk=%llu must be a multiple of the %u-byte blocks of %s and "
+			 "at most 1 GiB",
 			 (unsigned long long)config->chunk_bytes, block, spw_device_path(device));
 }
 
 /* ---- Devices ---- */
 
-/* Of this process and its children. Nobody takes one out: fio tells its engines of the end of a job, not of its own. */
+/*
+ * Of this process and its children. Nobody takes one out: fio tells its engines of the end of a
+ * job, not of its own.
+ */
 struct claimed {
 	char *path;
 	struct spw_device *device;
@@ -116,7 +122,8 @@ static void close_device(const struct spw_fio_config *config, struct spw_device 
 		spw_device_close(device);
 }
 
-static int open_device(const struct spw_fio_config *config, unsigned index, struct spw_device **device)
+static int open_device(const struct spw_fio_config *config, unsigned index,
+		       struct spw_device **device)
 {
 	struct spw_device_opts opts;
 	int err;
@@ -158,10 +165,12 @@ static int volume_size(const struct spw_fio_config *config, unsigned file, uint6
 			smallest = spw_device_geometry(device)->size_bytes;
 		close_device(config, device);
 	}
-	*bytes = config->striped ? spw_round_down(smallest, config->chunk_bytes) * config->path_count : smallest;
+	*bytes = config->striped
+			 ? spw_round_down(smallest, config->chunk_bytes) * config->path_count
+			 : smallest;
 	if (*bytes == 0)
-		return spw_error(-EINVAL, "%s is smaller than one chunk of %llu bytes", config->paths[0],
-				 (unsigned long long)config->chunk_bytes);
+		return spw_error(-EINVAL, "%s is smaller than one chunk of %llu bytes",
+				 config->paths[0], (unsigned long long)config->chunk_bytes);
 	return 0;
 }
 
@@ -188,17 +197,20 @@ static int volume_open(const struct spw_fio_config *config, struct spw_fio_level
 		return spw_error(-EINVAL, "%u devices: a queue takes 1 to %u", config->path_count,
 				 SPW_QUEUE_DEVICES_MAX);
 	if (!config->striped && config->block_bytes_max > SPW_IO_BYTES_MAX)
-		return spw_error(-EINVAL, "bs=%llu: at most 1 GiB", (unsigned long long)config->block_bytes_max);
+		return spw_error(-EINVAL, "bs=%llu: at most 1 GiB",
+				 (unsigned long long)config->block_bytes_max);
 	volume = calloc(1, sizeof(*volume));
 	if (!volume)
 		return spw_error(-ENOMEM, "no memory for a volume");
 	volume->level.ops = &spw_fio_volume;
 	volume->config = *config;
-	volume->pieces_max = config->striped ? (unsigned)(config->block_bytes_max / config->chunk_bytes) + 2 : 1;
+	volume->pieces_max =
+		config->striped ? (unsigned)(config->block_bytes_max / config->chunk_bytes) + 2 : 1;
 	if (volume->pieces_max < config->path_count)
 		volume->pieces_max = config->path_count; /* a flush goes to every device */
 	while (volume->device_count < config->path_count) {
-		err = open_device(config, volume->device_count, &volume->devices[volume->device_count]);
+		err = open_device(config, volume->device_count,
+				  &volume->devices[volume->device_count]);
 		if (err) {
 			volume_close(&volume->level);
 			return err;
@@ -248,8 +260,9 @@ static void volume_memory_free(struct spw_fio_level *level, void *memory)
 }
 
 /*
- * fio bounds the requests; the queue's depth bounds the parts that the kernel sees of them. A request that is split must not have
- * its parts run one after another, so there is room for all parts of all requests, at the sizes drives usually take.
+ * fio bounds the requests; the queue's depth bounds the parts that the kernel sees of them. A
+ * request that is split must not have its parts run one after another, so there is room for all
+ * parts of all requests, at the sizes drives usually take.
  */
 static uint32_t kernel_depth(const struct volume *volume)
 {
@@ -265,7 +278,8 @@ static uint32_t kernel_depth(const struct volume *volume)
 	}
 	per_device = config->block_bytes_max;
 	if (config->striped)
-		per_device = spw_round_up(per_device / volume->device_count + 1, config->chunk_bytes);
+		per_device =
+			spw_round_up(per_device / volume->device_count + 1, config->chunk_bytes);
 	parts = (per_device + part_bytes - 1) / part_bytes;
 	depth = config->depth * (parts ? parts : 1);
 	return depth < SPW_QUEUE_DEPTH_MAX ? (uint32_t)depth : SPW_QUEUE_DEPTH_MAX;
@@ -311,8 +325,9 @@ static void piece_done(struct spw_io *io)
 	if (io->res < 0 && !request->res) {
 		request->res = io->res;
 		snprintf(request->text, sizeof(request->text), "%s: %s of %u bytes at %llu: %s",
-			 spw_device_path(volume->devices[io->device]), op_name(io->op), io->len_bytes,
-			 (unsigned long long)io->offset_bytes, spw_strerror(io->res));
+			 spw_device_path(volume->devices[io->device]), op_name(io->op),
+			 io->len_bytes, (unsigned long long)io->offset_bytes,
+			 spw_strerror(io->res));
 	}
 	if (--request->pieces_pending == 0)
 		request->done(request);
@@ -345,7 +360,8 @@ static void queue_flushes(struct volume *volume, struct spw_fio_request *request
 
 static void queue_range(struct volume *volume, struct spw_fio_request *request, enum spw_op op)
 {
-	uint64_t chunk = volume->config.chunk_bytes, offset = request->offset_bytes, left = request->len_bytes;
+	uint64_t chunk = volume->config.chunk_bytes, offset = request->offset_bytes,
+		 left = request->len_bytes;
 	char *buf = request->buf;
 
 	for (unsigned i = 0; left; i++) {
@@ -373,8 +389,12 @@ static void queue_range(struct volume *volume, struct spw_fio_request *request, 
 	}
 }
 
-/* Of a request whose pieces were refused in the middle, those before still run; it ends, with the error, after them. */
-static enum spw_fio_queued volume_queue(struct spw_fio_level *level, struct spw_fio_request *request)
+/*
+ * Of a request whose pieces were refused in the middle, those before still run; it ends, with the
+ * error, after them.
+ */
+static enum spw_fio_queued volume_queue(struct spw_fio_level *level,
+					struct spw_fio_request *request)
 {
 	struct volume *volume = to_volume(level);
 

@@ -2,28 +2,31 @@
 /*
  * tools/plan/model.c - the formulae of spillway plan
  *
- * s sequence, b micro-batch, h hidden, a heads, L layers, v vocabulary, t tensor-parallel, p pipeline-parallel,
- * m micro-batches per step, d bytes per element.
+ * s sequence, b micro-batch, h hidden, a heads, L layers, v vocabulary, t tensor-parallel, p
+ * pipeline-parallel, m micro-batches per step, d bytes per element.
  *
- * Activations of one layer, in bytes (Korthikanti et al., Reducing Activation Recomputation in Large Transformer
- * Models, 2022, equations 1 and 2, and section 5), for 16-bit elements and one-byte dropout masks:
+ * Activations of one layer, in bytes (Korthikanti et al., Reducing Activation Recomputation in
+ * Large Transformer Models, 2022, equations 1 and 2, and section 5), for 16-bit elements and
+ * one-byte dropout masks:
  *     one GPU            s b h (34 + 5 a s / h)
  *     tensor parallel    s b h (10 + 24 / t + 5 a s / (h t))
  *     selective          without the last term
  *     full               2 s b h, and while a layer is being recomputed, all of that layer
- * Of these, 34 is 16 elements and 2 masks, 10 is 4 and 2, 24 is 12, and 5 is 2 and 1: so they are computed for any d.
+ * Of these, 34 is 16 elements and 2 masks, 10 is 4 and 2, 24 is 12, and 5 is 2 and 1: so they are
+ * computed for any d.
  *
- * Operations of one step (the same, appendix A): forward  24 s b h^2 + 4 s^2 b h  per layer, and 2 s b h v for the
- * logits; backward twice that. Selective recomputation repeats 4 s^2 b h, full recomputation the forward pass of the
- * layers.
+ * Operations of one step (the same, appendix A): forward 24 s b h^2 + 4 s^2 b h per layer, and 2 s
+ * b h v for the logits; backward twice that. Selective recomputation repeats 4 s^2 b h, full
+ * recomputation the forward pass of the layers.
  *
- * Pipeline (1F1B): the first stage holds min(p, m) micro-batches at once; the step takes (m + p - 1) / m of its
- * compute.
+ * Pipeline (1F1B): the first stage holds min(p, m) micro-batches at once; the step takes (m + p -
+ * 1) / m of its compute.
  *
- * Bandwidth needed (Wu et al., SSDTrain): what is saved in a step within half of the step.
- * Drive life (the same): endurance x step time / bytes per step. The rating of a drive is in terms of a workload with a
- * write amplification of 2.5, while spilled activations are written once in large pieces: 1. The paper further assumes
- * that cells which keep data for a day instead of 3 years can be written 86 times as often.
+ * Bandwidth needed (Wu et al., SSDTrain): what is saved in a step within half of the step. Drive
+ * life (the same): endurance x step time / bytes per step. The rating of a drive is in terms of a
+ * workload with a write amplification of 2.5, while spilled activations are written once in large
+ * pieces: 1. The paper further assumes that cells which keep data for a day instead of 3 years can
+ * be written 86 times as often.
  */
 #include "tools/plan/model.h"
 
@@ -40,25 +43,29 @@
 
 int model_check(const struct model *model)
 {
-	const uint32_t values[] = {
-		model->layers,      model->hidden,        model->heads,           model->sequence,
-		model->micro_batch, model->micro_batches, model->tensor_parallel, model->pipeline_parallel,
-		model->dtype_bytes};
+	const uint32_t values[] = {model->layers,          model->hidden,
+				   model->heads,           model->sequence,
+				   model->micro_batch,     model->micro_batches,
+				   model->tensor_parallel, model->pipeline_parallel,
+				   model->dtype_bytes};
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(values); i++)
 		if (values[i] == 0)
-			return spw_error(-EINVAL, "layers, hidden, heads, sequence, batches, parallelism and bytes per "
+			return spw_error(-EINVAL, "layers, hidden, heads, sequence, batches, "
+						  "parallelism and bytes per "
 						  "element must not be 0");
 	if (model->layers % model->pipeline_parallel != 0)
-		return spw_error(-EINVAL, "%u layers cannot be cut into %u equal pipeline stages", model->layers,
-				 model->pipeline_parallel);
+		return spw_error(-EINVAL, "%u layers cannot be cut into %u equal pipeline stages",
+				 model->layers, model->pipeline_parallel);
 	if (model->heads % model->tensor_parallel != 0)
-		return spw_error(-EINVAL, "%u heads cannot be shared by %u GPUs", model->heads, model->tensor_parallel);
+		return spw_error(-EINVAL, "%u heads cannot be shared by %u GPUs", model->heads,
+				 model->tensor_parallel);
 	if (model->hidden % model->heads != 0)
-		return spw_error(-EINVAL, "a hidden size of %u cannot be cut into %u heads", model->hidden,
-				 model->heads);
+		return spw_error(-EINVAL, "a hidden size of %u cannot be cut into %u heads",
+				 model->hidden, model->heads);
 	if (model->dtype_bytes > 8)
-		return spw_error(-EINVAL, "%u bytes per element are more than 8", model->dtype_bytes);
+		return spw_error(-EINVAL, "%u bytes per element are more than 8",
+				 model->dtype_bytes);
 	if (model->micro_batches > MODEL_MICRO_BATCHES_MAX)
 		return spw_error(-EINVAL, "%u micro-batches are more than %u", model->micro_batches,
 				 MODEL_MICRO_BATCHES_MAX);
@@ -75,8 +82,9 @@ struct saved {
 };
 
 static const struct saved layer[] = {
-	{.elements = 1, .input = true},                  /* input of the first norm */
-	{.elements = 1},                                 /* input of the projection to queries, keys, values */
+	{.elements = 1, .input = true}, /* input of the first norm */
+	/* input of the projection to queries, keys, values */
+	{.elements = 1},
 	{.elements = 3, .shared = true},                 /* queries, keys, values */
 	{.elements = 1, .shared = true, .scores = true}, /* softmax */
 	{.masks = 1, .shared = true, .scores = true},    /* its dropout */
@@ -92,7 +100,8 @@ static const struct saved layer[] = {
 
 enum { LAYER_PARTS = SPW_ARRAY_LEN(layer) };
 
-static double saved_bytes(const struct model *model, const struct saved *saved, enum model_recompute recompute)
+static double saved_bytes(const struct model *model, const struct saved *saved,
+			  enum model_recompute recompute)
 {
 	double bytes = (double)model->sequence * model->micro_batch *
 		       (saved->scores ? (double)model->heads * model->sequence : model->hidden);
@@ -117,7 +126,8 @@ double model_layer_bytes(const struct model *model, enum model_recompute recompu
 
 void model_step_of(const struct model *model, struct model_step *step)
 {
-	double s = model->sequence, b = model->micro_batch, h = model->hidden, t = model->tensor_parallel;
+	double s = model->sequence, b = model->micro_batch, h = model->hidden,
+	       t = model->tensor_parallel;
 	double m = model->micro_batches, p = model->pipeline_parallel;
 	double attention = 4 * s * s * b * h, logits = 2 * s * b * h * model->vocabulary;
 	double forward, again = 0;
@@ -137,9 +147,11 @@ void model_step_of(const struct model *model, struct model_step *step)
 	step->model_flops = 3 * forward * m / t;
 	if (model->pipeline_parallel == 1 && model->vocabulary > 0)
 		step->outside_layers_bytes =
-			s * b * (2 * h * model->dtype_bytes + (double)LOGIT_BYTES * model->vocabulary / t);
+			s * b *
+			(2 * h * model->dtype_bytes + (double)LOGIT_BYTES * model->vocabulary / t);
 	if (model->recompute == MODEL_RECOMPUTE_FULL)
-		step->recompute_bytes = model_layer_bytes(model, MODEL_RECOMPUTE_NONE) - step->layer_bytes;
+		step->recompute_bytes =
+			model_layer_bytes(model, MODEL_RECOMPUTE_NONE) - step->layer_bytes;
 }
 
 double model_bandwidth_needed(const struct model_step *step)
@@ -166,7 +178,8 @@ struct timeline {
 };
 
 /* A micro-batch, its layers' tensors spread evenly over each layer's time. */
-static void add_micro_batch(struct timeline *timeline, double forward_begin, double backward_begin, uint32_t scope)
+static void add_micro_batch(struct timeline *timeline, double forward_begin, double backward_begin,
+			    uint32_t scope)
 {
 	const struct model *model = timeline->model;
 	const struct model_step *step = &timeline->step;
@@ -191,18 +204,23 @@ static void add_micro_batch(struct timeline *timeline, double forward_begin, dou
 	}
 }
 
-/* The first stage: p forward passes, then the first backward pass comes back to it, then one of each in turn. */
+/*
+ * The first stage: p forward passes, then the first backward pass comes back to it, then one of
+ * each in turn.
+ */
 static void add_step(struct timeline *timeline)
 {
 	const struct model_step *step = &timeline->step;
-	uint32_t stages = timeline->model->pipeline_parallel, batches = timeline->model->micro_batches;
+	uint32_t stages = timeline->model->pipeline_parallel,
+		 batches = timeline->model->micro_batches;
 	double both = step->forward_seconds + step->backward_seconds;
 	double first_back = stages * step->forward_seconds + (stages - 1) * step->backward_seconds;
 
 	for (uint32_t i = 0; i < batches; i++) {
 		double back = first_back + i * both;
-		double forward = i < stages ? i * step->forward_seconds
-					    : first_back + (i - stages) * both + step->backward_seconds;
+		double forward =
+			i < stages ? i * step->forward_seconds
+				   : first_back + (i - stages) * both + step->backward_seconds;
 
 		add_micro_batch(timeline, forward, back, i * step->layers);
 	}
@@ -215,18 +233,21 @@ static int check_size(const struct timeline *timeline)
 
 	if (tensors > MODEL_TENSORS_MAX)
 		return spw_error(-EINVAL,
-				 "%.0f tensors per step and GPU are more than %u: fewer layers or micro-batches",
+				 "%.0f tensors per step and GPU are more than %u: fewer layers or "
+				 "micro-batches",
 				 tensors, MODEL_TENSORS_MAX);
 	/* The planner's own limits, before anything is converted to its integers. */
 	if (step->step_bytes >= 0x1p62 || step->seconds >= 0x1p50 / 1e9)
 		return spw_error(-EINVAL,
-				 "the model is too large, or the GPU too slow: a step saves %.3g bytes and takes "
+				 "the model is too large, or the GPU too slow: a step saves %.3g "
+				 "bytes and takes "
 				 "%.3g s",
 				 step->step_bytes, step->seconds);
 	return 0;
 }
 
-int model_plan(const struct model *model, const struct model_drives *drives, struct spw_plan_result *result)
+int model_plan(const struct model *model, const struct model_drives *drives,
+	       struct spw_plan_result *result)
 {
 	struct timeline timeline = {.model = model};
 	struct spw_plan_drives bandwidths = {.latency_ns = LATENCY_NS};

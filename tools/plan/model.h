@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/model.h - what a transformer saves, how long its step takes, what spilling it takes from drives */
+/*
+ * tools/plan/model.h - what a transformer saves, how long its step takes, what spilling it takes
+ * from drives
+ */
 #ifndef SPW_TOOLS_PLAN_MODEL_H
 #define SPW_TOOLS_PLAN_MODEL_H
 
@@ -13,8 +16,9 @@
 
 enum model_recompute {
 	MODEL_RECOMPUTE_NONE,
-	MODEL_RECOMPUTE_SELECTIVE, /* the core of attention; also what fused attention kernels save */
-	MODEL_RECOMPUTE_FULL,      /* all but the input of each layer */
+	/* the core of attention; also what fused attention kernels save */
+	MODEL_RECOMPUTE_SELECTIVE,
+	MODEL_RECOMPUTE_FULL, /* all but the input of each layer */
 };
 
 struct model {
@@ -33,8 +37,9 @@ struct model_step {
 	double backward_seconds; /* with what is recomputed */
 	double seconds;          /* the step, with the bubble of the pipeline */
 	double model_flops;      /* of one GPU and step; what is recomputed does not count */
-	double outside_layers_bytes; /* of the output layer, if it is on this stage: saved last, used first, never spilled */
-	double recompute_bytes;      /* of the layer that is being recomputed */
+	/* of the output layer, if it is on this stage: saved last, used first, never spilled */
+	double outside_layers_bytes;
+	double recompute_bytes; /* of the layer that is being recomputed */
 };
 
 /* Drives of one GPU together. */
@@ -44,9 +49,11 @@ struct model_drives {
 };
 
 struct model_life {
-	double rated_seconds;      /* the rating taken as bytes that the host may write */
-	double sequential_seconds; /* the rating assumes a write amplification of 2.5, spilling has 1 */
-	double retention_seconds;  /* and data lasts a day, not 3 years: the paper's assumption, no drive's setting */
+	double rated_seconds; /* the rating taken as bytes that the host may write */
+	/* the rating assumes a write amplification of 2.5, spilling has 1 */
+	double sequential_seconds;
+	/* and data lasts a day, not 3 years: the paper's assumption, no drive's setting */
+	double retention_seconds;
 };
 
 /* Return: 0; -EINVAL with words. */
@@ -64,9 +71,10 @@ double model_bandwidth_needed(const struct model_step *step);
 struct model_life model_life_of(double endurance_bytes, double bytes, double seconds);
 
 /*
- * The peak of the activations if all is kept, and, with drives, if the planner spills: the lowest without a stall.
- * @drives: NULL for keeping only. Return: 0; -EINVAL, -ENOMEM.
+ * The peak of the activations if all is kept, and, with drives, if the planner spills: the lowest
+ * without a stall. @drives: NULL for keeping only. Return: 0; -EINVAL, -ENOMEM.
  */
-int model_plan(const struct model *model, const struct model_drives *drives, struct spw_plan_result *result);
+int model_plan(const struct model *model, const struct model_drives *drives,
+	       struct spw_plan_result *result);
 
 #endif

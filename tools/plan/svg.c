@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/svg.c - the recompute-offload-keep curve as a chart: peak of activations against throughput */
+/*
+ * tools/plan/svg.c - the recompute-offload-keep curve as a chart: peak of activations against
+ * throughput
+ */
 #include "tools/plan/report.h"
 
 #include <errno.h>
@@ -24,7 +27,8 @@ struct axes {
 
 static double x_of(const struct axes *axes, double peak)
 {
-	return LEFT + log2(peak / axes->peak_min) / log2(axes->peak_max / axes->peak_min) * (WIDTH - LEFT - RIGHT);
+	return LEFT + log2(peak / axes->peak_min) / log2(axes->peak_max / axes->peak_min) *
+			      (WIDTH - LEFT - RIGHT);
 }
 
 static double y_of(const struct axes *axes, double flops)
@@ -53,43 +57,52 @@ static void draw_axes(const struct axes *axes, FILE *out)
 	for (int k = 0; k <= steps; k += every) {
 		double peak = ldexp(axes->peak_min, k);
 
-		(void)fprintf(out,
-			      "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-			      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-			      x_of(axes, peak), TOP, x_of(axes, peak), HEIGHT - BOTTOM, x_of(axes, peak),
-			      HEIGHT - BOTTOM + 18, spw_size_format((uint64_t)peak, text, sizeof(text)));
+		(void)fprintf(
+			out,
+			"<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+			"<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+			x_of(axes, peak), TOP, x_of(axes, peak), HEIGHT - BOTTOM, x_of(axes, peak),
+			HEIGHT - BOTTOM + 18, spw_size_format((uint64_t)peak, text, sizeof(text)));
 	}
 	for (int k = 0; k * distance <= axes->flops_max; k++)
-		(void)fprintf(out,
-			      "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-			      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-			      LEFT, y_of(axes, k * distance), WIDTH - RIGHT, y_of(axes, k * distance), LEFT - 8,
-			      y_of(axes, k * distance) + 4, k * distance / 1e12);
+		(void)fprintf(
+			out,
+			"<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+			"<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
+			LEFT, y_of(axes, k * distance), WIDTH - RIGHT, y_of(axes, k * distance),
+			LEFT - 8, y_of(axes, k * distance) + 4, k * distance / 1e12);
 	(void)fprintf(out,
-		      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">peak of activations per GPU</text>\n"
-		      "<text x=\"%.1f\" y=\"%.1f\">TFLOPS per GPU; numbers are micro-batch sizes</text>\n",
+		      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">peak of activations per "
+		      "GPU</text>\n"
+		      "<text x=\"%.1f\" y=\"%.1f\">TFLOPS per GPU; numbers are micro-batch "
+		      "sizes</text>\n",
 		      (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 20, LEFT, TOP - 14);
 }
 
-static void draw_line(const struct plan_report *report, const struct axes *axes, unsigned line, FILE *out)
+static void draw_line(const struct plan_report *report, const struct axes *axes, unsigned line,
+		      FILE *out)
 {
-	(void)fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colours[line]);
+	(void)fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
+		      colours[line]);
 	for (unsigned k = 0; k < report->points; k++)
 		(void)fprintf(out, "%.1f,%.1f ", x_of(axes, report->curve[line][k].peak_bytes),
 			      y_of(axes, report->curve[line][k].flops));
 	(void)fprintf(out, "\"/>\n");
 	for (unsigned k = 0; k < report->points; k++) {
-		double x = x_of(axes, report->curve[line][k].peak_bytes), y = y_of(axes, report->curve[line][k].flops);
+		double x = x_of(axes, report->curve[line][k].peak_bytes),
+		       y = y_of(axes, report->curve[line][k].flops);
 
 		(void)fprintf(out,
 			      "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>"
-			      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"10\">%u</text>\n",
+			      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" "
+			      "font-size=\"10\">%u</text>\n",
 			      x, y, colours[line], x, y - 8, report->curve[line][k].micro_batch);
 	}
 	(void)fprintf(out,
-		      "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n",
-		      WIDTH - RIGHT + 20, TOP + 10 + 22 * line, colours[line], WIDTH - RIGHT + 32, TOP + 14 + 22 * line,
-		      curve_names[line]);
+		      "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/><text x=\"%.1f\" "
+		      "y=\"%.1f\">%s</text>\n",
+		      WIDTH - RIGHT + 20, TOP + 10 + 22 * line, colours[line], WIDTH - RIGHT + 32,
+		      TOP + 14 + 22 * line, curve_names[line]);
 }
 
 static void draw(const struct plan_report *report, FILE *out)
@@ -105,10 +118,12 @@ static void draw(const struct plan_report *report, FILE *out)
 	axes.peak_min = exp2(floor(log2(axes.peak_min)));
 	axes.peak_max = exp2(ceil(log2(axes.peak_max * 1.001)));
 	axes.flops_max *= 1.15;
-	(void)fprintf(out,
-		      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" font-family=\"sans-serif\" "
-		      "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-		      WIDTH, HEIGHT);
+	(void)fprintf(
+		out,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+		"font-family=\"sans-serif\" "
+		"font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		WIDTH, HEIGHT);
 	draw_axes(&axes, out);
 	for (unsigned line = 0; line < CURVE_LINES; line++)
 		draw_line(report, &axes, line, out);

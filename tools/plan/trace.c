@@ -35,15 +35,16 @@ static int compare_changes(const void *a, const void *b)
 	return (first->bytes < second->bytes) - (first->bytes > second->bytes);
 }
 
-static void add_stay(struct change changes[], size_t *count, uint64_t from_ns, uint64_t to_ns, uint64_t bytes)
+static void add_stay(struct change changes[], size_t *count, uint64_t from_ns, uint64_t to_ns,
+		     uint64_t bytes)
 {
 	changes[(*count)++] = (struct change){.ns = from_ns, .bytes = (int64_t)bytes};
 	changes[(*count)++] = (struct change){.ns = to_ns, .bytes = -(int64_t)bytes};
 }
 
 /* The tensors of one scope, from @first to before @end. */
-static void add_scope(const struct replay_step *step, uint32_t first, uint32_t end, struct change changes[],
-		      size_t *count)
+static void add_scope(const struct replay_step *step, uint32_t first, uint32_t end,
+		      struct change changes[], size_t *count)
 {
 	uint64_t last_pack_ns = step->tensors[end - 1].pack_ns, again_ns = UINT64_MAX;
 
@@ -55,7 +56,8 @@ static void add_scope(const struct replay_step *step, uint32_t first, uint32_t e
 
 		if (i == first || tensor->in_backward || tensor->release_ns <= last_pack_ns ||
 		    again_ns <= last_pack_ns) {
-			add_stay(changes, count, tensor->pack_ns, tensor->release_ns, tensor->bytes);
+			add_stay(changes, count, tensor->pack_ns, tensor->release_ns,
+				 tensor->bytes);
 			continue;
 		}
 		add_stay(changes, count, tensor->pack_ns, last_pack_ns, tensor->bytes);
@@ -73,9 +75,11 @@ static int find_recompute(struct plan_trace_report *report)
 	size_t count = 0;
 
 	if (!changes)
-		return spw_error(-ENOMEM, "no memory for a step of %u tensors", step->tensors_count);
+		return spw_error(-ENOMEM, "no memory for a step of %u tensors",
+				 step->tensors_count);
 	for (uint32_t i = 0, first = 0; i < step->tensors_count; i++) {
-		if (i + 1 < step->tensors_count && step->tensors[i + 1].scope == step->tensors[i].scope)
+		if (i + 1 < step->tensors_count &&
+		    step->tensors[i + 1].scope == step->tensors[i].scope)
 			continue;
 		add_scope(step, first, i + 1, changes, &count);
 		if (!step->tensors[first].in_backward)
@@ -101,8 +105,8 @@ struct planning {
 	enum spw_plan_choice *choices;
 };
 
-static int plan_once(const struct planning *planning, const struct spw_plan_drives *drives, enum spw_plan_mode mode,
-		     uint64_t memory_bytes, struct spw_plan_result *result)
+static int plan_once(const struct planning *planning, const struct spw_plan_drives *drives,
+		     enum spw_plan_mode mode, uint64_t memory_bytes, struct spw_plan_result *result)
 {
 	struct spw_plan_opts opts;
 
@@ -126,12 +130,14 @@ static int plan_rate(const struct plan_trace_report *report, const struct planni
 		rc = plan_once(planning, &drives, SPW_PLAN_POSITIONAL, 0, &rate->positional);
 	for (unsigned i = 0; i < PLAN_TRACE_BUDGETS && rc == 0; i++)
 		rc = plan_once(planning, &drives, SPW_PLAN_BUDGET,
-			       rate->fastest.peak_keep_all_bytes / 100 * plan_trace_budget_percent[i],
+			       rate->fastest.peak_keep_all_bytes / 100 *
+				       plan_trace_budget_percent[i],
 			       &rate->budgets[i]);
 	if (rc == 0 && rate->fastest.bytes_written > 0)
-		rate->life_seconds = model_life_of(report->endurance_bytes, (double)rate->fastest.bytes_written,
-						   (double)report->step.compute_ns / 1e9)
-					     .rated_seconds;
+		rate->life_seconds =
+			model_life_of(report->endurance_bytes, (double)rate->fastest.bytes_written,
+				      (double)report->step.compute_ns / 1e9)
+				.rated_seconds;
 	return rc;
 }
 
@@ -144,7 +150,8 @@ static int plan_rates(struct plan_trace_report *report)
 	int rc = 0;
 
 	if (!planning.tensors || !planning.choices)
-		rc = spw_error(-ENOMEM, "no memory for a step of %u tensors", report->step.tensors_count);
+		rc = spw_error(-ENOMEM, "no memory for a step of %u tensors",
+			       report->step.tensors_count);
 	else
 		replay_step_plan(&report->step, MIN_BYTES, planning.tensors, &planning.step);
 	for (unsigned i = 0; i < report->rates_count && rc == 0; i++)
@@ -156,7 +163,8 @@ static int plan_rates(struct plan_trace_report *report)
 
 int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed)
 {
-	const struct replay_step_opts opts = {.number = number, .speed = speed, .scale = 1, .min_bytes = MIN_BYTES};
+	const struct replay_step_opts opts = {
+		.number = number, .speed = speed, .scale = 1, .min_bytes = MIN_BYTES};
 	struct spw_trace *trace;
 	char *model;
 	int rc = spw_trace_read(report->path, &trace);
@@ -164,7 +172,8 @@ int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double sp
 	if (rc)
 		return rc;
 	model = strdup(trace->model);
-	rc = model ? replay_step_make(trace, &opts, &report->step) : spw_error(-ENOMEM, "no memory for a plan");
+	rc = model ? replay_step_make(trace, &opts, &report->step)
+		   : spw_error(-ENOMEM, "no memory for a plan");
 	report->model = model;
 	/* The operations point into the trace; what is planned does not. */
 	report->step.ops_count = 0;
@@ -173,7 +182,8 @@ int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double sp
 		rc = find_recompute(report);
 	if (rc)
 		return rc;
-	report->bandwidth_needed = (double)report->step.saved_bytes / ((double)report->step.compute_ns / 2e9);
+	report->bandwidth_needed =
+		(double)report->step.saved_bytes / ((double)report->step.compute_ns / 2e9);
 	return plan_rates(report);
 }
 
@@ -203,13 +213,15 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 	(void)fprintf(out, "  step                    %.4g s of compute\n", seconds);
 	(void)fprintf(out, "  saved                   %s in %u tensors\n",
 		      size_text(step->saved_bytes, text, sizeof(text)), step->tensors_count);
-	(void)fprintf(out, "  largest scope           %s\n", size_text(step->scope_bytes, text, sizeof(text)));
+	(void)fprintf(out, "  largest scope           %s\n",
+		      size_text(step->scope_bytes, text, sizeof(text)));
 	(void)fprintf(out, "  bandwidth to spill all  %.3g GB/s, in half of the step\n",
 		      report->bandwidth_needed / 1e9);
-	(void)fprintf(out, "  keep                    peak %s\n", size_text(step->keep_all_bytes, text, sizeof(text)));
+	(void)fprintf(out, "  keep                    peak %s\n",
+		      size_text(step->keep_all_bytes, text, sizeof(text)));
 	(void)fprintf(out, "  recompute               peak %s, step %.4g s: %.1f %% more\n\n",
-		      size_text(report->recompute_peak_bytes, text, sizeof(text)), report->recompute_seconds,
-		      (report->recompute_seconds / seconds - 1) * 100);
+		      size_text(report->recompute_peak_bytes, text, sizeof(text)),
+		      report->recompute_seconds, (report->recompute_seconds / seconds - 1) * 100);
 }
 
 static void print_budget(struct tool_table *table, const struct spw_plan_result *result)
@@ -234,9 +246,10 @@ static const char *stall_text(const struct spw_plan_result *result, char *text, 
 void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 {
 	static const struct tool_column columns[] = {
-		{"OFFLOAD GB/s", true}, {"PEAK", true},        {"% OF KEEP", true},  {"STALL s", true},
-		{"WRITTEN", true},      {"LIFE, RATED", true}, {"POSITIONAL", true}, {"STALL s", true},
-		{"FOR 75 %", true},     {"FOR 50 %", true},    {"FOR 25 %", true},
+		{"OFFLOAD GB/s", true}, {"PEAK", true},     {"% OF KEEP", true},
+		{"STALL s", true},      {"WRITTEN", true},  {"LIFE, RATED", true},
+		{"POSITIONAL", true},   {"STALL s", true},  {"FOR 75 %", true},
+		{"FOR 50 %", true},     {"FOR 25 %", true},
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
 	char text[32];
@@ -246,24 +259,27 @@ void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 		const struct plan_trace_rate *rate = &report->rates[i];
 
 		tool_table_cell(table, "%.4g", rate->write / 1e9);
-		tool_table_cell(table, "%s", size_text(rate->fastest.peak_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s",
+				size_text(rate->fastest.peak_bytes, text, sizeof(text)));
 		tool_table_cell(table, "%.1f",
-				(double)rate->fastest.peak_bytes / (double)rate->fastest.peak_keep_all_bytes * 100);
+				(double)rate->fastest.peak_bytes /
+					(double)rate->fastest.peak_keep_all_bytes * 100);
 		tool_table_cell(table, "%s", stall_text(&rate->fastest, text, sizeof(text)));
-		tool_table_cell(table, "%s", size_text(rate->fastest.bytes_written, text, sizeof(text)));
+		tool_table_cell(table, "%s",
+				size_text(rate->fastest.bytes_written, text, sizeof(text)));
 		tool_table_cell(table, rate->life_seconds > 0 ? "%.1f days" : "no writes",
 				rate->life_seconds / DAY_SECONDS);
-		tool_table_cell(table, "%s", size_text(rate->positional.peak_bytes, text, sizeof(text)));
+		tool_table_cell(table, "%s",
+				size_text(rate->positional.peak_bytes, text, sizeof(text)));
 		tool_table_cell(table, "%s", stall_text(&rate->positional, text, sizeof(text)));
 		for (unsigned k = 0; k < PLAN_TRACE_BUDGETS; k++)
 			print_budget(table, &rate->budgets[k]);
 	}
 	tool_table_print(table, out);
 	tool_table_free(table);
-	(void)fprintf(
-		out,
-		"\nFor 75, 50 and 25 %%: the least that is written to fit so much of what keeping takes; it may stall. "
-		"-: cannot be met.\n");
+	(void)fprintf(out, "\nFor 75, 50 and 25 %%: the least that is written to fit so much of "
+			   "what keeping takes; it may stall. "
+			   "-: cannot be met.\n");
 }
 
 /* ---- JSON ---- */
@@ -272,13 +288,14 @@ static json_t *result_json(const struct spw_plan_result *result)
 {
 	bool forever = result->stall_ns == SPW_PLAN_STALL_FOREVER;
 
-	return json_pack("{s:b, s:I, s:o, s:o, s:I, s:I, s:I, s:i}", "feasible", result->feasible, "peak_bytes",
-			 (json_int_t)result->peak_bytes, "stall_seconds",
-			 forever ? json_null() : json_real((double)result->stall_ns / 1e9), "step_seconds",
-			 forever ? json_null() : json_real((double)result->wall_ns / 1e9), "bytes_written",
-			 (json_int_t)result->bytes_written, "bytes_read", (json_int_t)result->bytes_read,
-			 "bytes_forwarded", (json_int_t)result->bytes_forwarded, "tensors_spilled",
-			 (int)result->tensors_spilled);
+	return json_pack(
+		"{s:b, s:I, s:o, s:o, s:I, s:I, s:I, s:i}", "feasible", result->feasible,
+		"peak_bytes", (json_int_t)result->peak_bytes, "stall_seconds",
+		forever ? json_null() : json_real((double)result->stall_ns / 1e9), "step_seconds",
+		forever ? json_null() : json_real((double)result->wall_ns / 1e9), "bytes_written",
+		(json_int_t)result->bytes_written, "bytes_read", (json_int_t)result->bytes_read,
+		"bytes_forwarded", (json_int_t)result->bytes_forwarded, "tensors_spilled",
+		(int)result->tensors_spilled);
 }
 
 static json_t *rate_json(const struct plan_trace_rate *rate)
@@ -288,12 +305,14 @@ static json_t *rate_json(const struct plan_trace_rate *rate)
 	for (unsigned i = 0; i < PLAN_TRACE_BUDGETS; i++) {
 		json_t *budget = result_json(&rate->budgets[i]);
 
-		(void)json_object_set_new(budget, "percent_of_keep", json_integer(plan_trace_budget_percent[i]));
+		(void)json_object_set_new(budget, "percent_of_keep",
+					  json_integer(plan_trace_budget_percent[i]));
 		(void)json_array_append_new(budgets, budget);
 	}
 	return json_pack("{s:f, s:f, s:o, s:o, s:o, s:f}", "write_bytes_per_second", rate->write,
-			 "read_bytes_per_second", rate->read, "fastest", result_json(&rate->fastest), "positional",
-			 result_json(&rate->positional), "budgets", budgets, "life_rated_seconds", rate->life_seconds);
+			 "read_bytes_per_second", rate->read, "fastest",
+			 result_json(&rate->fastest), "positional", result_json(&rate->positional),
+			 "budgets", budgets, "life_rated_seconds", rate->life_seconds);
 }
 
 json_t *plan_trace_json(const struct plan_trace_report *report)
@@ -304,11 +323,13 @@ json_t *plan_trace_json(const struct plan_trace_report *report)
 	for (unsigned i = 0; i < report->rates_count; i++)
 		(void)json_array_append_new(rates, rate_json(&report->rates[i]));
 	return json_pack("{s:o, s:o, s:i, s:f, s:I, s:I, s:I, s:f, s:i, s:I, s:f, s:o}", "trace",
-			 tool_json_text(report->path), "model", tool_json_text(report->model), "trace_step",
-			 (int)step->number, "step_seconds", (double)step->compute_ns / 1e9, "step_activation_bytes",
-			 (json_int_t)step->saved_bytes, "largest_scope_bytes", (json_int_t)step->scope_bytes,
-			 "peak_keep_bytes", (json_int_t)step->keep_all_bytes, "bandwidth_needed_bytes_per_second",
-			 report->bandwidth_needed, "tensors", (int)step->tensors_count, "peak_recompute_bytes",
-			 (json_int_t)report->recompute_peak_bytes, "step_recompute_seconds", report->recompute_seconds,
-			 "bandwidths", rates);
+			 tool_json_text(report->path), "model", tool_json_text(report->model),
+			 "trace_step", (int)step->number, "step_seconds",
+			 (double)step->compute_ns / 1e9, "step_activation_bytes",
+			 (json_int_t)step->saved_bytes, "largest_scope_bytes",
+			 (json_int_t)step->scope_bytes, "peak_keep_bytes",
+			 (json_int_t)step->keep_all_bytes, "bandwidth_needed_bytes_per_second",
+			 report->bandwidth_needed, "tensors", (int)step->tensors_count,
+			 "peak_recompute_bytes", (json_int_t)report->recompute_peak_bytes,
+			 "step_recompute_seconds", report->recompute_seconds, "bandwidths", rates);
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would take and give, drive by drive
+ * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would take and give,
+ * drive by drive
  *
  * Keep, recompute and offload of one step:
  *   keep       Everything stays.
- *   recompute  Of each scope only the first tensor stays, its input; the rest is given up when the scope ends, and made
- *              again, in the time that the scope took, when the backward pass first wants one of them.
- *   offload    What the planner spills, for each bandwidth: in fastest mode, and by SSDTrain's positional rule.
- *   budget     What it spills at least to fit 75, 50 and 25 % of the memory that keeping takes, for each bandwidth.
+ *   recompute  Of each scope only the first tensor stays, its input; the rest is given up when the
+ *              scope ends, and made again, in the time that the scope took, when the backward pass
+ *              first wants one of them.
+ *   offload    What the planner spills, for each bandwidth: in fastest mode, and by SSDTrain's
+ *              positional rule.
+ *   budget     What it spills at least to fit 75, 50 and 25 % of the memory that keeping takes, for
+ *              each bandwidth.
  */
 #ifndef SPW_TOOLS_PLAN_TRACE_H
 #define SPW_TOOLS_PLAN_TRACE_H
@@ -28,7 +32,8 @@ struct plan_trace_rate {
 	double write, read; /* bytes per second, of all drives */
 	struct spw_plan_result fastest, positional;
 	struct spw_plan_result budgets[PLAN_TRACE_BUDGETS];
-	double life_seconds; /* of the drives as rated, by what fastest writes; 0: nothing is written */
+	/* of the drives as rated, by what fastest writes; 0: nothing is written */
+	double life_seconds;
 };
 
 struct plan_trace_report {
@@ -44,7 +49,10 @@ struct plan_trace_report {
 
 extern const unsigned plan_trace_budget_percent[PLAN_TRACE_BUDGETS];
 
-/* Fill in all but path, endurance_bytes and the rates themselves. Return: 0; negative errno with words. */
+/*
+ * Fill in all but path, endurance_bytes and the rates themselves. Return: 0; negative errno with
+ * words.
+ */
 int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed);
 void plan_trace_free(struct plan_trace_report *report);
 

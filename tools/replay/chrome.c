@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/chrome.c - the last replay in the Chrome trace event format, for Perfetto and chrome://tracing
+ * tools/replay/chrome.c - the last replay in the Chrome trace event format, for Perfetto and
+ * chrome://tracing
  *
- * Tracks: passes, scopes, waiting for I/O, writes and reads (asynchronous events: they overlap), and a counter of the
- * activations in memory. Times are microseconds since the step began; events are in the order of time, and what
- * encloses another comes before it.
+ * Tracks: passes, scopes, waiting for I/O, writes and reads (asynchronous events: they overlap),
+ * and a counter of the activations in memory. Times are microseconds since the step began; events
+ * are in the order of time, and what encloses another comes before it.
  */
 #include "tools/replay/report.h"
 
@@ -37,7 +38,8 @@ enum kind {
 struct event {
 	uint64_t ns, end_ns; /* since the step began */
 	enum kind kind;
-	size_t index;  /* of the micro-batch, the operation that enters, the stall, the transfer or the sample */
+	/* of the micro-batch, the operation that enters, the stall, the transfer or the sample */
+	size_t index;
 	bool backward; /* pass */
 };
 
@@ -58,7 +60,8 @@ static double us(uint64_t ns)
 static void add(struct events *events, enum kind kind, size_t index, uint64_t ns, uint64_t end_ns)
 {
 	SPW_ASSERT(events->count < events->max);
-	events->all[events->count++] = (struct event){.ns = ns, .end_ns = end_ns, .kind = kind, .index = index};
+	events->all[events->count++] =
+		(struct event){.ns = ns, .end_ns = end_ns, .kind = kind, .index = index};
 }
 
 static void add_pass(void *context, const struct replay_pass *pass)
@@ -92,10 +95,12 @@ static void add_rest(struct events *events, size_t transfers_count)
 	const struct replay_timeline *timeline = &events->report->run->timeline;
 
 	for (uint32_t i = 0; i < timeline->stalls_count; i++)
-		add(events, KIND_STALL, i, timeline->stalls[i].begin_ns, timeline->stalls[i].end_ns);
+		add(events, KIND_STALL, i, timeline->stalls[i].begin_ns,
+		    timeline->stalls[i].end_ns);
 	for (size_t i = 0; i < transfers_count; i++) {
 		const struct replay_transfer *transfer = &events->transfers[i];
-		uint64_t begin_ns = transfer->begin_ns > timeline->begin_ns ? transfer->begin_ns : timeline->begin_ns;
+		uint64_t begin_ns = transfer->begin_ns > timeline->begin_ns ? transfer->begin_ns
+									    : timeline->begin_ns;
 
 		add(events, KIND_TRANSFER_BEGIN, i, begin_ns - timeline->begin_ns, 0);
 		add(events, KIND_TRANSFER_END, i, transfer->end_ns - timeline->begin_ns, 0);
@@ -125,11 +130,12 @@ static int collect(struct events *events)
 
 	events->transfers = replay_drive_transfers(&transfers_count);
 	/* A pass or a scope each at most, and the last pass. */
-	events->max = (size_t)run->step->ops_count + 1 + run->timeline.stalls_count + run->timeline.samples_count +
-		      2 * transfers_count;
+	events->max = (size_t)run->step->ops_count + 1 + run->timeline.stalls_count +
+		      run->timeline.samples_count + 2 * transfers_count;
 	events->all = calloc(events->max, sizeof(*events->all));
 	if (!events->all)
-		return spw_error(-ENOMEM, "no memory for a Chrome trace of %zu events", events->max);
+		return spw_error(-ENOMEM, "no memory for a Chrome trace of %zu events",
+				 events->max);
 	replay_each_pass(events->report, add_pass, events);
 	add_scopes(events);
 	add_rest(events, transfers_count);
@@ -141,22 +147,28 @@ static int collect(struct events *events)
 
 static void put_names(FILE *out)
 {
-	static const char *const names[] = {"passes", "scopes", "waiting for I/O", "writes", "reads"};
+	static const char *const names[] = {"passes", "scopes", "waiting for I/O", "writes",
+					    "reads"};
 
-	(void)fprintf(out, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"spillway "
+	(void)fprintf(out, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{"
+			   "\"name\":\"spillway "
 			   "replay\"}}");
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(names); i++)
 		(void)fprintf(out,
-			      ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,\"name\":\"thread_name\",\"args\":{\"name\":"
-			      "\"%s\"}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,\"name\":\"thread_sort_index\",\"args\":{"
+			      ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,\"name\":\"thread_name\","
+			      "\"args\":{\"name\":"
+			      "\"%s\"}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":%u,\"name\":\"thread_"
+			      "sort_index\",\"args\":{"
 			      "\"sort_index\":%u}}",
 			      i + 1, names[i], i + 1, i + 1);
 }
 
 static void put_span(FILE *out, const struct event *event, enum track track, const char *name)
 {
-	(void)fprintf(out, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\"}", track,
-		      us(event->ns), us(event->end_ns - event->ns), name);
+	(void)fprintf(
+		out,
+		",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\"}",
+		track, us(event->ns), us(event->end_ns - event->ns), name);
 }
 
 static void put_transfer(FILE *out, const struct replay_report *report, const struct event *event,
@@ -165,11 +177,14 @@ static void put_transfer(FILE *out, const struct replay_report *report, const st
 	const char *name = transfer->read ? "read" : "write";
 
 	(void)fprintf(out,
-		      ",\n{\"ph\":\"%s\",\"cat\":\"%s\",\"pid\":1,\"tid\":%d,\"id\":%zu,\"ts\":%.3f,\"name\":\"%s\"",
-		      event->kind == KIND_TRANSFER_BEGIN ? "b" : "e", name, transfer->read ? TRACK_READS : TRACK_WRITES,
-		      event->index, us(event->ns), name);
+		      ",\n{\"ph\":\"%s\",\"cat\":\"%s\",\"pid\":1,\"tid\":%d,\"id\":%zu,\"ts\":%."
+		      "3f,\"name\":\"%s\"",
+		      event->kind == KIND_TRANSFER_BEGIN ? "b" : "e", name,
+		      transfer->read ? TRACK_READS : TRACK_WRITES, event->index, us(event->ns),
+		      name);
 	if (event->kind == KIND_TRANSFER_BEGIN)
-		(void)fprintf(out, ",\"args\":{\"bytes\":%.0f,\"failed\":%s}", (double)transfer->bytes / report->scale,
+		(void)fprintf(out, ",\"args\":{\"bytes\":%.0f,\"failed\":%s}",
+			      (double)transfer->bytes / report->scale,
 			      transfer->failed ? "true" : "false");
 	(void)fputc('}', out);
 }
@@ -182,25 +197,31 @@ static void put(FILE *out, const struct events *events, const struct event *even
 
 	switch (event->kind) {
 	case KIND_PASS:
-		(void)snprintf(name, sizeof(name), "%s of micro-batch %zu", event->backward ? "backward" : "forward",
-			       event->index);
+		(void)snprintf(name, sizeof(name), "%s of micro-batch %zu",
+			       event->backward ? "backward" : "forward", event->index);
 		put_span(out, event, TRACK_PASSES, name);
 		break;
 	case KIND_SCOPE:
-		(void)snprintf(name, sizeof(name), "scope %" PRIu64, report->step->ops[event->index].event->scope_key);
+		(void)snprintf(name, sizeof(name), "scope %" PRIu64,
+			       report->step->ops[event->index].event->scope_key);
 		put_span(out, event, TRACK_SCOPES, name);
 		break;
 	case KIND_STALL:
-		(void)snprintf(name, sizeof(name), "tensor %u", timeline->stalls[event->index].tensor);
+		(void)snprintf(name, sizeof(name), "tensor %u",
+			       timeline->stalls[event->index].tensor);
 		put_span(out, event, TRACK_STALLS, name);
 		break;
 	case KIND_TRANSFER_BEGIN:
-	case KIND_TRANSFER_END: put_transfer(out, report, event, &events->transfers[event->index]); break;
+	case KIND_TRANSFER_END:
+		put_transfer(out, report, event, &events->transfers[event->index]);
+		break;
 	case KIND_MEMORY:
 		(void)fprintf(out,
-			      ",\n{\"ph\":\"C\",\"pid\":1,\"tid\":0,\"ts\":%.3f,\"name\":\"activations\",\"args\":{"
+			      ",\n{\"ph\":\"C\",\"pid\":1,\"tid\":0,\"ts\":%.3f,\"name\":"
+			      "\"activations\",\"args\":{"
 			      "\"bytes\":%.0f}}",
-			      us(event->ns), (double)timeline->samples[event->index].bytes / report->scale);
+			      us(event->ns),
+			      (double)timeline->samples[event->index].bytes / report->scale);
 		break;
 	}
 }
@@ -225,7 +246,8 @@ int replay_chrome_write(const struct replay_report *report, const char *path)
 	(void)fputs("\n]}\n", out);
 	failed = ferror(out);
 	if (fclose(out) != 0 || failed)
-		rc = spw_error_errno(errno ? -errno : -EIO, "cannot write the Chrome trace %s", path);
+		rc = spw_error_errno(errno ? -errno : -EIO, "cannot write the Chrome trace %s",
+				     path);
 out:
 	free(events.all);
 	return rc;

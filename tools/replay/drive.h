@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/drive.h - what lies under the cache in a replay: a simulated drive in simulated time, or a real store
- * whose transfers are watched
+ * tools/replay/drive.h - what lies under the cache in a replay: a simulated store in simulated time
+ * (simstore.h), or a real one, whose transfers are watched
  *
- * The cache is opened here, with ports (tensor/ports.h) that lead to the simulated drive and its time, or to the store. The
- * cache's own code runs unchanged in a time that only moves when the replay says so, so a replay gives the same result on
- * any machine and under any load.
- *
- * The simulated drive is the planner's model (plan/plan.c): writes and reads each at their bandwidth, both at once at
- * half of the mixed bandwidth each, requests end a latency and a chunk's time after their last byte. A read that somebody
- * waits for goes first. It copies every byte.
- *
- * One thread replays. On a real store the transfers end on the store's thread, and are recorded under a lock.
+ * One thread replays. On a real store the transfers end on the store's thread, and are recorded
+ * under a lock.
  */
 #ifndef SPW_TOOLS_REPLAY_DRIVE_H
 #define SPW_TOOLS_REPLAY_DRIVE_H
@@ -25,30 +18,33 @@
 #include <spillway/store.h>
 
 struct replay_transfer {
-	uint64_t begin_ns, end_ns; /* as replay_drive_now_ns(); simulated: from the drive's first byte on */
+	/* as replay_drive_now_ns(); simulated: from the first byte on */
+	uint64_t begin_ns, end_ns;
 	uint64_t bytes;
 	bool read, failed;
 };
 
-/* Begin to simulate, at time 0. */
-void replay_drive_begin(const struct spw_plan_drives *drives, uint64_t chunk_bytes);
+/*
+ * Begin to simulate, at time 0. Return: what to name as the store, which nothing but the cache may
+ * use; NULL: no memory.
+ */
+struct spw_store *replay_drive_begin(const struct spw_plan_drives *drives, uint64_t chunk_bytes);
 /* Change the drive, from now on. */
 void replay_drive_change(const struct spw_plan_drives *drives);
-/* What to name as the store; nothing but the cache may use it. */
-struct spw_store *replay_drive_store(void);
-/* spw_cache_open() over the simulated drive if there is one, else over @store. */
-int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts, struct spw_cache **cache);
+/* spw_cache_open() over the simulated store if there is one, else over @store. */
+int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts,
+			    struct spw_cache **cache);
 /* Monotonic, simulated or real. */
 uint64_t replay_drive_now_ns(void);
-/* No request may be in flight any more. Frees what is on the drive. */
+/* No cache may be open any more. */
 void replay_drive_end(void);
 
 /* Let time pass until @ns of replay_drive_now_ns(); an interrupt ends real time. */
 void replay_drive_sleep_until(uint64_t ns);
 
 /*
- * Record transfers from now on, or no longer. @ended: called when one has ended, on the thread where it did, and never
- * after this has been called again; or NULL.
+ * Record transfers from now on, or no longer. @ended: called when one has ended, on the thread
+ * where it did, and never after this has been called again; or NULL.
  */
 void replay_drive_watch(bool on, void (*ended)(void *context), void *context);
 /* What was recorded; valid until the next change. */

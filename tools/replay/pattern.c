@@ -41,7 +41,8 @@ void replay_pattern_fill(uint8_t *bytes, uint64_t len_bytes, uint64_t seed)
 		bytes[offset] = byte_at(seed, offset);
 }
 
-bool replay_pattern_matches(const uint8_t *bytes, uint64_t offset_bytes, uint64_t len_bytes, uint64_t seed)
+bool replay_pattern_matches(const uint8_t *bytes, uint64_t offset_bytes, uint64_t len_bytes,
+			    uint64_t seed)
 {
 	uint64_t done = 0, differs = 0;
 

@@ -47,7 +47,8 @@ static uint32_t first_steady(const struct replay_report *report)
 
 struct replay_summary replay_summarize(const struct replay_report *report)
 {
-	uint64_t step_ns[REPLAY_STEPS_MAX] = {0}, stall_ns[REPLAY_STEPS_MAX] = {0}, written[REPLAY_STEPS_MAX] = {0};
+	uint64_t step_ns[REPLAY_STEPS_MAX] = {0}, stall_ns[REPLAY_STEPS_MAX] = {0},
+		 written[REPLAY_STEPS_MAX] = {0};
 	uint64_t read[REPLAY_STEPS_MAX] = {0}, forwarded[REPLAY_STEPS_MAX] = {0};
 	struct replay_summary summary = {.ideal_seconds = seconds_of(report->step->compute_ns)};
 	uint32_t first = first_steady(report), count = 0;
@@ -63,7 +64,8 @@ struct replay_summary replay_summarize(const struct replay_report *report)
 		read[count] = measure->bytes_read;
 		forwarded[count] = measure->bytes_forwarded;
 		summary.peak_bytes = peak > summary.peak_bytes ? peak : summary.peak_bytes;
-		summary.over_ideal_max = over > summary.over_ideal_max ? over : summary.over_ideal_max;
+		summary.over_ideal_max =
+			over > summary.over_ideal_max ? over : summary.over_ideal_max;
 	}
 	summary.step_seconds = seconds_of(median(step_ns, count));
 	summary.stall_seconds = seconds_of(median(stall_ns, count));
@@ -83,8 +85,8 @@ static bool backward_is_told(const struct replay_step *step)
 	return false;
 }
 
-void replay_each_pass(const struct replay_report *report, void (*each)(void *context, const struct replay_pass *pass),
-		      void *context)
+void replay_each_pass(const struct replay_report *report,
+		      void (*each)(void *context, const struct replay_pass *pass), void *context)
 {
 	const struct replay_step *step = report->step;
 	struct replay_pass pass = {0};
@@ -96,7 +98,8 @@ void replay_each_pass(const struct replay_report *report, void (*each)(void *con
 
 		if (!is_stage && (told || pass.backward || event->kind != SPW_TRACE_TAKE))
 			continue;
-		if (is_stage && event->backward == pass.backward && event->micro_batch == pass.micro_batch)
+		if (is_stage && event->backward == pass.backward &&
+		    event->micro_batch == pass.micro_batch)
 			continue;
 		pass.end_ns = report->run->timeline.op_ns[i];
 		if (pass.end_ns > pass.begin_ns)
@@ -116,8 +119,9 @@ void replay_each_pass(const struct replay_report *report, void (*each)(void *con
 static void print_steps(const struct replay_report *report, FILE *out)
 {
 	static const struct tool_column columns[] = {
-		{"REPLAY", true}, {"SECONDS", true}, {"OVER IDEAL", true}, {"STALL", true},     {"LATE", true},
-		{"PEAK", true},   {"WRITTEN", true}, {"READ", true},       {"FORWARDED", true}, {"PLANNED PEAK", true},
+		{"REPLAY", true},    {"SECONDS", true},      {"OVER IDEAL", true}, {"STALL", true},
+		{"LATE", true},      {"PEAK", true},         {"WRITTEN", true},    {"READ", true},
+		{"FORWARDED", true}, {"PLANNED PEAK", true},
 	};
 	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
 	double ideal = seconds_of(report->step->compute_ns);
@@ -160,18 +164,22 @@ void replay_report_print(const struct replay_report *report, FILE *out)
 	(void)fprintf(out, "lower bound  %s: the largest scope, and two chunks per drive\n\n",
 		      size_text(report, report->lower_bound_bytes, text));
 	print_steps(report, out);
-	(void)fprintf(out, "\nstep         %.4f s; %.4f s without any I/O: %.2f %% more\n", summary.step_seconds,
-		      summary.ideal_seconds, (summary.step_seconds / summary.ideal_seconds - 1) * 100);
+	(void)fprintf(out, "\nstep         %.4f s; %.4f s without any I/O: %.2f %% more\n",
+		      summary.step_seconds, summary.ideal_seconds,
+		      (summary.step_seconds / summary.ideal_seconds - 1) * 100);
 	(void)fprintf(out, "stall        %.4f s\n", summary.stall_seconds);
 	(void)fprintf(out, "peak         %s of activations: %.1f %% of keeping all\n",
 		      spw_size_format((uint64_t)summary.peak_bytes, text, sizeof(text)),
 		      summary.peak_bytes / size_of(report, step->keep_all_bytes) * 100);
-	(void)fprintf(out, "written      %s\n", spw_size_format((uint64_t)summary.bytes_written, text, sizeof(text)));
-	(void)fprintf(out, "read         %s\n", spw_size_format((uint64_t)summary.bytes_read, text, sizeof(text)));
-	(void)fprintf(out, "forwarded    %s\n", spw_size_format((uint64_t)summary.bytes_forwarded, text, sizeof(text)));
+	(void)fprintf(out, "written      %s\n",
+		      spw_size_format((uint64_t)summary.bytes_written, text, sizeof(text)));
+	(void)fprintf(out, "read         %s\n",
+		      spw_size_format((uint64_t)summary.bytes_read, text, sizeof(text)));
+	(void)fprintf(out, "forwarded    %s\n",
+		      spw_size_format((uint64_t)summary.bytes_forwarded, text, sizeof(text)));
 	if (report->run->interrupted)
-		(void)fprintf(out, "\nInterrupted: this is what %u of %u replays measured.\n", report->run->measured,
-			      report->run->steps);
+		(void)fprintf(out, "\nInterrupted: this is what %u of %u replays measured.\n",
+			      report->run->measured, report->run->steps);
 }
 
 /* ---- JSON ---- */
@@ -183,12 +191,14 @@ static json_t *size_json(const struct replay_report *report, uint64_t bytes)
 
 static json_t *plan_json(const struct replay_report *report, const struct spw_cache_stats *stats)
 {
-	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "plans", (json_int_t)stats->plans,
-			 "tensors_spilled", (json_int_t)stats->plan_tensors_spilled, "peak_bytes",
+	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "plans",
+			 (json_int_t)stats->plans, "tensors_spilled",
+			 (json_int_t)stats->plan_tensors_spilled, "peak_bytes",
 			 size_json(report, stats->plan_peak_bytes), "bytes_written",
 			 size_json(report, stats->plan_bytes_written), "memory_bytes",
-			 size_json(report, stats->plan_memory_bytes), "stall_seconds", seconds_of(stats->plan_stall_ns),
-			 "step_seconds", seconds_of(stats->plan_wall_ns), "write_bytes_per_second",
+			 size_json(report, stats->plan_memory_bytes), "stall_seconds",
+			 seconds_of(stats->plan_stall_ns), "step_seconds",
+			 seconds_of(stats->plan_wall_ns), "write_bytes_per_second",
 			 size_of(report, stats->write_bytes_per_second), "read_bytes_per_second",
 			 size_of(report, stats->read_bytes_per_second), "mixed_bytes_per_second",
 			 size_of(report, stats->mixed_bytes_per_second));
@@ -201,15 +211,16 @@ static json_t *steps_json(const struct replay_report *report)
 	for (uint32_t i = 0; i < report->run->measured; i++) {
 		const struct replay_measure *measure = &report->run->measures[i];
 
-		(void)json_array_append_new(steps, json_pack("{s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
-							     seconds_of(measure->step_ns), "stall_seconds",
-							     seconds_of(measure->stall_ns), "late_seconds",
-							     seconds_of(measure->late_ns), "activation_peak_bytes",
-							     size_json(report, measure->peak_bytes), "bytes_written",
-							     size_json(report, measure->bytes_written), "bytes_read",
-							     size_json(report, measure->bytes_read), "bytes_forwarded",
-							     size_json(report, measure->bytes_forwarded), "plan",
-							     plan_json(report, &measure->stats)));
+		(void)json_array_append_new(
+			steps, json_pack("{s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
+					 seconds_of(measure->step_ns), "stall_seconds",
+					 seconds_of(measure->stall_ns), "late_seconds",
+					 seconds_of(measure->late_ns), "activation_peak_bytes",
+					 size_json(report, measure->peak_bytes), "bytes_written",
+					 size_json(report, measure->bytes_written), "bytes_read",
+					 size_json(report, measure->bytes_read), "bytes_forwarded",
+					 size_json(report, measure->bytes_forwarded), "plan",
+					 plan_json(report, &measure->stats)));
 	}
 	return steps;
 }
@@ -218,21 +229,28 @@ json_t *replay_report_json(const struct replay_report *report)
 {
 	struct replay_summary summary = replay_summarize(report);
 	const struct replay_step *step = report->step;
-	const struct spw_cache_stats *stats = &report->run->measures[report->run->measured - 1].stats;
+	const struct spw_cache_stats *stats =
+		&report->run->measures[report->run->measured - 1].stats;
 
 	return json_pack(
-		"{s:o, s:o, s:i, s:s, s:o, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, s:f, s:f, s:f, s:I, "
+		"{s:o, s:o, s:i, s:s, s:o, s:f, s:f, s:i, s:o, s:o, s:o, s:o, s:o, s:b, s:i, s:f, "
+		"s:f, s:f, s:f, s:I, "
 		"s:I, s:I, s:I, s:I, s:I, s:o}",
-		"trace", tool_json_text(report->trace_path), "model", tool_json_text(report->trace->model),
-		"trace_step", (int)step->number, "mode", report->mode, "drives", tool_json_text(report->drives_text),
-		"speed", report->speed, "scale", report->scale, "tensors", (int)step->tensors_count, "saved_bytes",
-		size_json(report, step->saved_bytes), "keep_all_bytes", size_json(report, step->keep_all_bytes),
-		"largest_scope_bytes", size_json(report, step->scope_bytes), "small_bytes",
-		size_json(report, step->small_bytes), "lower_bound_bytes", size_json(report, report->lower_bound_bytes),
-		"interrupted", report->run->interrupted, "replays", (int)report->run->measured, "step_seconds",
-		summary.step_seconds, "ideal_seconds", summary.ideal_seconds, "stall_seconds", summary.stall_seconds,
-		"over_ideal_max", summary.over_ideal_max, "activation_peak_bytes", (json_int_t)summary.peak_bytes,
-		"bytes_written", (json_int_t)summary.bytes_written, "bytes_read", (json_int_t)summary.bytes_read,
+		"trace", tool_json_text(report->trace_path), "model",
+		tool_json_text(report->trace->model), "trace_step", (int)step->number, "mode",
+		report->mode, "drives", tool_json_text(report->drives_text), "speed", report->speed,
+		"scale", report->scale, "tensors", (int)step->tensors_count, "saved_bytes",
+		size_json(report, step->saved_bytes), "keep_all_bytes",
+		size_json(report, step->keep_all_bytes), "largest_scope_bytes",
+		size_json(report, step->scope_bytes), "small_bytes",
+		size_json(report, step->small_bytes), "lower_bound_bytes",
+		size_json(report, report->lower_bound_bytes), "interrupted",
+		report->run->interrupted, "replays", (int)report->run->measured, "step_seconds",
+		summary.step_seconds, "ideal_seconds", summary.ideal_seconds, "stall_seconds",
+		summary.stall_seconds, "over_ideal_max", summary.over_ideal_max,
+		"activation_peak_bytes", (json_int_t)summary.peak_bytes, "bytes_written",
+		(json_int_t)summary.bytes_written, "bytes_read", (json_int_t)summary.bytes_read,
 		"bytes_forwarded", (json_int_t)summary.bytes_forwarded, "writes_cancelled",
-		(json_int_t)stats->writes_cancelled, "misses", (json_int_t)stats->misses, "steps", steps_json(report));
+		(json_int_t)stats->writes_cancelled, "misses", (json_int_t)stats->misses, "steps",
+		steps_json(report));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/report.h - the report of spillway replay: what it is made of, as text, JSON, Chrome trace and SVG
+ * tools/replay/report.h - the report of spillway replay: what it is made of, as text, JSON, Chrome
+ * trace and SVG
  *
  * Sizes are those of the trace: what was moved, divided by the scale.
  */
@@ -24,8 +25,9 @@ struct replay_report {
 };
 
 /*
- * In short: of the replays from the third on, as the first one measures and the second is the first with a plan; of the
- * last one if there are fewer. Times and bytes are medians, the peak is the highest.
+ * In short: of the replays from the third on, as the first one measures and the second is the first
+ * with a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
+ * highest.
  */
 struct replay_summary {
 	double step_seconds, ideal_seconds, stall_seconds, over_ideal_max;
@@ -41,9 +43,12 @@ struct replay_pass {
 	bool backward;
 };
 
-/* As the trace tells them; where it does not tell of backward passes, such a pass begins at the first take. */
-void replay_each_pass(const struct replay_report *report, void (*each)(void *context, const struct replay_pass *pass),
-		      void *context);
+/*
+ * As the trace tells them; where it does not tell of backward passes, such a pass begins at the
+ * first take.
+ */
+void replay_each_pass(const struct replay_report *report,
+		      void (*each)(void *context, const struct replay_pass *pass), void *context);
 
 void replay_report_print(const struct replay_report *report, FILE *out);
 json_t *replay_report_json(const struct replay_report *report);

@@ -16,7 +16,10 @@
 #define MEMORY_ALIGN 4096
 #define DRAIN_MAX    64
 
-/* The memory of one version of one storage, in one replay of the step. Its address is the owner token of its offers. */
+/*
+ * The memory of one version of one storage, in one replay of the step. Its address is the owner
+ * token of its offers.
+ */
 struct buffer {
 	uint8_t *bytes;
 	uint64_t seed;
@@ -57,10 +60,13 @@ static struct buffer *buffer_of(struct replaying *replaying, uint32_t index)
 		return buffer;
 	buffer = calloc(1, sizeof(*buffer));
 	if (buffer)
-		buffer->bytes = aligned_alloc(MEMORY_ALIGN, spw_round_up(content->len_bytes, MEMORY_ALIGN));
+		buffer->bytes =
+			aligned_alloc(MEMORY_ALIGN, spw_round_up(content->len_bytes, MEMORY_ALIGN));
 	if (!buffer || !buffer->bytes) {
 		free(buffer);
-		(void)spw_error(-ENOMEM, "no memory for a tensor of %" PRIu64 " bytes: make all smaller with --scale",
+		(void)spw_error(-ENOMEM,
+				"no memory for a tensor of %" PRIu64
+				" bytes: make all smaller with --scale",
 				content->len_bytes);
 		return NULL;
 	}
@@ -118,8 +124,9 @@ static void sample(void *context)
 	last = timeline->samples_count > 0 ? &timeline->samples[timeline->samples_count - 1] : NULL;
 	if ((!last || last->bytes != stats.activation_bytes) && timeline->samples &&
 	    timeline->samples_count < timeline->samples_max)
-		timeline->samples[timeline->samples_count++] = (struct replay_sample){
-			.ns = replay_drive_now_ns() - timeline->begin_ns, .bytes = stats.activation_bytes};
+		timeline->samples[timeline->samples_count++] =
+			(struct replay_sample){.ns = replay_drive_now_ns() - timeline->begin_ns,
+					       .bytes = stats.activation_bytes};
 	(void)pthread_mutex_unlock(&replaying->samples_lock);
 }
 
@@ -139,7 +146,8 @@ static int timeline_open(struct replay_run *run)
 
 static int offer(struct replaying *replaying, const struct replay_op *op)
 {
-	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_SPILL, SPW_HINT_PIN};
+	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_SPILL,
+						    SPW_HINT_PIN};
 	struct buffer *buffer = buffer_of(replaying, op->content);
 	struct handle *handle = &replaying->handles[op->tensor];
 	struct spw_offer offered = {
@@ -163,7 +171,9 @@ static int offer(struct replaying *replaying, const struct replay_op *op)
 	if (rc < 0)
 		return rc;
 	if (handle->users > 0 && handle->id.value != id.value)
-		return spw_error(-EPROTO, "tensor %u was offered again, and the cache took it for another", op->tensor);
+		return spw_error(-EPROTO,
+				 "tensor %u was offered again, and the cache took it for another",
+				 op->tensor);
 	handle->id = id;
 	handle->users++;
 	return 0;
@@ -175,7 +185,8 @@ static int take(struct replaying *replaying, const struct replay_op *op)
 	uint64_t seed = replay_pattern_seed(replaying->keys[op->content]);
 	struct spw_taken taken;
 	const uint8_t *bytes;
-	int rc = spw_cache_take(replaying->run->cache, handle->id, op->offset_bytes, op->len_bytes, &taken);
+	int rc = spw_cache_take(replaying->run->cache, handle->id, op->offset_bytes, op->len_bytes,
+				&taken);
 
 	if (rc)
 		return rc;
@@ -188,7 +199,8 @@ static int take(struct replaying *replaying, const struct replay_op *op)
 	}
 	if (!replay_pattern_matches(bytes, op->offset_bytes, op->len_bytes, seed))
 		return spw_error(-EBADMSG,
-				 "tensor %u, bytes %" PRIu64 " + %" PRIu64 ": the cache gave back wrong bytes",
+				 "tensor %u, bytes %" PRIu64 " + %" PRIu64
+				 ": the cache gave back wrong bytes",
 				 op->tensor, op->offset_bytes, op->len_bytes);
 	return 0;
 }
@@ -213,8 +225,10 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 	case SPW_TRACE_STAGE:
 		if (event->has_next)
 			spw_cache_stage_next(
-				cache, event->micro_batch, event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD,
-				event->next_micro_batch, event->next_backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
+				cache, event->micro_batch,
+				event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD,
+				event->next_micro_batch,
+				event->next_backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
 		else
 			spw_cache_stage(cache, event->micro_batch,
 					event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
@@ -265,7 +279,8 @@ static int do_op(struct replaying *replaying, uint32_t index)
 	return 0;
 }
 
-static void measure(struct replaying *replaying, const struct spw_cache_stats *before, struct replay_measure *measure)
+static void measure(struct replaying *replaying, const struct spw_cache_stats *before,
+		    struct replay_measure *measure)
 {
 	uint64_t step_ns = replay_drive_now_ns() - replaying->begin_ns;
 	uint64_t should_ns = replaying->run->step->compute_ns + replaying->behind_ns;
@@ -321,7 +336,8 @@ int replay_run(struct replay_run *run)
 	replaying.current = calloc((size_t)step->contents_count + 1, sizeof(struct buffer *));
 	replaying.keys = calloc((size_t)step->contents_count + 1, sizeof(*replaying.keys));
 	replaying.handles = calloc((size_t)step->tensors_count + 1, sizeof(*replaying.handles));
-	if (!run->measures || !replaying.current || !replaying.keys || !replaying.handles || timeline_open(run))
+	if (!run->measures || !replaying.current || !replaying.keys || !replaying.handles ||
+	    timeline_open(run))
 		rc = spw_error(-ENOMEM, "no memory for a replay of %u operations", step->ops_count);
 	else
 		rc = 0;

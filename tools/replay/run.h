@@ -2,9 +2,9 @@
 /*
  * tools/replay/run.h - replays a step through the cache, again and again, and measures it
  *
- * Compute is waiting. The tensors are real: each is filled with a pattern of its own when it is offered, and compared
- * with it when it is taken; a byte that differs ends the replay with -EBADMSG. What a take read back is returned when
- * its tensor is released.
+ * Compute is waiting. The tensors are real: each is filled with a pattern of its own when it is
+ * offered, and compared with it when it is taken; a byte that differs ends the replay with
+ * -EBADMSG. What a take read back is returned when its tensor is released.
  */
 #ifndef SPW_TOOLS_REPLAY_RUN_H
 #define SPW_TOOLS_REPLAY_RUN_H
@@ -21,7 +21,8 @@
 /* One replay of the step. */
 struct replay_measure {
 	uint64_t step_ns, stall_ns;
-	uint64_t late_ns; /* by the replay itself: what the machine took for filling, comparing and calling */
+	/* by the replay itself: what the machine took for filling, comparing and calling */
+	uint64_t late_ns;
 	uint64_t peak_bytes;
 	uint64_t bytes_written, bytes_read, bytes_forwarded;
 	struct spw_cache_stats stats; /* when it had ended: also the plan that was in force */
@@ -60,7 +61,10 @@ struct replay_run {
 	void *context;
 };
 
-/* An interrupt (stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache returned. What it leaves in @run is for the free. */
+/*
+ * An interrupt (stop.h) ends it early. Return: 0; -EBADMSG wrong bytes; -ENOMEM; or what the cache
+ * returned. What it leaves in @run is for the free.
+ */
 int replay_run(struct replay_run *run);
 void replay_run_free(struct replay_run *run);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/step.c - from the events of a trace to the operations and tensors of one training step */
+/*
+ * tools/replay/step.c - from the events of a trace to the operations and tensors of one training
+ * step
+ */
 #include "tools/replay/step.h"
 
 #include <errno.h>
@@ -20,7 +23,8 @@ struct making {
 	const struct replay_step_opts *opts;
 	struct replay_step *step;
 	uint32_t first, end; /* events of the step */
-	bool told;           /* the trace says when a backward pass begins; else the first take tells */
+	/* the trace says when a backward pass begins; else the first take tells */
+	bool told;
 	bool backward;
 	uint64_t last_ns;     /* of the event before, in the trace, */
 	uint64_t passed_ns;   /* and in compute, at the trace's speed */
@@ -51,7 +55,8 @@ static uint64_t scale_whole(uint64_t bytes, double scale)
 }
 
 /*
- * The event at @ns ended a wait of @wait_ns. Threads that wait at the same time wait for longer together than passes:
+ * The event at @ns ended a wait of @wait_ns. Threads that wait at the same time wait for longer
+ * together than passes:
  * time stands still then, and never goes back.
  */
 static uint64_t now_of(struct making *making, uint64_t ns, uint64_t wait_ns)
@@ -69,7 +74,8 @@ static uint64_t now_of(struct making *making, uint64_t ns, uint64_t wait_ns)
 /* Of the step wanted. Return: whether there is such a step. */
 static bool find_events(struct making *making)
 {
-	uint32_t wanted = making->opts->number ? making->opts->number : making->trace->steps, number = 0;
+	uint32_t wanted = making->opts->number ? making->opts->number : making->trace->steps,
+		 number = 0;
 
 	making->end = making->trace->count;
 	for (uint32_t i = 0; i < making->trace->count; i++) {
@@ -86,7 +92,8 @@ static bool find_events(struct making *making)
 	return wanted > 0 && number == wanted;
 }
 
-static struct replay_op *add_op(struct making *making, const struct spw_trace_event *event, uint64_t ns)
+static struct replay_op *add_op(struct making *making, const struct spw_trace_event *event,
+				uint64_t ns)
 {
 	struct replay_op *op = &making->step->ops[making->step->ops_count++];
 
@@ -101,10 +108,12 @@ static uint32_t content_of(struct making *making, const struct spw_trace_event *
 	uint64_t len_bytes = scale_whole(event->storage_len_bytes, making->opts->scale);
 	struct replay_content *content = *known ? &step->contents[*known - 1] : NULL;
 
-	if (!content || content->version != event->storage_version || content->len_bytes != len_bytes) {
+	if (!content || content->version != event->storage_version ||
+	    content->len_bytes != len_bytes) {
 		content = &step->contents[step->contents_count++];
-		*content = (struct replay_content){
-			.storage = event->storage_key, .version = event->storage_version, .len_bytes = len_bytes};
+		*content = (struct replay_content){.storage = event->storage_key,
+						   .version = event->storage_version,
+						   .len_bytes = len_bytes};
 		*known = step->contents_count;
 	}
 	return *known - 1;
@@ -253,10 +262,11 @@ static int check_size(const struct making *making)
 
 	for (uint32_t i = making->first; i < making->end; i++)
 		if (making->trace->events[i].kind == SPW_TRACE_OFFER)
-			bytes += (double)making->trace->events[i].storage_len_bytes * making->opts->scale;
+			bytes += (double)making->trace->events[i].storage_len_bytes *
+				 making->opts->scale;
 	if (bytes > SAVED_BYTES_MAX)
-		return spw_error(-EINVAL, "step %u of the trace saves %.3g bytes; at most %.3g", making->step->number,
-				 bytes, SAVED_BYTES_MAX);
+		return spw_error(-EINVAL, "step %u of the trace saves %.3g bytes; at most %.3g",
+				 making->step->number, bytes, SAVED_BYTES_MAX);
 	return 0;
 }
 
@@ -271,7 +281,8 @@ static int go_through(struct making *making)
 	step->backward_ns = UINT64_MAX;
 	making->last_ns = making->trace->events[making->first].ns;
 	for (uint32_t i = making->first; i < making->end; i++)
-		making->told |= making->trace->events[i].kind == SPW_TRACE_STAGE && making->trace->events[i].backward;
+		making->told |= making->trace->events[i].kind == SPW_TRACE_STAGE &&
+				making->trace->events[i].backward;
 	for (uint32_t i = making->first; i < making->end; i++)
 		add_event(making, &making->trace->events[i]);
 	/* What follows until the next step, such as the optimizer, is part of the step. */
@@ -282,22 +293,27 @@ static int go_through(struct making *making)
 			step->compute_ns = ns;
 	}
 	if ((double)step->compute_ns > STEP_NS_MAX)
-		return spw_error(-EINVAL, "step %u of the trace takes %.3g s; at most %.3g: make it faster (--speed)",
-				 step->number, (double)step->compute_ns / 1e9, STEP_NS_MAX / 1e9);
+		return spw_error(
+			-EINVAL,
+			"step %u of the trace takes %.3g s; at most %.3g: make it faster (--speed)",
+			step->number, (double)step->compute_ns / 1e9, STEP_NS_MAX / 1e9);
 	release_rest(making);
 	if (step->backward_ns > step->compute_ns)
 		step->backward_ns = step->compute_ns;
 	if (step->tensors_count == 0)
 		return spw_error(-EINVAL, "step %u of the trace saves no tensors", step->number);
 	if (step->compute_ns == 0)
-		return spw_error(-EINVAL, "step %u of the trace takes no time: take another step, or a lower speed",
-				 step->number);
+		return spw_error(
+			-EINVAL,
+			"step %u of the trace takes no time: take another step, or a lower speed",
+			step->number);
 	find_peak(step, making->users);
 	find_largest_scope(step, replay_scaled(making->opts->min_bytes, making->opts->scale));
 	return 0;
 }
 
-int replay_step_make(const struct spw_trace *trace, const struct replay_step_opts *opts, struct replay_step *step)
+int replay_step_make(const struct spw_trace *trace, const struct replay_step_opts *opts,
+		     struct replay_step *step)
 {
 	struct making making = {.trace = trace, .opts = opts, .step = step};
 	size_t events;
@@ -315,7 +331,8 @@ int replay_step_make(const struct spw_trace *trace, const struct replay_step_opt
 	making.users = calloc(events + 1, sizeof(*making.users));
 	making.tensor_of = calloc((size_t)trace->tensors + 1, sizeof(*making.tensor_of));
 	making.content_of = calloc((size_t)trace->storages + 1, sizeof(*making.content_of));
-	if (step->ops && step->tensors && step->contents && making.users && making.tensor_of && making.content_of)
+	if (step->ops && step->tensors && step->contents && making.users && making.tensor_of &&
+	    making.content_of)
 		rc = go_through(&making);
 	else
 		(void)spw_error(rc, "no memory for a step of %zu events", events);
@@ -335,8 +352,8 @@ void replay_step_free(struct replay_step *step)
 	*step = (struct replay_step){0};
 }
 
-void replay_step_plan(const struct replay_step *step, uint64_t min_bytes, struct spw_plan_tensor tensors[],
-		      struct spw_plan_step *plan)
+void replay_step_plan(const struct replay_step *step, uint64_t min_bytes,
+		      struct spw_plan_tensor tensors[], struct spw_plan_step *plan)
 {
 	for (uint32_t i = 0; i < step->tensors_count; i++) {
 		const struct replay_tensor *tensor = &step->tensors[i];
@@ -349,7 +366,8 @@ void replay_step_plan(const struct replay_step *step, uint64_t min_bytes, struct
 			.users = tensor->takes,
 			.scope = tensor->scope,
 			.must_keep = tensor->bytes < min_bytes || tensor->in_backward ||
-				     tensor->hint == SPW_TRACE_HINT_KEEP || tensor->hint == SPW_TRACE_HINT_PIN,
+				     tensor->hint == SPW_TRACE_HINT_KEEP ||
+				     tensor->hint == SPW_TRACE_HINT_PIN,
 		};
 	}
 	*plan = (struct spw_plan_step){.tensors = tensors,

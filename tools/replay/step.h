@@ -2,8 +2,8 @@
 /*
  * tools/replay/step.h - one training step of a trace, ready to be replayed or planned
  *
- * Its clock is compute time: the time in the trace, less what takes waited for I/O, divided by the speed. A step reaches
- * from its step event to the next one, or to the end of the trace.
+ * Its clock is compute time: the time in the trace, less what takes waited for I/O, divided by the
+ * speed. A step reaches from its step event to the next one, or to the end of the trace.
  */
 #ifndef SPW_TOOLS_REPLAY_STEP_H
 #define SPW_TOOLS_REPLAY_STEP_H
@@ -46,8 +46,9 @@ struct replay_step {
 	uint32_t tensors_count;
 	struct replay_content *contents;
 	uint32_t contents_count;
-	uint64_t compute_ns;     /* of the whole step: what it takes if I/O costs no time */
-	uint64_t backward_ns;    /* when the backward pass of the first micro-batch begins; compute_ns: never */
+	uint64_t compute_ns; /* of the whole step: what it takes if I/O costs no time */
+	/* when the backward pass of the first micro-batch begins; compute_ns: never */
+	uint64_t backward_ns;
 	uint64_t saved_bytes;    /* of all tensors */
 	uint64_t keep_all_bytes; /* peak if everything is kept */
 	uint64_t scope_bytes;    /* stored for the tensors of the largest scope */
@@ -65,14 +66,15 @@ struct replay_step_opts {
 uint64_t replay_scaled(uint64_t bytes, double scale);
 
 /* The trace must outlive the step. Return: 0; -EINVAL there is nothing to replay; -ENOMEM. */
-int replay_step_make(const struct spw_trace *trace, const struct replay_step_opts *opts, struct replay_step *step);
+int replay_step_make(const struct spw_trace *trace, const struct replay_step_opts *opts,
+		     struct replay_step *step);
 void replay_step_free(struct replay_step *step);
 
 /*
  * The step as the planner wants it. @tensors: step->tensors_count of them.
  * @min_bytes: of tensors that may be spilled, scaled.
  */
-void replay_step_plan(const struct replay_step *step, uint64_t min_bytes, struct spw_plan_tensor tensors[],
-		      struct spw_plan_step *plan);
+void replay_step_plan(const struct replay_step *step, uint64_t min_bytes,
+		      struct spw_plan_tensor tensors[], struct spw_plan_step *plan);
 
 #endif

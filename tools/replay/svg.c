@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/svg.c - the last replay as a picture: compute, writes, reads and memory over one step */
+/*
+ * tools/replay/svg.c - the last replay as a picture: compute, writes, reads and memory over one
+ * step
+ */
 #include "tools/replay/report.h"
 
 #include <errno.h>
@@ -50,26 +53,31 @@ static double lane_y(unsigned lane)
 	return LANES_TOP + lane * (LANE_HEIGHT + LANE_GAP);
 }
 
-static void draw_text(const struct picture *picture, double x, double y, const char *style, const char *text)
+static void draw_text(const struct picture *picture, double x, double y, const char *style,
+		      const char *text)
 {
-	(void)fprintf(picture->out, "<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y, style, text);
+	(void)fprintf(picture->out, "<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y, style,
+		      text);
 }
 
-static void draw_rect(const struct picture *picture, double x, double y, double width, double height, const char *style)
+static void draw_rect(const struct picture *picture, double x, double y, double width,
+		      double height, const char *style)
 {
-	(void)fprintf(picture->out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" %s/>\n", x, y, width,
-		      height, style);
+	(void)fprintf(picture->out,
+		      "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" %s/>\n", x, y,
+		      width, height, style);
 }
 
-static void draw_line(const struct picture *picture, double x1, double y1, double x2, double y2, const char *style)
+static void draw_line(const struct picture *picture, double x1, double y1, double x2, double y2,
+		      const char *style)
 {
-	(void)fprintf(picture->out, "<line x1=\"%.2f\" y1=\"%.1f\" x2=\"%.2f\" y2=\"%.1f\" %s/>\n", x1, y1, x2, y2,
-		      style);
+	(void)fprintf(picture->out, "<line x1=\"%.2f\" y1=\"%.1f\" x2=\"%.2f\" y2=\"%.1f\" %s/>\n",
+		      x1, y1, x2, y2, style);
 }
 
 /* What is too short to be seen is drawn a third of a point wide all the same. */
-static void draw_span(const struct picture *picture, unsigned lane, uint64_t begin_ns, uint64_t end_ns,
-		      const char *style)
+static void draw_span(const struct picture *picture, unsigned lane, uint64_t begin_ns,
+		      uint64_t end_ns, const char *style)
 {
 	double x = x_of(picture, begin_ns), width = x_of(picture, end_ns) - x;
 
@@ -98,7 +106,8 @@ static void draw_time_axis(const struct picture *picture)
 	for (unsigned k = 0; k * distance_ns <= picture->step_ns; k++) {
 		double ns = k * distance_ns, x = x_of(picture, (uint64_t)ns);
 
-		draw_line(picture, x, LANES_TOP, x, HEIGHT - BOTTOM + 4, "stroke=\"" COLOUR_GRID "\"");
+		draw_line(picture, x, LANES_TOP, x, HEIGHT - BOTTOM + 4,
+			  "stroke=\"" COLOUR_GRID "\"");
 		(void)snprintf(text, sizeof(text), "%.6g", ns / 1e6);
 		draw_text(picture, x, HEIGHT - BOTTOM + 18, "text-anchor=\"middle\"", text);
 	}
@@ -118,7 +127,8 @@ static void draw_memory_axis(const struct picture *picture)
 		draw_text(picture, LEFT - 8, y + 4, "text-anchor=\"end\"",
 			  spw_size_format((uint64_t)bytes, text, sizeof(text)));
 	}
-	draw_text(picture, LEFT - 8, MEMORY_TOP - 12, "text-anchor=\"end\" font-weight=\"bold\"", "memory");
+	draw_text(picture, LEFT - 8, MEMORY_TOP - 12, "text-anchor=\"end\" font-weight=\"bold\"",
+		  "memory");
 }
 
 /* ---- Compute ---- */
@@ -141,11 +151,12 @@ static void name_pass(void *context, const struct replay_pass *pass)
 	if (width < 24)
 		return;
 	if (width < 90)
-		(void)snprintf(text, sizeof(text), "%c %u", pass->backward ? 'B' : 'F', pass->micro_batch);
+		(void)snprintf(text, sizeof(text), "%c %u", pass->backward ? 'B' : 'F',
+			       pass->micro_batch);
 	else
 		(void)snprintf(text, sizeof(text), "%s %u", name, pass->micro_batch);
-	draw_text(picture, x + width / 2, lane_y(0) + LANE_HEIGHT / 2 + 4, "text-anchor=\"middle\" fill=\"white\"",
-		  text);
+	draw_text(picture, x + width / 2, lane_y(0) + LANE_HEIGHT / 2 + 4,
+		  "text-anchor=\"middle\" fill=\"white\"", text);
 }
 
 static void draw_compute(struct picture *picture)
@@ -158,8 +169,8 @@ static void draw_compute(struct picture *picture)
 		if (step->ops[i].event->kind == SPW_TRACE_SCOPE_ENTER) {
 			double x = x_of(picture, timeline->op_ns[i]);
 
-			draw_line(picture, x, lane_y(0) + LANE_HEIGHT - 6, x, lane_y(0) + LANE_HEIGHT,
-				  "stroke=\"white\" stroke-width=\"0.7\"");
+			draw_line(picture, x, lane_y(0) + LANE_HEIGHT - 6, x,
+				  lane_y(0) + LANE_HEIGHT, "stroke=\"white\" stroke-width=\"0.7\"");
 		}
 	for (uint32_t i = 0; i < timeline->stalls_count; i++)
 		draw_span(picture, 0, timeline->stalls[i].begin_ns, timeline->stalls[i].end_ns,
@@ -177,13 +188,16 @@ static void draw_transfers(const struct picture *picture)
 
 	transfers = replay_drive_transfers(&count);
 	for (size_t i = 0; i < count; i++) {
-		uint64_t from_ns = transfers[i].begin_ns > begin_ns ? transfers[i].begin_ns - begin_ns : 0;
+		uint64_t from_ns =
+			transfers[i].begin_ns > begin_ns ? transfers[i].begin_ns - begin_ns : 0;
 
-		draw_span(picture, transfers[i].read ? 2 : 1, from_ns, transfers[i].end_ns - begin_ns,
-			  transfers[i].read ? "fill=\"" COLOUR_READ
-					      "\" fill-opacity=\"0.6\" stroke=\"#1c6b3e\" stroke-width=\"0.2\""
-					    : "fill=\"" COLOUR_WRITE
-					      "\" fill-opacity=\"0.6\" stroke=\"#a0522d\" stroke-width=\"0.2\"");
+		draw_span(
+			picture, transfers[i].read ? 2 : 1, from_ns, transfers[i].end_ns - begin_ns,
+			transfers[i].read
+				? "fill=\"" COLOUR_READ
+				  "\" fill-opacity=\"0.6\" stroke=\"#1c6b3e\" stroke-width=\"0.2\""
+				: "fill=\"" COLOUR_WRITE "\" fill-opacity=\"0.6\" "
+				  "stroke=\"#a0522d\" stroke-width=\"0.2\"");
 	}
 }
 
@@ -195,12 +209,13 @@ static void draw_memory(const struct picture *picture)
 	double scale = picture->report->scale, y = y_of(picture, 0);
 
 	(void)fprintf(picture->out,
-		      "<path fill=\"" COLOUR_FORWARD "\" fill-opacity=\"0.35\" stroke=\"" COLOUR_FORWARD
-		      "\" d=\"M%.2f %.2f",
+		      "<path fill=\"" COLOUR_FORWARD
+		      "\" fill-opacity=\"0.35\" stroke=\"" COLOUR_FORWARD "\" d=\"M%.2f %.2f",
 		      LEFT, y);
 	for (uint32_t i = 0; i < timeline->samples_count; i++) {
 		y = y_of(picture, (double)timeline->samples[i].bytes / scale);
-		(void)fprintf(picture->out, "H%.2f V%.2f", x_of(picture, timeline->samples[i].ns), y);
+		(void)fprintf(picture->out, "H%.2f V%.2f", x_of(picture, timeline->samples[i].ns),
+			      y);
 	}
 	(void)fprintf(picture->out, "H%.2f V%.2f Z\"/>\n", WIDTH - RIGHT, y_of(picture, 0));
 }
@@ -215,8 +230,9 @@ static void draw_all_kept(const struct picture *picture)
 	if (!users)
 		return;
 	(void)fprintf(picture->out,
-		      "<path fill=\"none\" stroke=\"" COLOUR_KEPT "\" stroke-dasharray=\"4 3\" d=\"M%.2f %.2f", LEFT,
-		      y_of(picture, 0));
+		      "<path fill=\"none\" stroke=\"" COLOUR_KEPT
+		      "\" stroke-dasharray=\"4 3\" d=\"M%.2f %.2f",
+		      LEFT, y_of(picture, 0));
 	for (uint32_t i = 0; i < step->ops_count; i++) {
 		const struct replay_op *op = &step->ops[i];
 
@@ -226,7 +242,8 @@ static void draw_all_kept(const struct picture *picture)
 			bytes -= (double)step->tensors[op->tensor].bytes;
 		else
 			continue;
-		(void)fprintf(picture->out, "H%.2f V%.2f", x_of(picture, picture->report->run->timeline.op_ns[i]),
+		(void)fprintf(picture->out, "H%.2f V%.2f",
+			      x_of(picture, picture->report->run->timeline.op_ns[i]),
 			      y_of(picture, fmax(bytes, 0) / picture->report->scale));
 	}
 	(void)fprintf(picture->out, "H%.2f\"/>\n", WIDTH - RIGHT);
@@ -238,9 +255,12 @@ static void draw_peak(const struct picture *picture, double bytes)
 	double y = y_of(picture, bytes);
 	char size[32], text[96];
 
-	draw_line(picture, LEFT, y, WIDTH - RIGHT, y, "stroke=\"" COLOUR_FORWARD "\" stroke-dasharray=\"1 3\"");
-	(void)snprintf(text, sizeof(text), "peak %s", spw_size_format((uint64_t)bytes, size, sizeof(size)));
-	draw_text(picture, WIDTH - RIGHT - 4, y - 5, "text-anchor=\"end\" fill=\"" COLOUR_FORWARD "\"", text);
+	draw_line(picture, LEFT, y, WIDTH - RIGHT, y,
+		  "stroke=\"" COLOUR_FORWARD "\" stroke-dasharray=\"1 3\"");
+	(void)snprintf(text, sizeof(text), "peak %s",
+		       spw_size_format((uint64_t)bytes, size, sizeof(size)));
+	draw_text(picture, WIDTH - RIGHT - 4, y - 5,
+		  "text-anchor=\"end\" fill=\"" COLOUR_FORWARD "\"", text);
 }
 
 /* ---- Words ---- */
@@ -258,7 +278,8 @@ static void draw_legend(const struct picture *picture)
 		{"fill=\"" COLOUR_READ "\"", "read", 62},
 		{"fill=\"" COLOUR_FORWARD "\" fill-opacity=\"0.35\" stroke=\"" COLOUR_FORWARD "\"",
 		 "activations in memory", 168},
-		{"fill=\"none\" stroke=\"" COLOUR_KEPT "\" stroke-dasharray=\"3 2\"", "if all were kept", 0},
+		{"fill=\"none\" stroke=\"" COLOUR_KEPT "\" stroke-dasharray=\"3 2\"",
+		 "if all were kept", 0},
 	};
 	double x = LEFT;
 
@@ -296,11 +317,13 @@ static void draw(struct picture *picture)
 	char text[160];
 
 	(void)fprintf(picture->out,
-		      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
+		      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+		      "width=\"%.0f\" "
 		      "height=\"%.0f\" font-family=\"sans-serif\" font-size=\"12\">\n"
 		      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
 		      WIDTH, HEIGHT, WIDTH, HEIGHT);
-	(void)snprintf(text, sizeof(text), "%s mode: a step of %.4g s, %.2f %% more than without I/O; %.4g s waiting",
+	(void)snprintf(text, sizeof(text),
+		       "%s mode: a step of %.4g s, %.2f %% more than without I/O; %.4g s waiting",
 		       report->mode, (double)last->step_ns / 1e9,
 		       ((double)last->step_ns / (double)report->step->compute_ns - 1) * 100,
 		       (double)last->stall_ns / 1e9);
@@ -308,7 +331,8 @@ static void draw(struct picture *picture)
 	draw_model(picture);
 	draw_legend(picture);
 	for (unsigned i = 0; i < LANES; i++) {
-		draw_rect(picture, LEFT, lane_y(i), WIDTH - LEFT - RIGHT, LANE_HEIGHT, "fill=\"#f4f4f4\"");
+		draw_rect(picture, LEFT, lane_y(i), WIDTH - LEFT - RIGHT, LANE_HEIGHT,
+			  "fill=\"#f4f4f4\"");
 		draw_text(picture, LEFT - 8, lane_y(i) + LANE_HEIGHT / 2 + 4,
 			  "text-anchor=\"end\" font-weight=\"bold\"", lanes[i]);
 	}

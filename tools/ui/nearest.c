@@ -12,8 +12,8 @@ static size_t smallest(size_t a, size_t b)
 }
 
 /*
- * How many letters are wrong, missing or too many; two neighbours exchanged count once (optimal string alignment), by
- * three rows of the table at a time.
+ * How many letters are wrong, missing or too many; two neighbours exchanged count once (optimal
+ * string alignment), by three rows of the table at a time.
  */
 static size_t edit_distance(const char *from, const char *to)
 {
@@ -30,8 +30,8 @@ static size_t edit_distance(const char *from, const char *to)
 
 		row[0] = i;
 		for (size_t j = 1; j <= to_len; j++) {
-			row[j] =
-				smallest(above[j - 1] + (from[i - 1] != to[j - 1]), smallest(above[j], row[j - 1]) + 1);
+			row[j] = smallest(above[j - 1] + (from[i - 1] != to[j - 1]),
+					  smallest(above[j], row[j - 1]) + 1);
 			if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1])
 				row[j] = smallest(row[j], before[j - 2] + 1);
 		}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/options.c - parsing the options of a subcommand from one table, and the hints for wrong ones */
+/*
+ * tools/ui/options.c - parsing the options of a subcommand from one table, and the hints for wrong
+ * ones
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -15,8 +18,8 @@ static int usage_message(const struct tool_command *command, const char *format,
 {
 	(void)fprintf(stderr, "spillway %s: ", command->name);
 	(void)vfprintf(stderr, format, args);
-	(void)fprintf(stderr, "\nusage: spillway %s %s\nTry 'spillway %s --help'.\n", command->name, command->synopsis,
-		      command->name);
+	(void)fprintf(stderr, "\nusage: spillway %s %s\nTry 'spillway %s --help'.\n", command->name,
+		      command->synopsis, command->name);
 	return TOOL_USAGE;
 }
 
@@ -35,7 +38,8 @@ int tool_usage_exit(int result)
 	return result > 0 ? TOOL_DONE : TOOL_USAGE;
 }
 
-static int unknown_option(const struct tool_command *command, const struct tool_option *options, const char *typed)
+static int unknown_option(const struct tool_command *command, const struct tool_option *options,
+			  const char *typed)
 {
 	const char *names[32] = {NULL};
 	const char *nearest;
@@ -45,7 +49,8 @@ static int unknown_option(const struct tool_command *command, const struct tool_
 		names[count] = options[count].name;
 	nearest = tool_nearest(typed, names);
 	if (nearest)
-		(void)tool_usage_error(command, "unknown option --%s; did you mean --%s?", typed, nearest);
+		(void)tool_usage_error(command, "unknown option --%s; did you mean --%s?", typed,
+				       nearest);
 	else
 		(void)tool_usage_error(command, "unknown option --%s", typed);
 	return -EINVAL;
@@ -79,7 +84,10 @@ static int add_devices(struct tool_devices *devices, const char *list)
 			path[len++] = *at;
 		} else {
 			path[len] = '\0';
-			/* A variable of the shell that is not set would make a store of fewer drives than were meant. */
+			/*
+			 * A variable of the shell that is not set would make a store of fewer
+			 * drives than were meant.
+			 */
 			result = len > 0 ? add_device(devices, path) : -EINVAL;
 			len = 0;
 			if (*at == '\0')
@@ -99,8 +107,9 @@ void tool_devices_free(struct tool_devices *devices)
 	devices->count = 0;
 }
 
-static int run_on_named(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
-			const char *none, int (*action)(const struct tool_command *command))
+static int run_on_named(const struct tool_command *command, int argc, char **argv,
+			struct tool_devices *devices, const char *none,
+			int (*action)(const struct tool_command *command))
 {
 	int result = tool_options_parse(command, argc, argv);
 	int code;
@@ -115,18 +124,22 @@ static int run_on_named(const struct tool_command *command, int argc, char **arg
 	return code;
 }
 
-int tool_run_on_drives(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
+int tool_run_on_drives(const struct tool_command *command, int argc, char **argv,
+		       struct tool_devices *devices,
 		       int (*action)(const struct tool_command *command))
 {
-	return run_on_named(command, argc, argv, devices, "no drives given: --devices A,B,...", action);
+	return run_on_named(command, argc, argv, devices, "no drives given: --devices A,B,...",
+			    action);
 }
 
-int tool_run_on_controllers(const struct tool_command *command, int argc, char **argv, struct tool_devices *devices,
+int tool_run_on_controllers(const struct tool_command *command, int argc, char **argv,
+			    struct tool_devices *devices,
 			    int (*action)(const struct tool_command *command))
 {
-	return run_on_named(
-		command, argc, argv, devices,
-		"no controller given: name its PCI address, such as 0000:3d:00.0; 'spillway probe' lists them", action);
+	return run_on_named(command, argc, argv, devices,
+			    "no controller given: name its PCI address, such as 0000:3d:00.0; "
+			    "'spillway probe' lists them",
+			    action);
 }
 
 static int parse_count(const char *text, uint32_t *count)
@@ -150,8 +163,8 @@ static int set_text(const char *text, const char **value)
 	return text[0] != '\0' ? 0 : -EINVAL;
 }
 
-static int refuse_value(const struct tool_command *command, const struct tool_option *option, const char *text,
-			int error)
+static int refuse_value(const struct tool_command *command, const struct tool_option *option,
+			const char *text, int error)
 {
 	static const char *const faults[] = {
 		[TOOL_FLAG] = "",
@@ -166,7 +179,8 @@ static int refuse_value(const struct tool_command *command, const struct tool_op
 	return -EINVAL;
 }
 
-static int set_value(const struct tool_command *command, const struct tool_option *option, const char *text)
+static int set_value(const struct tool_command *command, const struct tool_option *option,
+		     const char *text)
 {
 	int result = 0;
 
@@ -184,7 +198,8 @@ static int set_value(const struct tool_command *command, const struct tool_optio
 	return result == 0 ? 0 : refuse_value(command, option, text, result);
 }
 
-static const struct tool_option *find_option(const struct tool_option *options, const char *name, size_t len)
+static const struct tool_option *find_option(const struct tool_option *options, const char *name,
+					     size_t len)
 {
 	for (; options->name; options++)
 		if (strlen(options->name) == len && strncmp(options->name, name, len) == 0)
@@ -192,9 +207,12 @@ static const struct tool_option *find_option(const struct tool_option *options, 
 	return NULL;
 }
 
-/* One "--name", "--name=value" or "--name value" at argv[*index]; moves *index to the last argument used. */
-static int parse_option(const struct tool_command *command, const struct tool_option *options, int argc, char **argv,
-			int *index)
+/*
+ * One "--name", "--name=value" or "--name value" at argv[*index]; moves *index to the last argument
+ * used.
+ */
+static int parse_option(const struct tool_command *command, const struct tool_option *options,
+			int argc, char **argv, int *index)
 {
 	const char *name = argv[*index] + 2;
 	const char *equals = strchr(name, '=');
@@ -203,7 +221,8 @@ static int parse_option(const struct tool_command *command, const struct tool_op
 	char typed[NAME_CHARS_MAX + 1];
 
 	if (!option) {
-		(void)snprintf(typed, sizeof(typed), "%.*s", (int)(len > NAME_CHARS_MAX ? NAME_CHARS_MAX : len), name);
+		(void)snprintf(typed, sizeof(typed), "%.*s",
+			       (int)(len > NAME_CHARS_MAX ? NAME_CHARS_MAX : len), name);
 		return unknown_option(command, options, typed);
 	}
 	if (option->kind == TOOL_FLAG && equals) {
@@ -213,8 +232,8 @@ static int parse_option(const struct tool_command *command, const struct tool_op
 	if (option->kind == TOOL_FLAG || equals)
 		return set_value(command, option, equals ? equals + 1 : "");
 	if (*index + 1 >= argc) {
-		(void)tool_usage_error(command, "--%s needs a value: --%s %s", option->name, option->name,
-				       option->argument);
+		(void)tool_usage_error(command, "--%s needs a value: --%s %s", option->name,
+				       option->name, option->argument);
 		return -EINVAL;
 	}
 	return set_value(command, option, argv[++*index]);
@@ -248,7 +267,9 @@ int tool_options_parse(const struct tool_command *command, int argc, char **argv
 			tool_print_help(command, stdout);
 			return 1;
 		} else if (argv[i][1] != '-') {
-			(void)tool_usage_error(command, "unknown option %s; options begin with two dashes", argv[i]);
+			(void)tool_usage_error(command,
+					       "unknown option %s; options begin with two dashes",
+					       argv[i]);
 			return -EINVAL;
 		} else {
 			result = parse_option(command, options, argc, argv, &i);
@@ -272,8 +293,8 @@ void tool_options_print(const struct tool_option *options, FILE *out)
 
 void tool_print_help(const struct tool_command *command, FILE *out)
 {
-	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name, command->summary,
-		      command->name, command->synopsis, command->description);
+	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name,
+		      command->summary, command->name, command->synopsis, command->description);
 	if (command->print_options)
 		command->print_options(out);
 	else

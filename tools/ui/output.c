@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/output.c - aligned tables for people, JSON for programs, errors and log lines on standard error */
+/*
+ * tools/ui/output.c - aligned tables for people, JSON for programs, errors and log lines on
+ * standard error
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -52,7 +55,8 @@ void tool_table_cell(struct tool_table *table, const char *format, ...)
 	table->cells[table->cells_count++] = text;
 }
 
-static void print_cell(const struct tool_table *table, unsigned column, const char *text, size_t width, FILE *out)
+static void print_cell(const struct tool_table *table, unsigned column, const char *text,
+		       size_t width, FILE *out)
 {
 	bool last = column + 1 == table->columns_count;
 
@@ -128,12 +132,13 @@ json_t *tool_json_text(const char *text)
 
 int tool_print_json(json_t *document)
 {
-	int failed = !document || json_dumpf(document, stdout, JSON_INDENT(2)) != 0 || fputc('\n', stdout) == EOF ||
-		     fflush(stdout) != 0;
+	int failed = !document || json_dumpf(document, stdout, JSON_INDENT(2)) != 0 ||
+		     fputc('\n', stdout) == EOF || fflush(stdout) != 0;
 
 	json_decref(document);
 	if (failed)
-		(void)fprintf(stderr, "spillway: cannot write the JSON output: %s\n", strerror(errno));
+		(void)fprintf(stderr, "spillway: cannot write the JSON output: %s\n",
+			      strerror(errno));
 	return failed ? TOOL_FAILED : TOOL_DONE;
 }
 
@@ -158,7 +163,8 @@ int tool_fail(const struct tool_command *command, int error, bool json)
 	const char *text = spw_last_error()[0] != '\0' ? spw_last_error() : spw_strerror(error);
 
 	if (json)
-		(void)tool_print_json(json_pack("{s:o, s:i}", "error", tool_json_text(text), "errno", -error));
+		(void)tool_print_json(
+			json_pack("{s:o, s:i}", "error", tool_json_text(text), "errno", -error));
 	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
 	return tool_exit_code(command, error);
 }
@@ -176,7 +182,8 @@ static void log_all(void *context, enum spw_log_level level, const char *message
 	static const char *const names[] = {"debug", "info", "warning", "error"};
 
 	(void)context;
-	(void)fprintf(stderr, "spillway: %s: %s\n", level <= SPW_LOG_ERROR ? names[level] : "log", message);
+	(void)fprintf(stderr, "spillway: %s: %s\n", level <= SPW_LOG_ERROR ? names[level] : "log",
+		      message);
 }
 
 static void log_warnings(void *context, enum spw_log_level level, const char *message)

@@ -30,7 +30,8 @@ static void on_signal(int signal_number)
 
 void tool_stop_catch(void)
 {
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+	struct sigaction action = {.sa_handler = on_signal,
+				   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
 
 	atomic_store(&came, false);
 	(void)sem_init(&wake, 0, 0);
@@ -57,8 +58,10 @@ bool tool_stopped(void)
 
 void tool_stop_sleep_until(uint64_t ns)
 {
-	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000),
+				 .tv_nsec = (long)(ns % 1000000000)};
 
-	while (!tool_stopped() && sem_clockwait(&wake, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR)
+	while (!tool_stopped() && sem_clockwait(&wake, CLOCK_MONOTONIC, &until) != 0 &&
+	       errno == EINTR)
 		;
 }

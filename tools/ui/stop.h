@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/ui/stop.h - an interrupt ends a command by its own hand: what it has open is closed, and what it has found is printed
+ * tools/ui/stop.h - an interrupt ends a command by its own hand: what it has open is closed, and
+ * what it has found is printed
  *
- * The first SIGINT, SIGTERM or SIGHUP is remembered, and wakes who sleeps here; another of the same kind kills, as it would
- * without us. One thread sleeps.
+ * The first SIGINT, SIGTERM or SIGHUP is remembered, and wakes who sleeps here; another of the same
+ * kind kills, as it would without us. One thread sleeps.
  */
 #ifndef SPW_TOOLS_UI_STOP_H
 #define SPW_TOOLS_UI_STOP_H

@@ -19,22 +19,26 @@ static const char *kind_name(enum spw_device_kind kind)
 
 json_t *tool_json_geometry(const struct spw_geometry *geometry)
 {
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o, s:o, s:o}", "kind",
-			 kind_name(geometry->kind), "size_bytes", (json_int_t)geometry->size_bytes,
-			 "logical_block_bytes", (json_int_t)geometry->logical_block_bytes, "physical_block_bytes",
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o, s:o, s:o}",
+			 "kind", kind_name(geometry->kind), "size_bytes",
+			 (json_int_t)geometry->size_bytes, "logical_block_bytes",
+			 (json_int_t)geometry->logical_block_bytes, "physical_block_bytes",
 			 (json_int_t)geometry->physical_block_bytes, "memory_align_bytes",
 			 (json_int_t)geometry->memory_align_bytes, "transfer_bytes_max",
-			 (json_int_t)geometry->transfer_bytes_max, "segments_max", (json_int_t)geometry->segments_max,
-			 "numa_node", geometry->numa_node, "rotational", geometry->rotational, "polls", geometry->polls,
-			 "discards", geometry->discards, "model", tool_json_text(geometry->model), "serial",
-			 tool_json_text(geometry->serial), "nvme_char_path", tool_json_text(geometry->nvme_char_path));
+			 (json_int_t)geometry->transfer_bytes_max, "segments_max",
+			 (json_int_t)geometry->segments_max, "numa_node", geometry->numa_node,
+			 "rotational", geometry->rotational, "polls", geometry->polls, "discards",
+			 geometry->discards, "model", tool_json_text(geometry->model), "serial",
+			 tool_json_text(geometry->serial), "nvme_char_path",
+			 tool_json_text(geometry->nvme_char_path));
 }
 
 json_t *tool_json_store(const struct spw_store_info *info)
 {
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "store_uuid", info->store_uuid,
-			 "format_version", (json_int_t)info->format_version, "drive_count", (json_int_t)info->drives,
-			 "partitions", (json_int_t)info->partitions, "block_bytes", (json_int_t)info->block_bytes,
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "store_uuid",
+			 info->store_uuid, "format_version", (json_int_t)info->format_version,
+			 "drive_count", (json_int_t)info->drives, "partitions",
+			 (json_int_t)info->partitions, "block_bytes", (json_int_t)info->block_bytes,
 			 "chunk_bytes", (json_int_t)info->chunk_bytes, "capacity_bytes",
 			 (json_int_t)info->capacity_bytes, "partition_capacity_bytes",
 			 (json_int_t)info->partition_capacity_bytes, "partitions_in_use",
@@ -43,28 +47,34 @@ json_t *tool_json_store(const struct spw_store_info *info)
 
 json_t *tool_json_drive(const struct spw_drive_info *drive)
 {
-	return json_pack("{s:o, s:i, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "path", tool_json_text(drive->path),
-			 "errno", -drive->error, "error", drive->error ? tool_json_text(drive->reason) : json_null(),
-			 "drive_uuid", drive->drive_uuid, "index", (json_int_t)drive->index, "copies_good",
-			 (json_int_t)drive->copies_good, "size_bytes", (json_int_t)drive->size_bytes,
-			 "data_offset_bytes", (json_int_t)drive->data_offset_bytes, "partition_bytes",
-			 (json_int_t)drive->partition_bytes, "sequence", (json_int_t)drive->sequence, "geometry",
-			 tool_json_geometry(&drive->geometry));
+	return json_pack(
+		"{s:o, s:i, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "path",
+		tool_json_text(drive->path), "errno", -drive->error, "error",
+		drive->error ? tool_json_text(drive->reason) : json_null(), "drive_uuid",
+		drive->drive_uuid, "index", (json_int_t)drive->index, "copies_good",
+		(json_int_t)drive->copies_good, "size_bytes", (json_int_t)drive->size_bytes,
+		"data_offset_bytes", (json_int_t)drive->data_offset_bytes, "partition_bytes",
+		(json_int_t)drive->partition_bytes, "sequence", (json_int_t)drive->sequence,
+		"geometry", tool_json_geometry(&drive->geometry));
 }
 
 void tool_print_store(const struct spw_store_info *info, FILE *out)
 {
-	char capacity[SIZE_TEXT_BYTES], partition[SIZE_TEXT_BYTES], chunk[SIZE_TEXT_BYTES], block[SIZE_TEXT_BYTES];
+	char capacity[SIZE_TEXT_BYTES], partition[SIZE_TEXT_BYTES], chunk[SIZE_TEXT_BYTES],
+		block[SIZE_TEXT_BYTES];
 
-	(void)fprintf(out, "store        %s (disk format %u)\n", info->store_uuid, info->format_version);
+	(void)fprintf(out, "store        %s (disk format %u)\n", info->store_uuid,
+		      info->format_version);
 	(void)fprintf(out, "capacity     %s on %u drive%s\n",
-		      spw_size_format(info->capacity_bytes, capacity, sizeof(capacity)), info->drives,
-		      info->drives == 1 ? "" : "s");
+		      spw_size_format(info->capacity_bytes, capacity, sizeof(capacity)),
+		      info->drives, info->drives == 1 ? "" : "s");
 	(void)fprintf(out, "partitions   %u of %s each, %u in use\n", info->partitions,
 		      spw_size_format(info->partition_capacity_bytes, partition, sizeof(partition)),
 		      info->partitions_in_use);
-	(void)fprintf(out, "chunk        %s\n", spw_size_format(info->chunk_bytes, chunk, sizeof(chunk)));
-	(void)fprintf(out, "block        %s\n", spw_size_format(info->block_bytes, block, sizeof(block)));
+	(void)fprintf(out, "chunk        %s\n",
+		      spw_size_format(info->chunk_bytes, chunk, sizeof(chunk)));
+	(void)fprintf(out, "block        %s\n",
+		      spw_size_format(info->block_bytes, block, sizeof(block)));
 }
 
 void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE *out)
@@ -81,11 +91,14 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 
 		tool_table_cell(table, "%u", drive->index);
 		tool_table_cell(table, "%s", drive->path);
-		tool_table_cell(table, "%s", spw_size_format(drive->size_bytes, size, sizeof(size)));
+		tool_table_cell(table, "%s",
+				spw_size_format(drive->size_bytes, size, sizeof(size)));
 		tool_table_cell(table, "%u", drive->geometry.logical_block_bytes);
-		tool_table_cell(table, drive->geometry.numa_node < 0 ? "-" : "%d", drive->geometry.numa_node);
+		tool_table_cell(table, drive->geometry.numa_node < 0 ? "-" : "%d",
+				drive->geometry.numa_node);
 		tool_table_cell(table, "%u/2", drive->copies_good);
-		tool_table_cell(table, "%s", drive->geometry.model[0] ? drive->geometry.model : "-");
+		tool_table_cell(table, "%s",
+				drive->geometry.model[0] ? drive->geometry.model : "-");
 		tool_table_cell(table, "%s", drive->drive_uuid);
 	}
 	tool_table_print(table, out);

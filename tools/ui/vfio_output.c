@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in the way */
+/*
+ * tools/ui/vfio_output.c - NVMe controllers that a process could drive itself, and what stands in
+ * the way
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -17,21 +20,26 @@ json_t *tool_json_controller(const struct spw_vfio_probe_info *controller)
 
 	(void)snprintf(path, sizeof(path), "pci:%s/1", controller->address);
 	for (uint32_t i = 0; i < controller->obstacles; i++)
-		(void)json_array_append_new(obstacles, json_pack("{s:o, s:i, s:b}", "text",
-								 tool_json_text(controller->obstacle[i].text), "errno",
-								 -controller->obstacle[i].error, "of_bind",
-								 controller->obstacle[i].of_bind));
-	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}", "address",
-			 controller->address, "path", path, "driver", tool_json_text(controller->driver), "model",
-			 tool_json_text(controller->model), "serial", tool_json_text(controller->serial),
-			 "block_devices", tool_json_text(controller->block_devices), "iommu_group",
-			 (int)controller->iommu_group, "numa_node", (int)controller->numa_node, "bindable",
-			 controller->bindable, "ready", controller->ready, "obstacles", obstacles, "way",
-			 tool_json_text(controller->way), "not_iommufd", tool_json_text(controller->not_iommufd),
-			 "device_node", tool_json_text(controller->device_node));
+		(void)json_array_append_new(obstacles,
+					    json_pack("{s:o, s:i, s:b}", "text",
+						      tool_json_text(controller->obstacle[i].text),
+						      "errno", -controller->obstacle[i].error,
+						      "of_bind", controller->obstacle[i].of_bind));
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}",
+			 "address", controller->address, "path", path, "driver",
+			 tool_json_text(controller->driver), "model",
+			 tool_json_text(controller->model), "serial",
+			 tool_json_text(controller->serial), "block_devices",
+			 tool_json_text(controller->block_devices), "iommu_group",
+			 (int)controller->iommu_group, "numa_node", (int)controller->numa_node,
+			 "bindable", controller->bindable, "ready", controller->ready, "obstacles",
+			 obstacles, "way", tool_json_text(controller->way), "not_iommufd",
+			 tool_json_text(controller->not_iommufd), "device_node",
+			 tool_json_text(controller->device_node));
 }
 
-int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named, bool as_json)
+int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named,
+			   bool as_json)
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
 
@@ -55,7 +63,8 @@ static bool is_of(const struct spw_vfio_probe_info *controller, const char *path
 	return strstr(path, controller->address) || next == '\0' || next == ',';
 }
 
-static bool is_wanted(const struct spw_vfio_probe_info *controller, const char *const paths[], unsigned count)
+static bool is_wanted(const struct spw_vfio_probe_info *controller, const char *const paths[],
+		      unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
 		if (is_of(controller, paths[i]))
@@ -63,7 +72,8 @@ static bool is_wanted(const struct spw_vfio_probe_info *controller, const char *
 	return count == 0;
 }
 
-int tool_find_controllers(const char *const paths[], unsigned count, struct spw_vfio_probe_info **controllers)
+int tool_find_controllers(const char *const paths[], unsigned count,
+			  struct spw_vfio_probe_info **controllers)
 {
 	char **addresses = NULL;
 	int listed = spw_vfio_list(&addresses), found = 0;
@@ -74,7 +84,8 @@ int tool_find_controllers(const char *const paths[], unsigned count, struct spw_
 
 		controller->size = sizeof(*controller);
 		/* One that is gone since it was listed is passed over. */
-		if (spw_vfio_examine(addresses[i], controller) == 0 && is_wanted(controller, paths, count))
+		if (spw_vfio_examine(addresses[i], controller) == 0 &&
+		    is_wanted(controller, paths, count))
 			found++;
 	}
 	spw_probe_list_free(addresses);
@@ -98,7 +109,8 @@ static void print_groups(const struct spw_vfio_probe_info *controllers, int coun
 
 		if (!c->not_iommufd[0] || (!c->ready && !c->bindable))
 			continue;
-		(void)fprintf(out, "%s%s: %s\n", headed ? "" : "\nBy IOMMU group, not by iommufd:\n", c->address,
+		(void)fprintf(out, "%s%s: %s\n",
+			      headed ? "" : "\nBy IOMMU group, not by iommufd:\n", c->address,
 			      c->not_iommufd);
 		headed = true;
 	}
@@ -110,7 +122,8 @@ void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int c
 		{"CONTROLLER", false}, {"DRIVER", false}, {"IOMMU GROUP", true}, {"NUMA", true},
 		{"VFIO", false},       {"BY", false},     {"MODEL", false},      {"DEVICES", false},
 	};
-	struct tool_table *table = count > 0 ? tool_table_new(columns, SPW_ARRAY_LEN(columns)) : NULL;
+	struct tool_table *table =
+		count > 0 ? tool_table_new(columns, SPW_ARRAY_LEN(columns)) : NULL;
 	bool headed = false;
 
 	for (int i = 0; i < count; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/measure.c - bandwidths and latency of the drives from the ends of transfers */
-#include "tensor/measure.h"
+/* tensor/control/measure.c - bandwidths and latency of the drives from the ends of transfers */
+#include "tensor/control/measure.h"
 
 #include <string.h>
 
@@ -8,21 +8,24 @@
 
 #define SAMPLES_MIN 2u /* fewer say nothing */
 
-/* A line through the samples needs enough of them, of different sizes, and a slope near their plain bandwidth. */
+/*
+ * A line through the samples needs enough of them, of different sizes, and a slope near their plain
+ * bandwidth.
+ */
 #define SLOPE_SAMPLES_MIN  8u
 #define SLOPE_VARIANCE_MIN 0.05
 #define SLOPE_RATE_MAX     4
 
-/* A figure that has changed by more than this is a change, not noise: the old one is forgotten. */
-#define CHANGE_RATIO 1.2
-
-/* A bandwidth that rises is taken over only after it has stayed higher for RISE_STEPS steps, and at most doubles then. */
+/*
+ * A bandwidth that rises is taken over only after it has stayed higher for RISE_STEPS steps, and at
+ * most doubles then.
+ */
 #define RISE_STEPS     2u
 #define RISE_RATIO_MAX 2.0
 
 /*
- * If it falls again within RISE_HELD times as many steps, the rise was false, and the next one has to last twice as long, up to
- * RISE_STEPS_MAX.
+ * If it falls again within RISE_HELD times as many steps, the rise was false, and the next one has
+ * to last twice as long, up to RISE_STEPS_MAX.
  */
 #define RISE_HELD      4u
 #define RISE_STEPS_MAX 64u
@@ -30,7 +33,10 @@
 /* A latency of more times what it was, and what the bytes take, is far above it. */
 #define LATE_RATIO 4.0
 
-/* Of a transfer's time: less shared than this is alone, more than the other is mixed, between says nothing. */
+/*
+ * Of a transfer's time: less shared than this is alone, more than the other is mixed, between says
+ * nothing.
+ */
 #define ALONE_SHARE 0.1
 #define MIXED_SHARE 0.9
 
@@ -47,7 +53,8 @@ static void serve_next(struct measure *measure, enum direction direction, uint64
 	flow->other_busy_ns = busy_until(&measure->flows[!direction], now_ns);
 }
 
-void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes, uint64_t now_ns)
+void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
+		       uint64_t now_ns)
 {
 	struct flow *flow = &measure->flows[direction];
 
@@ -77,13 +84,14 @@ static void add_first(struct line *line, uint64_t bytes, uint64_t ns)
 /* How long before a transfer's end the drives may have been done with its bytes. */
 static uint64_t tail_of(const struct flow *flow)
 {
-	if (flow->idle_ns == 0 || (flow->idle_ns_before > 0 && flow->idle_ns_before < flow->idle_ns))
+	if (flow->idle_ns == 0 ||
+	    (flow->idle_ns_before > 0 && flow->idle_ns_before < flow->idle_ns))
 		return flow->idle_ns_before;
 	return flow->idle_ns;
 }
 
-static void count_served(struct measure *measure, enum direction direction, uint64_t bytes, uint64_t began_ns,
-			 uint64_t now_ns)
+static void count_served(struct measure *measure, enum direction direction, uint64_t bytes,
+			 uint64_t began_ns, uint64_t now_ns)
 {
 	struct flow *flow = &measure->flows[direction];
 	uint64_t ns = now_ns - flow->since_ns, tail_ns = tail_of(flow);
@@ -103,8 +111,8 @@ static void count_served(struct measure *measure, enum direction direction, uint
 	serve_next(measure, direction, now_ns);
 }
 
-void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes, bool served,
-		       uint64_t began_ns, uint64_t now_ns)
+void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
+		       bool served, uint64_t began_ns, uint64_t now_ns)
 {
 	struct flow *flow = &measure->flows[direction];
 
@@ -133,7 +141,8 @@ static double slope_of(const struct line *line)
 	double variance = line->bytes_square / count - mean * mean;
 	double covariance = line->bytes_ns / count - mean * (line->sum.ns / count);
 
-	if (line->sum.count < SLOPE_SAMPLES_MIN || variance < SLOPE_VARIANCE_MIN * mean * mean || covariance <= 0)
+	if (line->sum.count < SLOPE_SAMPLES_MIN || variance < SLOPE_VARIANCE_MIN * mean * mean ||
+	    covariance <= 0)
 		return 0;
 	return variance / covariance * 1e9;
 }
@@ -194,14 +203,15 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 
 	if (now < 1)
 		return;
-	if (old > 0 && now >= old * CHANGE_RATIO) {
+	if (old > 0 && now >= old * (1 + CHANGE)) {
 		if (rise_believed(trust, now))
-			*figure =
-				(uint64_t)(trust->lowest < RISE_RATIO_MAX * old ? trust->lowest : RISE_RATIO_MAX * old);
+			*figure = (uint64_t)(trust->lowest < RISE_RATIO_MAX * old
+						     ? trust->lowest
+						     : RISE_RATIO_MAX * old);
 		return;
 	}
 	trust->higher = 0;
-	if (old > 0 && now <= old / CHANGE_RATIO)
+	if (old > 0 && now <= old / (1 + CHANGE))
 		fell(trust);
 	else if (old > 0)
 		now = (old + now) / 2;
@@ -209,7 +219,10 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 	*figure = (uint64_t)now;
 }
 
-/* Latency and bytes together, on average; of the direction in which that takes longer. 0: not known. */
+/*
+ * Latency and bytes together, on average; of the direction in which that takes longer. 0: not
+ * known.
+ */
 static double whole_of(const struct measure *measure)
 {
 	double longest_ns = 0;
@@ -242,7 +255,8 @@ static void smooth_latency(struct measure *measure)
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		const struct flow *flow = &measure->flows[i];
 		const struct service *first = &flow->first.sum;
-		double rate = flow->alone.count >= SAMPLES_MIN ? rate_of(&flow->alone) : slope_of(&flow->first);
+		double rate = flow->alone.count >= SAMPLES_MIN ? rate_of(&flow->alone)
+							       : slope_of(&flow->first);
 		double late_ns = rate > 0 ? first->ns - first->bytes / rate * 1e9 : -1;
 
 		if (first->count == 0 || late_ns < 0)
@@ -259,16 +273,19 @@ static void smooth_latency(struct measure *measure)
 
 void spw_measure_step(struct measure *measure)
 {
-	struct flow *write = &measure->flows[DIRECTION_WRITE], *read = &measure->flows[DIRECTION_READ];
+	struct flow *write = &measure->flows[DIRECTION_WRITE],
+		    *read = &measure->flows[DIRECTION_READ];
 	struct spw_plan_drives *drives = &measure->drives;
 	double mixed_write = rate_of(&write->mixed), mixed_read = rate_of(&read->mixed);
 
 	smooth_latency(measure);
 	smooth(&drives->write_bytes_per_second, &measure->trust[DIRECTION_WRITE],
 	       bandwidth_of(write, drives->latency_ns));
-	smooth(&drives->read_bytes_per_second, &measure->trust[DIRECTION_READ], bandwidth_of(read, drives->latency_ns));
+	smooth(&drives->read_bytes_per_second, &measure->trust[DIRECTION_READ],
+	       bandwidth_of(read, drives->latency_ns));
 	if (mixed_write > 0 && mixed_read > 0)
-		smooth(&drives->mixed_bytes_per_second, &measure->trust_mixed, mixed_write + mixed_read);
+		smooth(&drives->mixed_bytes_per_second, &measure->trust_mixed,
+		       mixed_write + mixed_read);
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		struct flow *flow = &measure->flows[i];
 

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/take.c - takes, leases and releases */
+#include <errno.h>
+#include <time.h>
+
+#include "tensor/internal.h"
+
+/* How long a take waits for others to let go of the store's requests: 10 s. */
+#define REQUEST_LOOK_NS   100000
+#define REQUEST_LOOKS_MAX 100000u
+
+/*
+ * How it stood with the bytes when they were asked for. They are not ahead of their use any more.
+ */
+static void take_count(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->state == ENTRY_STORED)
+		cache->count.misses++;
+	else if (entry->foreseen && entry->state == ENTRY_COMING)
+		cache->count.prefetch_late++;
+	else if (entry->foreseen && entry->memory && !entry->forwarded)
+		cache->count.prefetch_hits++;
+	entry->foreseen = false;
+	spw_entry_leave_window(entry);
+}
+
+/*
+ * The store's requests are all in use: no reason to fail. Those of this cache end with an event; a
+ * request is free again only a little after its end, and others may use the store too, which
+ * nothing tells: then look again in a while.
+ */
+static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
+{
+	const struct timespec pause = {.tv_nsec = REQUEST_LOOK_NS};
+
+	if (cache->io_in_flight > 0) {
+		spw_cache_wait_io(cache);
+		return true;
+	}
+	if (++*looks > REQUEST_LOOKS_MAX)
+		return false;
+	spw_cache_unlock_and_notify(cache);
+	(void)nanosleep(&pause, NULL);
+	spw_cache_lock(cache);
+	return true;
+}
+
+/*
+ * See to it that the bytes are in memory. Unlocks while it waits; the entry may be dead afterwards.
+ */
+static int take_fetch(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	unsigned looks = 0;
+	int rc;
+
+	while (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING) {
+		if (entry->state == ENTRY_COMING) {
+			if (entry->read_request)
+				cache->ports.raise(entry->read_request, SPW_URGENT_READ);
+			spw_cache_wait_io(cache);
+			continue;
+		}
+		rc = spw_read_urgently(entry);
+		if (rc && (rc != -ENOBUFS || !take_wait_for_request(cache, &looks)))
+			return rc;
+	}
+	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
+		spw_write_forward(entry);
+	return 0;
+}
+
+static void take_forwarded(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (!entry->forwarded || entry->taken)
+		return;
+	entry->taken = true;
+	cache->count.bytes_forwarded += entry->len_bytes;
+	cache->count.tensors_forwarded++;
+}
+
+static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
+{
+	entry->cache->count.takes++;
+	take_forwarded(entry);
+	if (entry_at_owner(entry)) {
+		taken->owner = entry->owner;
+		return;
+	}
+	spw_entry_hand_out(entry);
+	taken->lease = spw_entry_id(entry).value;
+	taken->storage_bytes_before = offset_bytes - entry->offset_bytes;
+	taken->storage_bytes_total = entry->len_bytes;
+	taken->bytes = entry->memory + taken->storage_bytes_before;
+}
+
+static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	if (!entry || entry->users == 0)
+		return spw_error(-ENOENT, "no such tensor: it was released, or never was");
+	if (len_bytes == 0 || offset_bytes < entry->offset_bytes ||
+	    offset_bytes - entry->offset_bytes > entry->len_bytes ||
+	    len_bytes > entry->len_bytes - (offset_bytes - entry->offset_bytes))
+		return spw_error(
+			-ERANGE,
+			"bytes %llu + %llu of the storage were not offered: %llu + %llu were",
+			(unsigned long long)offset_bytes, (unsigned long long)len_bytes,
+			(unsigned long long)entry->offset_bytes,
+			(unsigned long long)entry->len_bytes);
+	return 0;
+}
+
+/* take_fetch(), and the time that it takes. Return: as take_fetch(). */
+static int take_wait(struct entry *entry, uint64_t *wait_ns)
+{
+	struct spw_cache *cache = entry->cache;
+	uint64_t began_ns = spw_control_wait_began(cache->control);
+	int rc = take_fetch(entry);
+
+	*wait_ns = spw_control_wait_ended(cache->control) - began_ns;
+	cache->count.stall_ns += *wait_ns;
+	return rc;
+}
+
+static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken,
+		       uint64_t *wait_ns)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc;
+
+	take_count(entry);
+	entry->waiters++;
+	spw_rule_taken(cache);
+	spw_control_taken(cache->control, &entry->track);
+	if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
+		rc = take_wait(entry, wait_ns);
+	else
+		rc = take_fetch(entry);
+	entry->waiters--;
+	if (entry->state == ENTRY_DEAD) {
+		spw_entry_settle(entry);
+		return spw_error(-ENOENT, "the tensor was released while it was read");
+	}
+	if (rc)
+		return rc;
+	/* Another thread's take may have waited for the same prefetch. */
+	spw_entry_leave_window(entry);
+	take_hand_out(entry, offset_bytes, taken);
+	/* Only now: it must not disturb the words of a failure. */
+	spw_window_fill(cache);
+	return 0;
+}
+
+int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
+		   uint64_t len_bytes, struct spw_taken *taken)
+{
+	uint64_t wait_ns = 0;
+	struct entry *entry;
+	int rc;
+
+	if (!taken)
+		return spw_error(-EINVAL, "take needs a place for the result");
+	*taken = (struct spw_taken){0};
+	spw_cache_lock(cache);
+	entry = spw_entry_of_id(cache, tensor.value);
+	if (entry != cache->held)
+		spw_write_held(cache);
+	rc = take_check(entry, offset_bytes, len_bytes);
+	if (rc == 0)
+		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
+	if (rc == 0 && cache->opts.trace)
+		spw_trace_write(cache->opts.trace,
+				&(struct spw_trace_event){.kind = SPW_TRACE_TAKE,
+							  .tensor = tensor.value,
+							  .offset_bytes = offset_bytes,
+							  .len_bytes = len_bytes,
+							  .wait_ns = wait_ns});
+	spw_cache_unlock_and_notify(cache);
+	return rc;
+}
+
+void spw_cache_return(struct spw_cache *cache, uint64_t lease)
+{
+	struct entry *entry;
+
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+	entry = spw_entry_of_id(cache, lease);
+	if (entry && entry->leases > 0) {
+		entry->leases--;
+		if (cache->opts.trace)
+			spw_trace_write(cache->opts.trace,
+					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN,
+								  .tensor = lease});
+		if (entry->users == 0 && entry->leases == 0)
+			spw_control_released(cache->control, &entry->track, false);
+		if (entry->state == ENTRY_DEAD)
+			spw_entry_settle(entry);
+		else if (entry->device && entry->leases == 0 && entry->object_exists &&
+			 !entry->write_in_flight)
+			spw_entry_returned(entry);
+		spw_window_fill(cache);
+	} else {
+		spw_notice(&cache->notices, NOTICE_LEASE,
+			   "a lease was returned more often than it was given");
+	}
+	spw_cache_unlock_and_notify(cache);
+}
+
+int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
+{
+	struct entry *entry;
+	int rc = 0;
+
+	spw_cache_lock(cache);
+	entry = spw_entry_of_id(cache, tensor.value);
+	if (entry != cache->held)
+		spw_write_held(cache);
+	if (entry && entry->users > 0) {
+		cache->count.releases++;
+		if (cache->opts.trace)
+			spw_trace_write(cache->opts.trace,
+					&(struct spw_trace_event){.kind = SPW_TRACE_RELEASE,
+								  .tensor = tensor.value});
+		spw_entry_leave(entry);
+		spw_window_fill(cache);
+	} else {
+		rc = spw_error(-ENOENT, "no such tensor: it was released before, or never was");
+	}
+	spw_cache_unlock_and_notify(cache);
+	return rc;
+}

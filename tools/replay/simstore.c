@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/replay/simstore.c - a store in memory, timed or scripted */
+#include "tools/replay/simstore.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+#define NEVER_NS     1e300
+#define MEMORY_ALIGN 64
+
+static struct spw_store *timed; /* whose time is the cache's; NULL: the system's */
+
+/* ---- Store, objects and requests ------------------------------------------------------------- */
+
+struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t chunk_bytes)
+{
+	struct spw_store *store = calloc(1, sizeof(*store));
+
+	if (!store)
+		return NULL;
+	SPW_ASSERT(pthread_mutex_init(&store->lock, NULL) == 0 &&
+		   pthread_cond_init(&store->changed, NULL) == 0);
+	store->end = &store->first;
+	store->chunk_bytes = chunk_bytes;
+	store->requests_max = UINT_MAX;
+	store->capacity = store->arena = UINT64_MAX;
+	if (drives) {
+		store->timed = true;
+		store->drives = *drives;
+		timed = store;
+	}
+	return store;
+}
+
+void simstore_close(struct spw_store *store)
+{
+	SPW_ASSERT(store->requests_used == 0 && store->objects_used == 0);
+	SPW_ASSERT(store->used == 0 && store->arena_used == 0);
+	SPW_ASSERT(pthread_cond_destroy(&store->changed) == 0 &&
+		   pthread_mutex_destroy(&store->lock) == 0);
+	if (timed == store)
+		timed = NULL;
+	for (struct spw_request *request = store->unused; request; request = store->unused) {
+		store->unused = request->next;
+		free(request);
+	}
+	free(store->objects);
+	free(store);
+}
+
+void simstore_lock(struct spw_store *store)
+{
+	SPW_ASSERT(pthread_mutex_lock(&store->lock) == 0);
+}
+
+void simstore_unlock(struct spw_store *store)
+{
+	SPW_ASSERT(pthread_cond_broadcast(&store->changed) == 0);
+	SPW_ASSERT(pthread_mutex_unlock(&store->lock) == 0);
+}
+
+/* Return: NULL: no memory. */
+static struct simstore_object *new_object(struct spw_store *store, size_t len)
+{
+	struct simstore_object *object;
+	uint32_t slot = 0;
+
+	while (slot < store->objects_max && store->objects[slot].exists)
+		slot++;
+	if (slot == store->objects_max) {
+		uint32_t max = slot ? 2 * slot : 64;
+
+		object = realloc(store->objects, max * sizeof(*object));
+		if (!object)
+			return NULL;
+		memset(object + slot, 0, (max - slot) * sizeof(*object));
+		store->objects = object;
+		store->objects_max = max;
+	}
+	object = &store->objects[slot];
+	object->bytes = malloc(len);
+	if (!object->bytes)
+		return NULL;
+	object->generation++;
+	object->exists = true;
+	object->written = false;
+	object->len = len;
+	store->used += len;
+	store->objects_used++;
+	return object;
+}
+
+/* Return: NULL: there is no such object any more. */
+static struct simstore_object *object_of(struct spw_store *store, spw_object id)
+{
+	uint32_t slot = (uint32_t)id.value;
+	struct simstore_object *object = &store->objects[slot];
+
+	return slot < store->objects_max && object->exists && object->generation == id.value >> 32
+		       ? object
+		       : NULL;
+}
+
+static void drop_object(struct spw_store *store, struct simstore_object *object)
+{
+	free(object->bytes);
+	object->bytes = NULL;
+	object->exists = false;
+	store->used -= object->len;
+	store->objects_used--;
+}
+
+/* Return: NULL: no more are allowed, or no memory. */
+static struct spw_request *new_request(struct spw_store *store, const struct spw_notify *notify,
+				       size_t len)
+{
+	struct spw_request *request = store->unused;
+
+	if (store->requests_used >= store->requests_max)
+		return NULL;
+	if (request)
+		store->unused = request->next;
+	else
+		request = malloc(sizeof(*request));
+	if (!request)
+		return NULL;
+	*request = (struct spw_request){.store = store,
+					.state = SIMSTORE_QUEUED,
+					.len = len,
+					.remaining_bytes = (double)len};
+	if (notify)
+		request->notify = *notify;
+	store->requests_used++;
+	*store->end = request;
+	store->end = &request->next;
+	return request;
+}
+
+static void unlink_request(struct spw_store *store, struct spw_request *request)
+{
+	struct spw_request **link = &store->first;
+
+	while (*link != request)
+		link = &(*link)->next;
+	*link = request->next;
+	if (!*link)
+		store->end = link;
+}
+
+static void drop_request(struct spw_store *store, struct spw_request *request)
+{
+	simstore_lock(store);
+	request->state = SIMSTORE_UNUSED;
+	request->next = store->unused;
+	store->unused = request;
+	store->requests_used--;
+	simstore_unlock(store);
+}
+
+/* Return: the result. */
+static int transfer(struct spw_store *store, const struct spw_request *request, int res)
+{
+	struct simstore_object *object = &store->objects[request->object];
+
+	if (request->state == SIMSTORE_CANCELLED)
+		res = -ECANCELED;
+	if (!request->read) {
+		object->writes--;
+		if (res == 0 && !object->written) {
+			memcpy(object->bytes, request->from, request->len);
+			object->written = true;
+		}
+		return res;
+	}
+	object->reads--;
+	SPW_ASSERT(object->written);
+	if (res == 0)
+		memcpy(request->into, object->bytes + request->offset, request->len);
+	else
+		memset(request->into, 0xee, request->len);
+	return res;
+}
+
+void simstore_end(struct spw_request *request, int res)
+{
+	struct spw_store *store = request->store;
+	struct spw_request ended;
+
+	simstore_lock(store);
+	SPW_ASSERT(request->state != SIMSTORE_UNUSED && request->state != SIMSTORE_ENDED);
+	request->res = transfer(store, request, res);
+	request->state = SIMSTORE_ENDED;
+	unlink_request(store, request);
+	ended = *request; /* who waits for it may be quicker */
+	simstore_unlock(store);
+	if (ended.notify.done) {
+		if (ended.res)
+			(void)spw_error(ended.res, SIMSTORE_ERROR_TEXT);
+		ended.notify.done(ended.notify.context, ended.res);
+		drop_request(store, request);
+	}
+	if (store->ended)
+		store->ended(store->context, &ended);
+}
+
+/* ---- Simulated time -------------------------------------------------------------------------- */
+
+/* The request of a direction that the drives serve. */
+static struct spw_request *served_now(const struct spw_store *store, bool read)
+{
+	struct spw_request *first = NULL;
+
+	for (struct spw_request *request = store->first; request; request = request->next)
+		if (request->read == read &&
+		    (request->state == SIMSTORE_QUEUED || request->state == SIMSTORE_ISSUED) &&
+		    (!first || request->cls < first->cls))
+			first = request;
+	return first;
+}
+
+static struct spw_request *ends_next(const struct spw_store *store)
+{
+	struct spw_request *next = NULL;
+
+	for (struct spw_request *request = store->first; request; request = request->next)
+		if ((request->state == SIMSTORE_SERVED || request->state == SIMSTORE_CANCELLED) &&
+		    (!next || request->end_ns < next->end_ns))
+			next = request;
+	return next;
+}
+
+static double serve_end_ns(const struct spw_request *request, double bytes_per_ns)
+{
+	return request && bytes_per_ns > 0
+		       ? request->store->now_ns + request->remaining_bytes / bytes_per_ns
+		       : NEVER_NS;
+}
+
+static void serve(struct spw_request *request, double bytes_per_ns, double ns)
+{
+	if (!request)
+		return;
+	if (request->state == SIMSTORE_QUEUED)
+		request->begin_ns = request->store->now_ns;
+	request->state = SIMSTORE_ISSUED;
+	request->remaining_bytes = fmax(request->remaining_bytes - bytes_per_ns * ns, 0);
+}
+
+static void serve_ended(struct spw_request *request, double bytes_per_ns)
+{
+	struct spw_store *store = request->store;
+
+	request->state = SIMSTORE_SERVED;
+	request->end_ns = store->now_ns + (double)store->drives.latency_ns +
+			  (double)store->chunk_bytes / bytes_per_ns;
+}
+
+/* To the next thing that happens, or to @until_ns. Return: whether it happened. @ended: it does. */
+static bool advance_locked(struct spw_store *store, double until_ns, struct spw_request **ended)
+{
+	struct spw_request *write = served_now(store, false), *read = served_now(store, true);
+	struct spw_request *ends = ends_next(store);
+	double alone_max = write && read ? store->drives.mixed / 2 : NEVER_NS;
+	double write_rate = fmin(store->drives.write, alone_max);
+	double read_rate = fmin(store->drives.read, alone_max);
+	double write_ns = serve_end_ns(write, write_rate), read_ns = serve_end_ns(read, read_rate);
+	double next_ns = fmin(fmin(write_ns, read_ns), ends ? ends->end_ns : NEVER_NS);
+
+	if (next_ns >= NEVER_NS && until_ns >= NEVER_NS)
+		return false;
+	serve(write, write_rate, fmin(next_ns, until_ns) - store->now_ns);
+	serve(read, read_rate, fmin(next_ns, until_ns) - store->now_ns);
+	store->now_ns = fmin(next_ns, until_ns);
+	if (next_ns > until_ns)
+		return false;
+	if (write && write_ns <= next_ns)
+		serve_ended(write, store->drives.write);
+	else if (read && read_ns <= next_ns)
+		serve_ended(read, store->drives.read);
+	else
+		*ended = ends;
+	return true;
+}
+
+static bool advance(struct spw_store *store, double until_ns)
+{
+	struct spw_request *ended = NULL;
+	bool happened;
+
+	simstore_lock(store);
+	happened = advance_locked(store, until_ns, &ended);
+	simstore_unlock(store);
+	if (ended)
+		simstore_end(ended, 0);
+	return happened;
+}
+
+void simstore_advance(struct spw_store *store, uint64_t ns)
+{
+	SPW_ASSERT(store->timed);
+	while (store->now_ns < (double)ns && advance(store, (double)ns))
+		;
+}
+
+/* ---- What the cache calls -------------------------------------------------------------------- */
+
+static int put(struct spw_store *store, const void *bytes, size_t len,
+	       const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
+	struct simstore_object *object = NULL;
+	struct spw_request *request = NULL;
+	int rc;
+
+	simstore_lock(store);
+	rc = store->put_error;
+	store->put_error = 0;
+	if (!rc && len > store->capacity - store->used)
+		rc = -ENOSPC;
+	if (!rc) {
+		object = new_object(store, len);
+		rc = object ? 0 : -ENOMEM;
+	}
+	if (!rc) {
+		request = new_request(store, notify, len);
+		rc = request ? 0 : -ENOBUFS;
+		if (rc)
+			drop_object(store, object);
+	}
+	if (!rc) {
+		request->object = (uint32_t)(object - store->objects);
+		request->from = bytes;
+		request->cls = SPW_BACKGROUND;
+		object->writes = 1;
+		store->puts++;
+		*id = (spw_object){object->generation << 32 | request->object};
+		*out = request;
+	}
+	simstore_unlock(store);
+	return rc ? spw_error(rc, SIMSTORE_ERROR_TEXT) : 0;
+}
+
+static int get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+	       enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
+{
+	struct simstore_object *object;
+	struct spw_request *request;
+
+	simstore_lock(store);
+	object = object_of(store, id);
+	SPW_ASSERT(object && object->reads == 0 && offset + len <= object->len);
+	request = new_request(store, notify, len);
+	if (request) {
+		request->read = true;
+		request->object = (uint32_t)(object - store->objects);
+		request->into = bytes;
+		request->offset = offset;
+		request->cls = cls;
+		object->reads++;
+		store->gets++;
+		*out = request;
+	} else if (cls == SPW_URGENT_READ) {
+		store->urgent_refused++;
+	}
+	simstore_unlock(store);
+	return request ? 0 : spw_error(-ENOBUFS, "no request");
+}
+
+static int free_object(struct spw_store *store, spw_object id)
+{
+	struct simstore_object *object;
+
+	simstore_lock(store);
+	object = object_of(store, id);
+	SPW_ASSERT(object && object->writes == 0 && object->reads == 0);
+	drop_object(store, object);
+	simstore_unlock(store);
+	return 0;
+}
+
+static int holds(struct spw_store *store, spw_object id, const void *bytes, uint64_t offset,
+		 size_t len)
+{
+	struct simstore_object *object;
+	int rc;
+
+	simstore_lock(store);
+	object = object_of(store, id);
+	SPW_ASSERT(!object || offset + len <= object->len);
+	if (!object)
+		rc = -ENOENT;
+	else if (store->no_checksums)
+		rc = -EOPNOTSUPP;
+	else if (object->writes > 0)
+		rc = -EINPROGRESS;
+	else if (!object->written)
+		rc = -EIO;
+	else
+		rc = memcmp((const uint8_t *)bytes + offset, object->bytes + offset, len) == 0;
+	simstore_unlock(store);
+	return rc;
+}
+
+/* The length lies in front of the memory. */
+static int alloc_memory(struct spw_store *store, size_t len, void **memory)
+{
+	uint8_t *block = NULL;
+
+	simstore_lock(store);
+	if (len <= store->arena - store->arena_used)
+		block = aligned_alloc(MEMORY_ALIGN, spw_round_up(len, MEMORY_ALIGN) + MEMORY_ALIGN);
+	if (block) {
+		memcpy(block, &len, sizeof(len));
+		store->arena_used += len;
+	}
+	simstore_unlock(store);
+	if (!block)
+		return spw_error(-ENOBUFS, "the arena is full");
+	*memory = block + MEMORY_ALIGN;
+	return 0;
+}
+
+static void release_memory(struct spw_store *store, void *memory)
+{
+	uint8_t *block = (uint8_t *)memory - MEMORY_ALIGN;
+	size_t len;
+
+	memcpy(&len, block, sizeof(len));
+	simstore_lock(store);
+	store->arena_used -= len;
+	simstore_unlock(store);
+	memset(memory, 0xdd, len);
+	free(block);
+}
+
+static int wait_for(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	int res;
+
+	while (store->timed && request->state != SIMSTORE_ENDED)
+		SPW_ASSERT(advance(store, NEVER_NS));
+	if (!store->timed && !store->wait_for_test)
+		simstore_end(request, store->wait_res);
+	simstore_lock(store);
+	while (request->state != SIMSTORE_ENDED)
+		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
+	res = request->res;
+	simstore_unlock(store);
+	drop_request(store, request);
+	return res ? spw_error(res, SIMSTORE_ERROR_TEXT) : 0;
+}
+
+/* A cancelled request still ends by itself: timed, now, but not within this call. */
+static int cancel(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	int rc = -EALREADY;
+
+	simstore_lock(store);
+	SPW_ASSERT(request->state != SIMSTORE_UNUSED);
+	if (request->state == SIMSTORE_QUEUED) {
+		request->state = SIMSTORE_CANCELLED;
+		request->end_ns = store->now_ns;
+		store->cancels++;
+		rc = 0;
+	}
+	simstore_unlock(store);
+	return rc;
+}
+
+static void raise_class(struct spw_request *request, enum spw_class cls)
+{
+	struct spw_store *store = request->store;
+
+	simstore_lock(store);
+	SPW_ASSERT(request->state != SIMSTORE_UNUSED && request->read);
+	if (cls < request->cls)
+		request->cls = cls;
+	request->raised = true;
+	store->raises++;
+	simstore_unlock(store);
+}
+
+static uint64_t chunk_bytes(const struct spw_store *store)
+{
+	return store->chunk_bytes;
+}
+
+/* One drive, and nothing that it could count better than the cache does. */
+static void stats(struct spw_store *store, struct spw_store_stats *out, size_t size)
+{
+	(void)store;
+	SPW_ASSERT(size == sizeof(*out));
+	*out = (struct spw_store_stats){.size = size, .drives = 1};
+}
+
+static uint64_t clock_ns(void)
+{
+	return timed ? (uint64_t)timed->now_ns : spw_clock_ns();
+}
+
+/* Timed, nobody else is there who could make it true: the drives go on, the waiter looks again. */
+static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
+{
+	if (!timed)
+		return pthread_cond_wait(io_ended, lock);
+	(void)pthread_mutex_unlock(lock);
+	SPW_ASSERT(advance(timed, NEVER_NS));
+	return pthread_mutex_lock(lock);
+}
+
+const struct spw_cache_ports simstore_ports = {
+	.chunk_bytes = chunk_bytes,
+	.stats = stats,
+	.put = put,
+	.get = get,
+	.holds = holds,
+	.free = free_object,
+	.alloc = alloc_memory,
+	.release = release_memory,
+	.wait = wait_for,
+	.cancel = cancel,
+	.raise = raise_class,
+	.clock_ns = clock_ns,
+	.sleep = sleep_for_io,
+};

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/replay/simstore.h - a store in memory under the cache, for replays and for the cache's
+ * tests
+ *
+ * A cache that is opened with simstore_ports (tensor/ports.h) takes it for its store. Either it is
+ * timed: requests are served at the bandwidths of simulated drives, in a time that moves only while
+ * somebody waits, sleeps or calls simstore_advance(). The cache's own code runs unchanged, and
+ * gives the same result on any machine and under any load. One thread, and one timed store at a
+ * time, as the cache asks no store for the time. Or it is scripted: time is the system's, any
+ * thread may call, and a request ends when simstore_end() says so, as it says.
+ *
+ * The drives are the planner's model (plan/plan.c): writes and reads each at their bandwidth, both
+ * at once at half of the mixed bandwidth each; a request ends a latency and a chunk's time after
+ * its last byte. Of each direction the most urgent request goes first, then the oldest.
+ *
+ * It is stricter than the real store: no object is freed while a request is on it, never two reads
+ * of one object are in flight, and nothing is left at the end. A write copies the bytes when it
+ * ends, not when it begins: memory that changed or was freed too early shows.
+ */
+#ifndef SPW_TOOLS_REPLAY_SIMSTORE_H
+#define SPW_TOOLS_REPLAY_SIMSTORE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/store.h>
+
+#include "tensor/ports.h"
+
+#define SIMSTORE_ERROR_TEXT "drive 2 gave up" /* of all that fails */
+
+struct simstore_drives {
+	double write, read, mixed; /* bytes per nanosecond; 0: none are served */
+	uint64_t latency_ns;
+};
+
+enum simstore_state {
+	SIMSTORE_UNUSED,
+	SIMSTORE_QUEUED, /* may be cancelled */
+	SIMSTORE_ISSUED,
+	SIMSTORE_SERVED, /* timed: the last byte is, its end is yet to come */
+	SIMSTORE_CANCELLED,
+	SIMSTORE_ENDED, /* its done function runs, or its waiter has not seen it yet */
+};
+
+struct spw_request {
+	struct spw_store *store;
+	struct spw_request *next; /* younger, not ended; or also unused */
+	enum simstore_state state;
+	bool read, raised;
+	uint32_t object;
+	const uint8_t *from;
+	uint8_t *into;
+	uint64_t offset;
+	size_t len;
+	enum spw_class cls;
+	struct spw_notify notify;
+	int res;
+	/* Timed: from the first byte on, and when it ends. */
+	double begin_ns, end_ns, remaining_bytes;
+};
+
+struct simstore_object {
+	uint64_t generation;
+	bool exists, written;
+	uint8_t *bytes;
+	size_t len;
+	unsigned writes, reads; /* in flight */
+};
+
+struct spw_store {
+	pthread_mutex_t lock;   /* of all that follows */
+	pthread_cond_t changed; /* anything of it */
+	bool timed;             /* constant */
+	uint64_t chunk_bytes;   /* constant */
+	double now_ns;          /* timed */
+
+	/* For the owner to read. */
+	struct spw_request *first, **end; /* that have not ended, the oldest first */
+	struct spw_request *unused;
+	struct simstore_object *objects;
+	uint32_t objects_max, objects_used;
+	unsigned requests_used;
+	uint64_t used, arena_used; /* bytes of objects, of memory */
+	unsigned puts, gets, cancels, raises, urgent_refused;
+
+	/* For the owner to set, at any time. */
+	struct simstore_drives drives;
+	unsigned requests_max;    /* more are refused */
+	uint64_t capacity, arena; /* limits of used, arena_used */
+	int put_error;            /* of the next put, then 0 */
+	int wait_res;             /* scripted: how a read ends that is waited for */
+	bool wait_for_test;       /* ... but only by simstore_end() */
+	bool no_checksums;        /* nothing can be compared */
+	void (*ended)(void *context, const struct spw_request *request); /* after each; or NULL */
+	void *context;
+};
+
+extern const struct spw_cache_ports simstore_ports;
+
+/* Timed if there are @drives, at time 0. Return: NULL: no memory. */
+struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t chunk_bytes);
+/* Nothing may be left. */
+void simstore_close(struct spw_store *store);
+
+/* Let a timed store serve until @ns. */
+void simstore_advance(struct spw_store *store, uint64_t ns);
+
+/* End a request. A cancelled one ends with -ECANCELED, whatever @res is. */
+void simstore_end(struct spw_request *request, int res);
+
+void simstore_lock(struct spw_store *store);
+void simstore_unlock(struct spw_store *store);
+
+#endif
