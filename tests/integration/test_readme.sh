@@ -31,7 +31,7 @@ for document in "$ROOT"/*.md "$ROOT"/docs/*.md; do
     while read -r target; do
         [[ -z $target || $target == http* || -e $(dirname "$document")/$target ]] ||
             fail "$(basename "$document") links to $target"
-    done < <(grep -oE '\]\([^)]+\)' "$document" | sed -E 's/^\]\(//; s/[)#].*//')
+    done < <({ grep -oE '\]\([^)]+\)' "$document" || true; } | sed -E 's/^\]\(//; s/[)#].*//')
 done
 
 begin "every target of make that a document names exists"
