@@ -315,7 +315,7 @@ def main():
         cases[name]()
     out = Path(options.build) / "bench/store.json"
     rows = list(bench.rows())
-    words = (f"{options.rounds} rounds on loop devices: over memory, throttled where a speed is "
+    words = (f"rounds: {options.rounds}; loop devices over memory, throttled where a speed is "
              "named, or over files")
     results.write(out, "The store", rows, where | {"drives": [words]})
     print(results.table(row for row in rows if row["unit"] == "ratio"), end="")
