@@ -221,9 +221,21 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
 
-.PHONY: bench-cache
+# What writes build/bench/NAME.json for `make results`.
+results := python3 -B python/spillway/bench/results.py
+
+.PHONY: bench-cache bench-plan bench-alloc
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
-	@mkdir -p $(BUILD)/bench && $(BUILD)/tests/bench/cache_bench $(BUILD)/bench
+	@mkdir -p $(BUILD)/bench && $(results) run cache 'The tensor cache' $(BUILD)/bench -- $< $(BUILD)/bench
+bench-plan: $(BUILD)/tests/bench/plan_bench ## how long planning takes, and what the plans are worth
+	@$(results) run plan 'The planner' $(BUILD)/bench -- $<
+bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs, new and on an old, full drive
+	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
+
+.PHONY: results
+results: ## write docs/RESULTS.md and the figures of docs/RELIABILITY.md from what benches and tests left in BUILD
+	@$(results) render $(BUILD)/bench >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
+	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
 
 .PHONY: bench-torch
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
@@ -235,17 +247,17 @@ bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, ste
 
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
-	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vm) && tests/vm/run \
+	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench) && tests/vm/run \
 		--build $(BUILD) --poll-queues 2 --append "tsc=reliable clocksource=tsc" --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
-		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vm)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vm)) \
+		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) -- python3 tests/vm/bench_nvme.py
 
 .PHONY: bench-vfio
 bench-vfio: ## drives driven from user space against fio through the kernel, in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
 	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all $(BUILD)/tests/vm/test_vfio_open && \
-		mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench-vfio) && tests/vm/run --build $(BUILD) --iommu --numa 1 --drives 10 \
+		mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench) && tests/vm/run --build $(BUILD) --iommu --numa 1 --drives 10 \
 		--no-medium 8 --no-medium 9 --poll-queues 2 --timeout 900 --env SPW_BUILD=$(abspath $(BUILD)) \
-		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vfio)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench-vfio)) \
+		--share $(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) --env BENCH_OUT=$(abspath $(or $(BENCH_OUT),$(BUILD)/bench)) \
 		--env BENCH_ROUNDS=$(or $(BENCH_ROUNDS),5) --env BENCH_SECONDS=$(or $(BENCH_SECONDS),2) \
 		--shell '. tests/vm/vfio.sh && vfio_take 4 5 6 7 9 && python3 tests/vm/bench_vfio.py && \
 			SPW_TEST_BACKEND=vfio SPW_TEST_DEVICES="$$(cut -d" " -f5-8 <<<"$$SPW_TEST_DEVICES")" $(BUILD)/tests/vm/test_vfio_open'
@@ -268,7 +280,8 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 # ---- Install ----------------------------------------------------------------------------------------------------------------------
 
 headers := $(wildcard include/spillway/*.h)
-mans    := $(wildcard docs/*.1 docs/*.3)
+pages   := $(patsubst include/spillway/%.h,$(BUILD)/man/spillway-%.3,$(filter-out %/spillway.h,$(headers)))
+mans    := $(wildcard docs/*.1 docs/*.3) $(pages)
 pyfiles := $(shell find python/spillway -name '*.py' -o -name py.typed 2>/dev/null)
 # Where the interpreters that the tests may take look for packages below PREFIX; asked once, when it is needed. If they do not look
 # below it at all, PYTHONPATH has to name the folder.
@@ -284,8 +297,12 @@ $(BUILD)/spillway.pc: spillway.pc.in include/spillway/error.h FORCE
 	@mkdir -p $(@D)
 	$(q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
+$(BUILD)/man/spillway-%.3: include/spillway/%.h include/spillway/error.h scripts/manpage.sh
+	@mkdir -p $(@D)
+	$(q)scripts/manpage.sh $< >$@
+
 .PHONY: install
-install: all $(BUILD)/spillway.pc $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
+install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/spillway
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/

@@ -3,13 +3,14 @@
  * tests/bench/alloc_bench.c - what the extent allocator costs, and how long its extents stay on an
  * old, full drive
  *
- * Prints figures, asserts none. SPW_SEED repeats a run.
+ * Prints rows, asserts nothing. SPW_SEED repeats a run.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "alloc/alloc.h"
+#include "tests/bench/rows.h"
 #include "util/util.h"
 
 #define BLOCK_BYTES   4096u
@@ -74,8 +75,8 @@ static uint64_t miss_ns(void)
 	start_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < slots; i++)
 		at = chain[8 * (size_t)at];
-	/* one cycle: at is 0 again; the use keeps the loop */
-	start_ns = spw_clock_ns() - start_ns + (at != 0);
+	start_ns = spw_clock_ns() - start_ns +
+		   (at != 0); /* one cycle: at is 0 again; the use keeps the loop */
 	free(chain);
 	return start_ns / slots;
 }
@@ -105,8 +106,7 @@ static void bench_pairs(const char *name, enum order order)
 		spw_alloc_put(alloc, &extents[which]);
 		must(spw_alloc_get(alloc, 1 + random_next() % 24, &extents[which]));
 	}
-	printf("  %-40s %4llu ns per pair\n", name,
-	       (unsigned long long)((spw_clock_ns() - start_ns) / PAIRS));
+	bench_figure(name, (double)(spw_clock_ns() - start_ns) / PAIRS, "ns");
 	spw_alloc_close(alloc);
 }
 
@@ -134,20 +134,18 @@ static void report_large(struct spw_alloc *alloc, const char *aging)
 	uint64_t objects = 0, pieces = 0, rest;
 	struct spw_alloc_stats stats;
 	struct spw_extent extent;
+	char name[128];
 
 	spw_alloc_stats(alloc, &stats);
-	printf("%s: %llu extents in use, %llu fragments free, the largest %.1f MiB\n", aging,
-	       (unsigned long long)stats.extents_used, (unsigned long long)stats.extents_free,
-	       (double)stats.largest_free_blocks * BLOCK_BYTES / (1 << 20));
+	(void)snprintf(name, sizeof(name), "%s: largest free extent", aging);
+	bench_figure(name, (double)stats.largest_free_blocks * BLOCK_BYTES / (1 << 20), "MiB");
 	while (spw_alloc_blocks_free(alloc) > stats.blocks_free / 2 + OBJECT_BLOCKS) {
 		for (rest = OBJECT_BLOCKS; rest > 0; rest -= extent.len_blocks, pieces++)
 			must(spw_alloc_get_some(alloc, rest, &extent));
 		objects++;
 	}
-	printf("  64 MiB objects into half of the free space: %llu objects, %llu extents, average "
-	       "%.2f MiB\n",
-	       (unsigned long long)objects, (unsigned long long)pieces,
-	       pieces ? 64.0 * (double)objects / (double)pieces : 0);
+	(void)snprintf(name, sizeof(name), "%s: extents of 64 MiB objects, mean", aging);
+	bench_figure(name, pieces ? 64.0 * (double)objects / (double)pieces : 0, "MiB");
 }
 
 static void bench_aging(const char *name, uint64_t batch, bool vary)
@@ -155,6 +153,7 @@ static void bench_aging(const char *name, uint64_t batch, bool vary)
 	struct spw_alloc *alloc;
 	uint64_t start_ns = spw_clock_ns();
 	uint32_t step = 0, ops = 0;
+	char words[128];
 
 	must(spw_alloc_open(DRIVE_BLOCKS, LIVE_EXTENTS + 100000, &alloc));
 	count = 0;
@@ -171,8 +170,8 @@ static void bench_aging(const char *name, uint64_t batch, bool vary)
 		fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
 		ops += count - before;
 	}
-	printf("\n%s, 95 %% full, %u operations, %llu ns each\n", name, ops,
-	       (unsigned long long)((spw_clock_ns() - start_ns) / ops));
+	(void)snprintf(words, sizeof(words), "95 %% full, %s: an operation", name);
+	bench_figure(words, (double)(spw_clock_ns() - start_ns) / ops, "ns");
 	if (spw_alloc_verify(alloc))
 		must(-EUCLEAN);
 	report_large(alloc, name);
@@ -184,16 +183,14 @@ int main(void)
 	const char *seed = getenv("SPW_SEED");
 
 	random_state = seed ? strtoull(seed, NULL, 0) | 1 : spw_clock_ns() | 1;
-	printf("SPW_SEED=%llu\n", (unsigned long long)random_state);
+	(void)fprintf(stderr, "SPW_SEED=%llu\n", (unsigned long long)random_state);
 	extents = calloc(LIVE_EXTENTS, sizeof(*extents));
 	if (!extents)
 		must(-ENOMEM);
-	printf("1000000 live extents, one freed and one of another length allocated; a cache miss "
-	       "costs %llu ns here\n",
-	       (unsigned long long)miss_ns());
-	bench_pairs("one of the 1000 newest", NEWEST);
-	bench_pairs("the oldest first", OLDEST);
-	bench_pairs("at random", RANDOM);
+	bench_figure("a cache miss", (double)miss_ns(), "ns");
+	bench_pairs("1,000,000 extents, free and allocate: one of the 1000 newest", NEWEST);
+	bench_pairs("1,000,000 extents, free and allocate: the oldest first", OLDEST);
+	bench_pairs("1,000,000 extents, free and allocate: at random", RANDOM);
 	bench_aging("random frees", 1, false);
 	bench_aging("frees of whole layers", 13 * 12, false);
 	bench_aging("random frees, varying lengths", 1, true);

@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # tests/bench/bench.py - run the matrix in interleaved rounds and keep what every run said
-"""Called by bench.sh, which makes the drives. Every round runs every case with every runner once, each round in another order, so that
-what changes on the machine meanwhile hits all runners alike; a ratio compares two runs of the same round. CPU time is that of the
-process and its children as wait4 counts it, io_uring's kernel threads included (fio's own figures leave those out), less the main
-thread's: in every tool that one only starts, watches and reports (fio spends a tenth of a second on calibrating its clock). What
-remains for setting up is measured with a run of a millisecond, and taken off too."""
+"""Called by bench.sh, which makes the drives. Every round runs every case with every runner once,
+each round in another order, so that what changes on the machine meanwhile hits all runners alike; a
+ratio compares two runs of the same round. CPU time is that of the process and its children as wait4
+counts it, io_uring's kernel threads included (fio's own figures leave those out), less the main
+thread's: in every tool that one only starts, watches and reports (fio spends a tenth of a second on
+calibrating its clock). What remains for setting up is measured with a run of a millisecond, and
+taken off too."""
 
 import argparse
-import datetime
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jobs
-import report
+import summary
 
 BUDGET_SECONDS = 540
 LIMIT_SECONDS = 590
@@ -39,7 +40,7 @@ OUR_WAYS = {  # whose instructions are counted: what peak_bench is told
     "spillway engine, memory not registered": ["memory=own"],
     "spillway engine, libaio": ["backend=libaio"],
 }
-PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000", "99.990000")
+PERCENTILES = ("50.000000", "99.000000", "99.900000")
 
 
 @dataclass
@@ -73,7 +74,8 @@ class Series:
 
 
 def main_thread_seconds(pid):
-    """CPU time of the main thread of a process that has ended and has not been waited for. 0 where the kernel does not tell."""
+    """CPU time of the main thread of a process that has ended and has not been waited for. 0 where
+    the kernel does not tell."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -81,18 +83,20 @@ def main_thread_seconds(pid):
 
 
 def run(argv, timeout):
-    """Run a command to its end, or kill it after @timeout seconds. In a session of its own: fio puts its jobs into one each, and the
-    kernel shares the CPU out by session (sched_autogroup), so that beside other work the same transfers would be slower in others."""
+    """Run a command to its end, or kill it after @timeout seconds. In a session of its own: fio
+    puts its jobs into one each, and the kernel shares the CPU out by session (sched_autogroup), so
+    that beside other work the same transfers would be slower in others."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                   start_new_session=True)
         timer = threading.Timer(timeout, process.kill)
         timer.start()
         try:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             wall = time.monotonic() - start
         except BaseException:
-            process.terminate()  # fio then ends its jobs; what does not end is killed when its time is up
+            process.terminate()  # fio then ends its jobs; what does not is killed in time
             raise
         finally:
             main_thread = main_thread_seconds(process.pid)
@@ -101,14 +105,17 @@ def run(argv, timeout):
             process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        return Outcome(process.returncode, wall, max(0.0, usage.ru_utime + usage.ru_stime - main_thread),
+        cpu = max(0.0, usage.ru_utime + usage.ru_stime - main_thread)
+        return Outcome(process.returncode, wall, cpu,
                        out.read().decode(errors="replace"), err.read().decode(errors="replace"))
 
 
 def words_of(outcome):
     """The line of its output that says what went wrong."""
-    lines = [line.strip() for line in (outcome.errors + "\n" + outcome.output).splitlines() if line.strip()]
-    complaints = [line for line in lines if re.match(r"spillway|fio: (?!multiple writers)|verify: |error", line)]
+    lines = [line.strip() for line in (outcome.errors + "\n" + outcome.output).splitlines()
+             if line.strip()]
+    complaints = [line for line in lines
+                  if re.match(r"spillway|fio: (?!multiple writers)|verify: |error", line)]
     return (complaints or lines[-1:] or [f"exit status {outcome.status}"])[0]
 
 
@@ -121,7 +128,8 @@ def parse_json(text):
 
 
 def measured(outcome):
-    """The figures of fio's JSON, all jobs and both directions together. spillway bench writes the same keys."""
+    """The figures of fio's JSON, all jobs and both directions together. spillway bench writes the
+    same keys."""
     data = parse_json(outcome.output)
     in_flight = 0
     result = {"bytes": 0, "ios": 0, "bandwidth": 0.0, "iops": 0.0, "errors": 0, "latency_ns": {}}
@@ -139,7 +147,8 @@ def measured(outcome):
             percentiles = part.get("clat_ns", {}).get("percentile", {})
             for key in PERCENTILES:
                 if key in percentiles:
-                    result["latency_ns"][key] = max(result["latency_ns"].get(key, 0), percentiles[key])
+                    result["latency_ns"][key] = max(result["latency_ns"].get(key, 0),
+                                                    percentiles[key])
     if result["ios"] == 0:
         raise ValueError("no transfers in the output")
     result["in_flight_ns"] = in_flight / result["ios"]
@@ -147,21 +156,24 @@ def measured(outcome):
 
 
 def measured_peak(outcome):
-    """t/io_uring prints a line per second: the mean of the lines, as for the others, not the maximum."""
+    """t/io_uring prints a line per second: the mean of the lines, as for the others, not the
+    maximum."""
     samples = []
     for number, unit in re.findall(r"^IOPS=([0-9.]+)([KM]?)", outcome.output, re.MULTILINE):
         samples.append(float(number) * {"": 1, "K": 1e3, "M": 1e6}[unit])
     if not samples:
         raise ValueError("no IOPS in the output")
     iops = sum(samples) / len(samples)
-    return {"iops": iops, "bandwidth": iops * 4096, "ios": iops * len(samples), "bytes": iops * len(samples) * 4096,
+    return {"iops": iops, "bandwidth": iops * 4096, "ios": iops * len(samples),
+            "bytes": iops * len(samples) * 4096,
             "errors": 0, "latency_ns": {}}
 
 
 def measured_loop(outcome):
     """peak_bench prints one line of JSON."""
     data = parse_json(outcome.output)
-    return {"iops": data["ios"] / data["seconds"], "bandwidth": data["ios"] * data["block_bytes"] / data["seconds"], "ios": data["ios"],
+    return {"iops": data["ios"] / data["seconds"],
+            "bandwidth": data["ios"] * data["block_bytes"] / data["seconds"], "ios": data["ios"],
             "bytes": data["ios"] * data["block_bytes"], "errors": data["failed"], "latency_ns": {}}
 
 
@@ -179,9 +191,11 @@ class Progress:
         self.done += 1
         spent = time.monotonic() - self.start
         left = spent / self.done * (self.total - self.done)
-        line = f"bench: {100 * self.done // self.total:3d} %  {int(left) // 60}:{int(left) % 60:02d} left  {words}"
+        share, time_left = 100 * self.done // self.total, f"{int(left) // 60}:{int(left) % 60:02d}"
+        line = f"bench: {share:3d} %  {time_left} left  {words}"
         if self.live:
-            print(f"\r{line[:110]:110}", end="" if self.done < self.total else "\n", file=sys.stderr, flush=True)
+            print(f"\r{line[:110]:110}", end="" if self.done < self.total else "\n",
+                  file=sys.stderr, flush=True)
         elif self.done % 25 == 0 or self.done == self.total:
             print(line, file=sys.stderr, flush=True)
 
@@ -192,15 +206,18 @@ class Bench:
         self.build = options.build
         self.programs = {"fio": "fio", "spillway": f"{options.build}/spillway"}
         self.seconds = options.seconds
-        self.hugepages = not options.no_huge_pages and report.free_huge_bytes() >= HUGE_BYTES
+        self.hugepages = not options.no_huge_pages and summary.free_huge_bytes() >= HUGE_BYTES
         _, cases, peaks = jobs.load()
         self.left_out = []
         cases = [c for c in cases if not options.only or re.search(options.only, c.title)]
         self.series = [s for case in cases for s in self.usable(case)]
         peaks = [p for p in peaks if not options.only or re.search(options.only, f"peak: {p.name}")]
-        self.left_out += [f"peak: {p.name}: needs {p.drives} drives" for p in peaks if p.drives > len(options.devices)]
-        self.left_out += [f"peak: {p.name}: needs a throttled drive of the rig" for p in peaks if p.throttled and not options.throttled]
-        self.peaks = [p for p in peaks if p.drives <= len(options.devices) and (options.throttled or not p.throttled)]
+        self.left_out += [f"peak: {p.name}: needs {p.drives} drives" for p in peaks
+                          if p.drives > len(options.devices)]
+        self.left_out += [f"peak: {p.name}: needs a throttled drive of the rig" for p in peaks
+                          if p.throttled and not options.throttled]
+        self.peaks = [p for p in peaks if p.drives <= len(options.devices)
+                      and (options.throttled or not p.throttled)]
         self.peak_series = []
 
     def usable(self, case):
@@ -217,11 +234,13 @@ class Bench:
             yield Series(case, runner, [])
 
     def reason_against(self, runner):
-        if runner.needs == "poll" and not all(report.polls(device) for device in self.options.devices):
+        if runner.needs == "poll" and not all(summary.polls(device)
+                                              for device in self.options.devices):
             return "the drives do not poll"
         if runner.needs == "hugepages" and not self.hugepages:
             return "too few huge pages are free"
-        if any("libspillway_fio" in option for option in runner.options) and not self.options.engine:
+        if any("libspillway_fio" in option
+               for option in runner.options) and not self.options.engine:
             return "the fio engine is not built"
         return None
 
@@ -232,19 +251,22 @@ class Bench:
         """How long each run may take, so that all of it ends within the budget."""
         rounds = self.options.rounds
         timed, whole = len(self.timed()), len(self.series) - len(self.timed())
-        fixed = timed * START_SECONDS * (rounds + 1) + whole * 1.5 + self.peak_seconds() + COUNT_SECONDS
+        fixed = timed * START_SECONDS * (rounds + 1) + whole * 1.5
+        fixed += self.peak_seconds() + COUNT_SECONDS
         self.seconds_chosen = self.seconds is None
         if self.seconds_chosen:
             self.seconds = (BUDGET_SECONDS - fixed) / max(1, timed * rounds)
             self.seconds = min(max(self.seconds, SECONDS_RANGE[0]), SECONDS_RANGE[1])
         total = fixed + timed * rounds * self.seconds
-        print(f"bench: {len(self.series)} pairs of job and runner, {rounds} rounds of {self.seconds:.2f} s: about "
+        print(f"bench: {len(self.series)} pairs of job and runner, {rounds} rounds of "
+              f"{self.seconds:.2f} s: about "
               f"{math.ceil(total / 60)} min", file=sys.stderr)
         for words in self.left_out:
             print(f"bench: left out: {words}", file=sys.stderr)
 
     def command(self, series, seconds):
-        return jobs.command_line(series.case, series.runner, self.options.devices, self.build, seconds, self.programs,
+        return jobs.command_line(series.case, series.runner, self.options.devices, self.build,
+                                 seconds, self.programs,
                                  self.hugepages)
 
     def with_size(self, command):
@@ -254,25 +276,29 @@ class Bench:
         return [*command, f"--size={self.options.size}"]
 
     def prefill(self):
-        """Blocks that were never written are read without touching the drive, and the first write of memory is slow."""
+        """Blocks that were never written are read without touching the drive, and the first write
+        of memory is slow."""
         if self.options.kind == "rig":
             return  # the rig has written every byte
         for device in self.options.devices:
             print(f"bench: writing {self.options.size} of {device} once", file=sys.stderr)
-            outcome = run(["fio", "--name=prefill", f"--filename={jobs.escape(device)}", *PREFILL_OPTIONS,
+            outcome = run(["fio", "--name=prefill", f"--filename={jobs.escape(device)}",
+                           *PREFILL_OPTIONS,
                            f"--size={self.options.size}"], 3600)
             if outcome.status != 0:
                 raise SystemExit(f"bench: cannot write {device}: {words_of(outcome)}")
 
     def format(self, series):
         devices = ",".join(self.options.devices[: series.case.drives])
-        outcome = run([self.programs["spillway"], "format", "--force", "--erase", "--devices", devices], 60)
+        outcome = run([self.programs["spillway"], "format", "--force", "--erase", "--devices",
+                       devices], 60)
         if outcome.status != 0:
             series.fail(f"spillway format: {words_of(outcome)}")
         return outcome.status == 0
 
     def remove_store(self):
-        """The store of the last run, or what other runs left of it, must not look like somebody's data."""
+        """The store of the last run, or what other runs left of it, must not look like somebody's
+        data."""
         formatted = [s for s in self.series if s.runner.format]
         if not formatted or self.options.kind == "rig":
             return
@@ -281,7 +307,8 @@ class Bench:
             devices = ",".join(self.options.devices[: series.case.drives])
             outcome = run([self.programs["spillway"], "wipe", "--yes", "--devices", devices], 600)
             if outcome.status != 0:
-                print(f"bench: the store is still on the drives: {words_of(outcome)}", file=sys.stderr)
+                print(f"bench: the store is still on the drives: {words_of(outcome)}",
+                      file=sys.stderr)
 
     def run_once(self, series, seconds):
         if series.runner.format and not self.format(series):
@@ -316,17 +343,20 @@ class Bench:
             series.fail(words_of(outcome))
 
     def is_late(self, round_seconds):
-        """Whether one more round like the last one would take longer than the ten minutes that were promised."""
-        spent = time.monotonic() - self.begun
-        return self.seconds_chosen and spent + round_seconds + self.peak_seconds() + COUNT_SECONDS > LIMIT_SECONDS
+        """Whether one more round like the last one would take longer than the ten minutes that were
+        promised."""
+        end = time.monotonic() - self.begun + round_seconds + self.peak_seconds() + COUNT_SECONDS
+        return self.seconds_chosen and end > LIMIT_SECONDS
 
     def peak_seconds(self):
         # A throttled drive lets what was queued when the time was up end at its own speed.
-        return sum(len(p.runners) * (p.seconds_min + (4 if p.throttled else 1)) for p in self.peaks) * self.options.rounds
+        return sum(len(p.runners) * (p.seconds_min + (4 if p.throttled else 1))
+                   for p in self.peaks) * self.options.rounds
 
     def measure(self):
         self.begun = time.monotonic()
-        progress = Progress(len(self.timed()) * (self.options.rounds + 1) + len(self.series) - len(self.timed()))
+        progress = Progress(len(self.timed()) * (self.options.rounds + 1)
+                            + len(self.series) - len(self.timed()))
         for series in self.timed():
             self.measure_idle(series)
             progress.step(f"starting costs: {series.runner.name}")
@@ -337,23 +367,27 @@ class Bench:
                 break
             begun = time.monotonic()
             for title in dict.fromkeys(s.case.title for s in self.series):
-                group = [s for s in self.series if s.case.title == title and not (s.case.complete and number)]
+                group = [s for s in self.series if s.case.title == title
+                         and not (s.case.complete and number)]
                 shift = number % len(group) if group else 0
                 for series in group[shift:] + group[:shift]:
                     seconds = None if series.case.complete else self.seconds
-                    series.rounds.append(None if series.hopeless else self.run_once(series, seconds))
+                    series.rounds.append(None if series.hopeless
+                                         else self.run_once(series, seconds))
                     progress.step(f"round {number + 1}: {title}: {series.runner.name}")
             round_seconds = time.monotonic() - begun
 
     def peak_command(self, words, peak, seconds):
         drives = peak.drives
-        devices = [jobs.escape(device) for device in ([self.options.throttled] if peak.throttled else self.options.devices[:drives])]
+        devices = [jobs.escape(device) for device in ([self.options.throttled] if peak.throttled
+                                                      else self.options.devices[:drives])]
         if peak.throttled:  # who is in the rig's cgroup gets the drive at its speed
             words = ["tests/rig.sh", "run", "--name", "bench-throttled", *words]
         names = {f"device{number}": device for number, device in enumerate(devices, 1)}
         number, unit = re.fullmatch(r"(\d+)(\w*)", self.options.size).groups()
         names |= {"size": self.options.size, "size_of_all": f"{int(number) * drives}{unit}"}
-        return [word.format(build=self.build, device=devices[0], devices=":".join(devices), seconds=seconds, **names) for word in words]
+        return [word.format(build=self.build, device=devices[0], devices=":".join(devices),
+                            seconds=seconds, **names) for word in words]
 
     def measure_peaks(self):
         for peak in self.peaks:
@@ -361,7 +395,8 @@ class Bench:
             group = []
             for entry in peak.runners:
                 command = self.peak_command(entry["command"], peak, seconds)
-                if not Path(command[0]).exists() and "/" in command[0] or "libspillway_fio" in " ".join(command) and not self.options.engine:
+                if "/" in command[0] and not Path(command[0]).exists() or (
+                        "libspillway_fio" in " ".join(command) and not self.options.engine):
                     self.left_out.append(f"peak: {entry['name']}: not built")
                     continue
                 runner = jobs.Runner(entry["name"], entry["reads"], peer=entry.get("peer", False))
@@ -384,42 +419,52 @@ class Bench:
         except (ValueError, KeyError) as error:
             series.fail(str(error))
             return None
-        result.update(wall_seconds=outcome.wall_seconds, cpu_seconds_total=outcome.cpu_seconds, cpu_seconds=outcome.cpu_seconds)
+        result.update(wall_seconds=outcome.wall_seconds, cpu_seconds_total=outcome.cpu_seconds,
+                      cpu_seconds=outcome.cpu_seconds)
         return result
 
 
     def count(self, argv):
-        """Instructions in user space of a command under callgrind, system calls, and what it said."""
+        """Instructions in user space of a command under callgrind, system calls, and what it
+        said."""
         with tempfile.TemporaryDirectory() as folder:
-            outcome = run(["valgrind", "--tool=callgrind", "--collect-systime=yes", f"--callgrind-out-file={folder}/out", *argv], 120)
+            outcome = run(["valgrind", "--tool=callgrind", "--collect-systime=yes",
+                           f"--callgrind-out-file={folder}/out", *argv], 120)
             found = re.search(r"^==\d+== Collected : (\d+) (\d+)", outcome.errors, re.MULTILINE)
             if outcome.status != 0 or not found:
                 raise ValueError(words_of(outcome))
             return int(found.group(1)), int(found.group(2)), outcome
 
     def count_instructions(self):
-        """Per I/O, of the engine's loop and of t/io_uring. The first by the difference of two runs; the second, which cannot be told how
-        many to do, by its system calls, each of which submits a whole batch. What starting costs is in its figure: a thousandth."""
+        """Per I/O, of the engine's loop and of t/io_uring. The first by the difference of two runs;
+        the second, which cannot be told how many to do, by its system calls, each of which submits
+        a whole batch. What starting costs is in its figure: a thousandth."""
         peak, engine = f"{self.build}/fio-plain/t/io_uring", f"{self.build}/tests/bench/peak_bench"
-        reason = next((f"{what} is missing" for what in (peak, engine) if not Path(what).exists()), None)
+        reason = next((f"{what} is missing" for what in (peak, engine) if not Path(what).exists()),
+                      None)
         if not shutil.which("valgrind"):
             reason = "valgrind is not installed"
         if reason or (self.options.only and not re.search(self.options.only, "instructions")):
             self.left_out += [f"instructions per I/O: {reason}"] if reason else []
             return []
         batch, device = 16, self.options.devices[0]
-        theirs = [peak, "-d64", f"-s{batch}", f"-c{batch}", "-b4096", "-p0", "-B1", "-F1", "-n1", "-r3", device]
+        theirs = [peak, "-d64", f"-s{batch}", f"-c{batch}", "-b4096", "-p0", "-B1", "-F1", "-n1",
+                  "-r3", device]
         valgrind = "valgrind --tool=callgrind --collect-systime=yes "
         print("bench: counting instructions", file=sys.stderr)
         try:
             instructions, calls, _ = self.count(theirs)
-            rows = [{"runner": "fio t/io_uring", "per_io": instructions / (calls * batch), "command": valgrind + shlex.join(theirs)}]
+            rows = [{"runner": "fio t/io_uring", "per_io": instructions / (calls * batch),
+                     "command": valgrind + shlex.join(theirs)}]
             for name, words in OUR_WAYS.items():
-                ours = [[engine, device, f"ios={ios}", "depth=64", f"batch={batch}", "bs=4096", *words] for ios in (50000, 150000)]
+                ours = [[engine, device, f"ios={ios}", "depth=64", f"batch={batch}", "bs=4096",
+                         *words] for ios in (50000, 150000)]
                 runs = [self.count(command) for command in ours]
                 done = [parse_json(outcome.output)["ios"] for _, _, outcome in runs]
-                rows.append({"runner": name, "per_io": (runs[1][0] - runs[0][0]) / (done[1] - done[0]),
-                             "command": valgrind + shlex.join(ours[0]) + "; the same with " + ours[1][2]})
+                rows.append({"runner": name,
+                             "per_io": (runs[1][0] - runs[0][0]) / (done[1] - done[0]),
+                             "command": valgrind + shlex.join(ours[0]) + "; the same with "
+                             + ours[1][2]})
         except (ValueError, KeyError) as error:
             self.left_out.append(f"instructions per I/O: {error}")
             return []
@@ -435,7 +480,8 @@ def arguments():
     parser.add_argument("--engine", action="store_true", help="the fio engine is built")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--throttled", help="a drive of the rig bench-throttled, of a speed that every tool reaches")
+    parser.add_argument("--throttled", help="a drive of the rig bench-throttled, of a speed that "
+                                            "every tool reaches")
     parser.add_argument("--no-huge-pages", action="store_true", help="for fio's buffers")
     parser.add_argument("--only", help="regular expression on 'job: section'")
     parser.add_argument("devices", nargs="+")
@@ -446,11 +492,12 @@ def arguments():
 
 
 def keep_cpus_awake():
-    """While the file it returns is open, idle CPUs wait awake (PM QoS: no latency is allowed); None: without the right to ask for it.
-    Else at depth 1 the time to wake a CPU is measured, in a virtual machine 30 us, and the tool that does less work between two
-    transfers lets it fall asleep more often: it looks slower than it is."""
+    """While the file it returns is open, idle CPUs wait awake (PM QoS: no latency is allowed);
+    None: without the right to ask for it. Else at depth 1 the time to wake a CPU is measured, in a
+    virtual machine 30 us, and the tool that does less work between two transfers lets it fall
+    asleep more often: it looks slower than it is."""
     try:
-        request = open("/dev/cpu_dma_latency", "wb", buffering=0)  # pylint: disable=consider-using-with
+        request = open("/dev/cpu_dma_latency", "wb", buffering=0)
         request.write(bytes(4))
         return request
     except OSError:
@@ -463,12 +510,14 @@ def main():
     if not bench.series and not bench.peaks:
         raise SystemExit("bench: nothing to run: BENCH_ONLY matches no job")
     awake = keep_cpus_awake()
-    machine = report.machine(options.devices, options.kind, bench.programs) | {"cpus_kept_awake": awake is not None}
+    machine = summary.machine(options.devices, options.kind, bench.programs)
+    machine["cpus_kept_awake"] = awake is not None
     if not awake:
-        bench.left_out.append("keeping idle CPUs awake: /dev/cpu_dma_latency cannot be written; small depths measure how they wake")
+        bench.left_out.append("keeping idle CPUs awake: /dev/cpu_dma_latency cannot be written; "
+                              "small depths measure how they wake")
     bench.plan()
     bench.prefill()
-    begun = datetime.datetime.now(datetime.timezone.utc)
+    begun = time.monotonic()
     try:
         bench.measure()
         bench.measure_peaks()
@@ -478,21 +527,20 @@ def main():
         if awake:
             awake.close()
     data = {
-        "date": begun.isoformat(timespec="seconds"),
-        "duration_seconds": round((datetime.datetime.now(datetime.timezone.utc) - begun).total_seconds(), 1),
+        "duration_seconds": round(time.monotonic() - begun, 1),
         "rounds": options.rounds,
         "seconds": bench.seconds,
         "machine": machine,
         "left_out": bench.left_out,
         "instructions": instructions,
-        "series": [report.summarize(s) for s in bench.series + bench.peak_series],
+        "series": [summary.summarize(s) for s in bench.series + bench.peak_series],
     }
-    report.add_ratios(data["series"])
-    report.write(data, options.out)
-    print(f"bench: {shlex.quote(str(options.out / 'report.md'))}, report.json and charts written", file=sys.stderr)
+    summary.write(data, options.out / "bench.json")
+    print(f"bench: {options.out / 'bench.json'} written", file=sys.stderr)
     failed = [s for s in bench.series if s.failures and s.case.complete]
     for series in failed:
-        print(f"bench: FAILED: {series.case.title}: {series.runner.name}: {series.failures[0]}", file=sys.stderr)
+        print(f"bench: FAILED: {series.case.title}: {series.runner.name}: {series.failures[0]}",
+              file=sys.stderr)
     return 1 if failed else 0
 
 

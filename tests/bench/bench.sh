@@ -8,7 +8,7 @@
 # BENCH_ROUNDS (5), BENCH_SECONDS per run (as fits into ten minutes), BENCH_ONLY (regular expression on job and section),
 # BENCH_SIZE of what is used of each drive (1G), BENCH_ALLOW_DESTRUCTIVE=1 for drives that carry something.
 # BENCH_NO_HUGE_PAGES=1 where others may take them meanwhile.
-# Writes report.json, report.md and charts to BUILD/bench, or to BENCH_OUT.
+# Writes bench.json to BUILD/bench, or to BENCH_OUT.
 set -Eeuo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -74,16 +74,6 @@ print("" if device["usable"] or not known else device["holds"] or device["reason
     fi
 }
 
-# The first Python that has what the charts need, else any: the report then has tables only.
-find_python() {
-    local candidate
-    for candidate in "${PYTHON:-python3}" /usr/bin/python3; do
-        "$candidate" -c 'import matplotlib, tomllib' 2>/dev/null && echo "$candidate" && return
-    done
-    say "no Python with matplotlib (apt-get install python3-matplotlib): no charts"
-    echo "${PYTHON:-python3}"
-}
-
 command -v fio >/dev/null || die "fio is not installed (apt-get install fio)"
 [ -x "$build/spillway" ] || die "$build/spillway is not built (make)"
 mkdir -p "$out"
@@ -113,7 +103,7 @@ fi
 reserve_huge_pages
 
 # In the background, so that a signal is dealt with at once.
-"$(find_python)" -B tests/bench/bench.py --build "$build" --out "$out" --kind "$kind" --size "$size" ${engine:+--engine} ${throttled:+--throttled "$throttled"} \
+"${PYTHON:-python3}" -B tests/bench/bench.py --build "$build" --out "$out" --kind "$kind" --size "$size" ${engine:+--engine} ${throttled:+--throttled "$throttled"} \
     --rounds "${BENCH_ROUNDS:-5}" ${BENCH_SECONDS:+--seconds "$BENCH_SECONDS"} ${BENCH_ONLY:+--only "$BENCH_ONLY"} ${BENCH_NO_HUGE_PAGES:+--no-huge-pages} \
     "${devices[@]}" &
 running=$!

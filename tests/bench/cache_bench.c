@@ -5,22 +5,19 @@
  *
  *   cache_bench FOLDER
  *
- * Over a real store on a file in FOLDER. Prints a table, and writes it to FOLDER/cache.md and
- * FOLDER/cache.json. Only offers and takes are timed; a round is a step of so many tensors, and the
- * median of all rounds counts. Nothing is asserted.
+ * Over a real store on a file in FOLDER. Prints a row per case. Only offers and takes are timed; a
+ * round is a step of so many tensors, and the median of all rounds counts. Nothing is asserted.
  */
 #include <fcntl.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include <spillway/spillway.h>
 
+#include "tests/bench/rows.h"
 #include "util/util.h"
 
 #define TENSORS      1000u
@@ -30,15 +27,7 @@
 #define KEPT_BYTES   (1u << 20)
 #define SMALL_BYTES  64u
 #define DRIVE_BYTES  (UINT64_C(256) << 20)
-#define CASES_MAX    8u
 
-struct result {
-	const char *name, *key;
-	uint64_t median_ns, min_ns, max_ns, target_ns;
-};
-
-static struct result results[CASES_MAX];
-static unsigned result_count;
 static struct spw_store *store;
 static uint8_t *memory;
 static spw_tensor tensors[TENSORS_PLAN];
@@ -118,16 +107,19 @@ static int compare(const void *one, const void *other)
 	return (left > right) - (left < right);
 }
 
-static void report(const char *name, const char *key, uint64_t *ns, unsigned count,
-		   uint64_t target_ns)
+static void report(const char *name, uint64_t *ns, unsigned count, double at_most_us)
 {
+	struct bench_row row = {.name = name, .unit = "us", .at_most = at_most_us};
+
 	qsort(ns, count, sizeof(*ns), compare);
-	results[result_count++] =
-		(struct result){name, key, ns[count / 2], ns[0], ns[count - 1], target_ns};
+	row.value = (double)ns[count / 2] / 1e3;
+	row.low = (double)ns[0] / 1e3;
+	row.high = (double)ns[count - 1] / 1e3;
+	bench_row_print(&row);
 }
 
 /* A whole step's offers, then its takes in reverse order, as a training step does. */
-static void bench_kept(enum spw_cache_mode mode, const char *name, const char *key)
+static void bench_kept(enum spw_cache_mode mode, const char *name)
 {
 	struct spw_cache *cache = open_cache(mode);
 	uint64_t ns[ROUNDS];
@@ -144,7 +136,7 @@ static void bench_kept(enum spw_cache_mode mode, const char *name, const char *k
 		ns[round] = (spw_clock_ns() - began_ns) / TENSORS;
 		release_all(cache, TENSORS);
 	}
-	report(name, key, ns, ROUNDS, 500);
+	report(name, ns, ROUNDS, 0.5);
 	spw_cache_close(cache);
 }
 
@@ -163,7 +155,7 @@ static void settle(void)
  * Each is asked for at once, while its write has not been issued: forwarded, and the write
  * cancelled.
  */
-static void bench_forwarded(enum spw_cache_mode mode, const char *name, const char *key)
+static void bench_forwarded(enum spw_cache_mode mode, const char *name)
 {
 	struct spw_cache *cache = open_cache(mode);
 	struct spw_cache_stats stats;
@@ -195,7 +187,7 @@ static void bench_forwarded(enum spw_cache_mode mode, const char *name, const ch
 	if (stats.tensors_forwarded < (uint64_t)TENSORS * ROUNDS * 9 / 10)
 		(void)fprintf(stderr, "cache_bench: only %llu of %u tensors were forwarded\n",
 			      (unsigned long long)stats.tensors_forwarded, TENSORS * ROUNDS);
-	report(name, key, ns, ROUNDS, 1000);
+	report(name, ns, ROUNDS, 1);
 	spw_cache_close(cache);
 }
 
@@ -224,43 +216,13 @@ static void bench_planning(void)
 		release_all(cache, TENSORS_PLAN);
 	}
 	if (count > 0)
-		report("planning a step of 10,000 tensors, at its beginning", "plan_10000", ns,
-		       count, 10000000);
+		report("planning a step of 10,000 tensors, at its beginning", ns, count, 10000);
 	spw_cache_close(cache);
-}
-
-static void write_markdown(FILE *file)
-{
-	(void)fprintf(file,
-		      "| what | median | least | most | target |\n|---|---:|---:|---:|---:|\n");
-	for (unsigned i = 0; i < result_count; i++)
-		(void)fprintf(file, "| %s | %.3f us | %.3f us | %.3f us | %.1f us |\n",
-			      results[i].name, (double)results[i].median_ns / 1e3,
-			      (double)results[i].min_ns / 1e3, (double)results[i].max_ns / 1e3,
-			      (double)results[i].target_ns / 1e3);
-}
-
-static int write_json(const char *path)
-{
-	json_t *root = json_object();
-	int rc;
-
-	for (unsigned i = 0; i < result_count; i++)
-		(void)json_object_set_new(root, results[i].key,
-					  json_pack("{s:I,s:I,s:I,s:I}", "median_ns",
-						    (json_int_t)results[i].median_ns, "min_ns",
-						    (json_int_t)results[i].min_ns, "max_ns",
-						    (json_int_t)results[i].max_ns, "target_ns",
-						    (json_int_t)results[i].target_ns));
-	rc = json_dump_file(root, path, JSON_INDENT(2));
-	json_decref(root);
-	return rc;
 }
 
 int main(int argc, char **argv)
 {
 	char path[4096];
-	FILE *file;
 
 	if (argc != 2) {
 		(void)fprintf(stderr, "usage: cache_bench FOLDER\n");
@@ -268,29 +230,14 @@ int main(int argc, char **argv)
 	}
 	(void)snprintf(path, sizeof(path), "%s/cache-bench.drive", argv[1]);
 	open_store(path);
-	bench_kept(SPW_CACHE_SPILL, "offer + take, kept, fixed rule", "kept_spill");
-	bench_kept(SPW_CACHE_FASTEST, "offer + take, kept, planning", "kept_fastest");
-	bench_forwarded(SPW_CACHE_SPILL, "offer + take, forwarded, fixed rule", "forwarded_spill");
-	bench_forwarded(SPW_CACHE_FASTEST, "offer + take, forwarded, planning",
-			"forwarded_fastest");
+	bench_kept(SPW_CACHE_SPILL, "offer + take, kept, fixed rule");
+	bench_kept(SPW_CACHE_FASTEST, "offer + take, kept, planning");
+	bench_forwarded(SPW_CACHE_SPILL, "offer + take, forwarded, fixed rule");
+	bench_forwarded(SPW_CACHE_FASTEST, "offer + take, forwarded, planning");
 	bench_planning();
 	spw_store_release(store, memory);
 	spw_store_close(store);
 	if (unlink(path))
 		perror(path);
-	write_markdown(stdout);
-	(void)snprintf(path, sizeof(path), "%s/cache.md", argv[1]);
-	file = fopen(path, "w");
-	if (!file) {
-		perror(path);
-		return 1;
-	}
-	write_markdown(file);
-	(void)fclose(file);
-	(void)snprintf(path, sizeof(path), "%s/cache.json", argv[1]);
-	if (write_json(path)) {
-		(void)fprintf(stderr, "cache_bench: %s cannot be written\n", path);
-		return 1;
-	}
 	return 0;
 }

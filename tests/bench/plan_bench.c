@@ -2,12 +2,9 @@
 /*
  * tests/bench/plan_bench.c - how long planning takes, and what the plans are worth
  *
- * Prints figures, asserts none. Times are the processor's, which a busy machine changes least, and
- * the clock's. A step of one micro-batch and one of eight in the order 1F1B, with as many tensors
- * as the first argument says (default 10000). To build it:
- *
- *   make && gcc -O2 -Iinclude -I. -o build/plan_bench tests/bench/plan_bench.c build/libspillway.a
- *   -lm
+ * Prints rows, asserts nothing. Times are the processor's, which a busy machine changes least. A
+ * step of one micro-batch and one of eight in the order 1F1B, with as many tensors as the first
+ * argument says (default 10000).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,6 +13,7 @@
 
 #include <spillway/plan.h>
 
+#include "tests/bench/rows.h"
 #include "util/util.h"
 
 #define REPEATS 7u
@@ -84,8 +82,35 @@ static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches,
 	return step;
 }
 
-static void bench(const struct spw_plan_step *step, double drive_share, const char *name,
-		  const struct spw_plan_opts *opts, enum spw_plan_choice *choices)
+static void report(const char *name, uint32_t micro_batches, double drive_share,
+		   const struct spw_plan_step *step, const struct spw_plan_result *result,
+		   double used_ms)
+{
+	double peak = 100 * (double)result->peak_bytes / (double)result->peak_keep_all_bytes;
+	double stall =
+		100 * (double)result->stall_ns / (double)(step->forward_ns + step->backward_ns);
+	struct {
+		const char *what, *unit;
+		double value;
+	} figures[] = {
+		{"CPU time, least", "ms", used_ms},
+		{"peak, of all kept", "%", peak},
+		{"stall, of the step", "%", stall},
+	};
+	char words[160];
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(figures); i++) {
+		(void)snprintf(
+			words, sizeof(words),
+			"%u tensors, %u micro-batches, %s, drives of %g times the need%s: %s",
+			step->count, micro_batches, name, drive_share,
+			result->feasible ? "" : " (infeasible)", figures[i].what);
+		bench_figure(words, figures[i].value, figures[i].unit);
+	}
+}
+
+static void bench(const struct spw_plan_step *step, uint32_t micro_batches, double drive_share,
+		  const char *name, const struct spw_plan_opts *opts, enum spw_plan_choice *choices)
 {
 	/* All that is saved, written within the forward pass, would take this much. */
 	double need = 25.8 * (1 << 20) / 200e-6;
@@ -97,28 +122,16 @@ static void bench(const struct spw_plan_step *step, double drive_share, const ch
 		.chunk_bytes = 4u << 20,
 	};
 	struct spw_plan_result result = {.size = sizeof(result)};
-	uint64_t best_ns = UINT64_MAX, best_used_ns = UINT64_MAX, all_ns = 0;
+	uint64_t best_used_ns = UINT64_MAX;
 
 	for (unsigned i = 0; i < REPEATS; i++) {
-		uint64_t begin_ns = spw_clock_ns(), before_ns = processor_ns(), took_ns, used_ns;
+		uint64_t before_ns = processor_ns(), used_ns;
 
 		must(spw_plan(step, &drives, opts, choices, &result));
 		used_ns = processor_ns() - before_ns;
-		took_ns = spw_clock_ns() - begin_ns;
 		best_used_ns = used_ns < best_used_ns ? used_ns : best_used_ns;
-		best_ns = took_ns < best_ns ? took_ns : best_ns;
-		all_ns += took_ns;
 	}
-	printf("  %-10s drives %4.2f x need: %5.2f ms CPU, %6.2f ms (mean %6.2f)  peak %5.1f %% of "
-	       "all kept, stall "
-	       "%6.2f %%, "
-	       "%5.1f GiB written, %u spilled%s\n",
-	       name, drive_share, (double)best_used_ns / 1e6, (double)best_ns / 1e6,
-	       (double)all_ns / REPEATS / 1e6,
-	       100 * (double)result.peak_bytes / (double)result.peak_keep_all_bytes,
-	       100 * (double)result.stall_ns / (double)(step->forward_ns + step->backward_ns),
-	       (double)result.bytes_written / (1u << 30), result.tensors_spilled,
-	       result.feasible ? "" : ", infeasible");
+	report(name, micro_batches, drive_share, step, &result, (double)best_used_ns / 1e6);
 }
 
 static void bench_step(uint32_t count, uint32_t micro_batches)
@@ -133,17 +146,16 @@ static void bench_step(uint32_t count, uint32_t micro_batches)
 	if (!tensors || !choices)
 		must(spw_error(-ENOMEM, "out of memory"));
 	step = make_step(count, micro_batches, tensors);
-	printf("%u tensors, %u micro-batches\n", step.count, micro_batches);
 	must(spw_plan_simulate(&step, &(struct spw_plan_drives){0}, UINT64_MAX, choices, NULL, 0,
 			       &result));
 	for (size_t i = 0; i < SPW_ARRAY_LEN(shares); i++) {
 		spw_plan_opts_init(&opts, sizeof(opts));
-		bench(&step, shares[i], "fastest", &opts, choices);
+		bench(&step, micro_batches, shares[i], "fastest", &opts, choices);
 		opts.mode = SPW_PLAN_POSITIONAL;
-		bench(&step, shares[i], "positional", &opts, choices);
+		bench(&step, micro_batches, shares[i], "positional", &opts, choices);
 		opts.mode = SPW_PLAN_BUDGET;
 		opts.memory_bytes = result.peak_bytes * 7 / 10;
-		bench(&step, shares[i], "budget 70%", &opts, choices);
+		bench(&step, micro_batches, shares[i], "budget 70 %", &opts, choices);
 	}
 	free(tensors);
 	free(choices);

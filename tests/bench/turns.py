@@ -1,25 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/bench/turns.py - step times of keep, recompute and spillway, compared step by step; called by tests/bench/turns.sh
-"""Steps of the examples in turn: one process per mode, all started before, of which one at a time computes one step. A shared
-machine becomes faster and slower within minutes; what is compared here lies a step apart. Ratios are of steps of the same turn.
-
-With --throttle 0.5 there are as many turns more of keep and spillway, with drives that are slowed down to half of what the turns before
-moved; that needs root and block devices.
-
-What recompute computes twice is a forward pass: its steps less the seconds of that are what computing everything once takes, the least that spilling
-can be expected to take where it gains nothing by reusing memory.
-
-Every step's losses and gradients are compared bit for bit; what checksums take is not in the times. Writes turns.json and turns.md;
-of steps that held far more than was planned it says what the drives did meanwhile. Exit status: 0; 1 a run failed, or losses or
-gradients differ; 130 interrupted; 143 ended by SIGTERM.
+# tests/bench/turns.py - step times of keep, recompute and spillway, compared step by step; called
+# by tests/bench/turns.sh
+"""Steps of the examples in turn: one process per mode, all started before, of which one at a time
+computes one step. A shared machine becomes faster and slower within minutes; what is compared here
+lies a step apart. Ratios are of steps of the same turn.
+ With --throttle 0.5 there are as many turns more of keep and spillway, with drives that are slowed
+down to half of what the turns before moved; that needs root and block devices.
+ What recompute computes twice is a forward pass: its steps less the seconds of that are what
+computing everything once takes, the least that spilling can be expected to take where it gains
+nothing by reusing memory.
+ Every step's losses and gradients are compared bit for bit; what checksums take is not in the
+times. Writes turns.json; of steps that held far more than was planned it says what the drives did
+meanwhile. Exit status: 0; 1 a run failed, or losses or gradients differ; 130 interrupted; 143 ended
+by SIGTERM.
 """
 import argparse
 import contextlib
 import json
-import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,14 +28,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-from spillway.bench import blas  # noqa: E402
+from spillway.bench import blas, results  # noqa: E402
 from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
 from spillway.demo.ending import exits_on  # noqa: E402
 
 MODES = ("keep", "recompute", "spillway")
 SECONDS_TO_END = 60
-RATIOS = ("of_keep", "of_recompute", "once_of_recompute", "recompute_of_keep")
+RATIOS = {"of_keep": "spillway / keep", "of_recompute": "spillway / recompute",
+          "recompute_of_keep": "recompute / keep",
+          "once_of_recompute": "recompute without what it computes twice / recompute"}
+MIB = 1 << 20
 UNTIMED = 2  # steps at the start: without a plan, then by the first plan
 
 
@@ -45,14 +47,18 @@ class Run:
 
     def __init__(self, args, model, mode, folder, throttle):
         self.mode, self.result = mode, Path(folder, f"{model}-{mode}.json")
-        self.seconds = []  # of its steps; once it has ended, as it measured them itself: without checksums
+        self.seconds = []  # of its steps; at the end as it measured them itself: without checksums
         command = [args.command, "run", "--"] if args.run else []
-        command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode, "--steps", str(args.steps)]
-        command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json", str(self.result)]
+        command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns",
+                    "--mode", mode, "--steps", str(args.steps)]
+        command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json",
+                    str(self.result)]
         command += ["--grad-memory", args.grad_memory, "--gradients"]
         command += ["--devices", args.devices] if mode == "spillway" else []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        preexec_fn=throttle.enter if throttle and mode == "spillway" else None)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True,
+                                        preexec_fn=throttle.enter if throttle
+                                        and mode == "spillway" else None)
 
     def step(self, number):
         began = time.monotonic()
@@ -64,7 +70,8 @@ class Run:
                 self.seconds.append(time.monotonic() - began)
                 return
             sys.stderr.write(line)
-        raise RuntimeError(f"mode {self.mode} ended in step {number}, exit status {self.process.wait()}")
+        raise RuntimeError(f"mode {self.mode} ended in step {number}, exit status "
+                           f"{self.process.wait()}")
 
     def end(self):
         """Return: what it measured by itself."""
@@ -85,8 +92,7 @@ class Run:
 
 
 def ratios_of(overs, unders):
-    ratios = [a / b for a, b in list(zip(overs, unders))[UNTIMED:]]
-    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "turns": len(ratios)}
+    return [a / b for a, b in list(zip(overs, unders))[UNTIMED:]]
 
 
 def ratio_of(runs, over, under):
@@ -94,10 +100,12 @@ def ratio_of(runs, over, under):
 
 
 def once_of(recompute):
-    """The steps of recompute without what they compute twice, of the same steps: a forward pass of theirs. It saves nothing, and less
-    than all of it is computed again (not the embeddings, the head, the loss), so that who is faster than this has gained elsewhere."""
+    """The steps of recompute without what they compute twice, of the same steps: a forward pass of
+    theirs. It saves nothing, and less than all of it is computed again (not the embeddings, the
+    head, the loss), so that who is faster than this has gained elsewhere."""
     seconds = recompute["step_seconds"]
-    return ratios_of([step - forward for step, forward in zip(seconds, recompute["step_forward_seconds"])], seconds)
+    forward = recompute["step_forward_seconds"]
+    return ratios_of([whole - twice for whole, twice in zip(seconds, forward)], seconds)
 
 
 def turns(args, model, modes, throttle=None):
@@ -112,22 +120,12 @@ def turns(args, model, modes, throttle=None):
                 for mode in modes[shift:] + modes[:shift]:
                     runs[mode].step(number)
                 print(f"turns: {model} {number}/{args.steps}: "
-                      + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()), file=sys.stderr, flush=True)
+                      + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()),
+                      file=sys.stderr, flush=True)
             return runs, {mode: run.end() for mode, run in runs.items()}
         finally:
             for run in runs.values():
                 run.stop()
-
-
-def peaks_of(steps):
-    """Of the steps by a plan: the most that activations took, and what was planned, bytes."""
-    planned = steps[UNTIMED:]
-    return {
-        "median": statistics.median(step["activation_peak_bytes"] for step in planned),
-        "most": max(step["activation_peak_bytes"] for step in planned),
-        "all": max(step["activation_peak_bytes"] for step in steps),
-        "planned": statistics.median(step["plan_peak_bytes"] for step in planned),
-    }
 
 
 def measure_throttled(args, model, fast):
@@ -135,7 +133,7 @@ def measure_throttled(args, model, fast):
     drives = args.devices.split(",")
     throttle = Throttle(drives, max(1, int(write / len(drives))), max(1, int(read / len(drives))))
     try:
-        runs, results = turns(args, model, ("keep", "spillway"), throttle)
+        runs, measured = turns(args, model, ("keep", "spillway"), throttle)
     finally:
         throttle.close()
     return {
@@ -143,124 +141,127 @@ def measure_throttled(args, model, fast):
         "of_keep": ratio_of(runs, "spillway", "keep"),
         "write_bytes_per_second": write,
         "read_bytes_per_second": read,
-        "peak_bytes": peaks_of(results["spillway"]["steps"]),
-        "results": results,
+        "results": measured,
     }
 
 
 def measure(args, model):
-    runs, results = turns(args, model, MODES)
-    throttled = measure_throttled(args, model, results["spillway"]) if args.throttle else None
-    return found_of(model, runs, results, throttled)
+    runs, measured = turns(args, model, MODES)
+    throttled = measure_throttled(args, model, measured["spillway"]) if args.throttle else None
+    return found_of(model, runs, measured, throttled)
 
 
-def are_equal(results, key):
+def are_equal(measured, key):
     """Whether all runs have the same of every step."""
-    return len({json.dumps(result[key]) for result in results}) == 1
+    return len({json.dumps(result[key]) for result in measured}) == 1
 
 
 def is_identical(model):
     return model["losses_equal"] and model["gradients_equal"]
 
 
-def found_of(model, runs, results, throttled):
-    every = [*results.values(), *(throttled["results"].values() if throttled else [])]
+def found_of(model, runs, measured, throttled):
+    every = [*measured.values(), *(throttled["results"].values() if throttled else [])]
     return {
         "model": model,
         "seconds": {mode: run.seconds for mode, run in runs.items()},
         "of_keep": ratio_of(runs, "spillway", "keep"),
         "of_recompute": ratio_of(runs, "spillway", "recompute"),
-        "once_of_recompute": once_of(results["recompute"]),
+        "once_of_recompute": once_of(measured["recompute"]),
         "recompute_of_keep": ratio_of(runs, "recompute", "keep"),
-        "keep_peak_bytes": results["keep"]["activation_peak_bytes"],
-        "recompute_peak_bytes": results["recompute"]["activation_peak_bytes"],
-        "peak_bytes": peaks_of(results["spillway"]["steps"]),
         "losses_equal": are_equal(every, "losses_hex"),
         "gradients_equal": are_equal(every, "step_gradients_sha256"),
         "throttled": throttled,
-        "results": results,
+        "results": measured,
     }
 
 
-def peak_row(name, peak, rss, keep, keep_rss):
-    fell = (keep_rss - rss) / (keep - peak["all"])
-    cells = [f"{peak[which] / 2**20:.0f}" for which in ("median", "most", "planned")]
-    return " | ".join([f"| {name}", *cells, f"{peak['median'] / keep:.1%}", f"{rss / 2**20:.0f}", f"{fell:.2f} |"])
+def peak_rows(name, result, keep):
+    """Of a run of spillway: the activations of the steps by a plan, and by how much RSS fell."""
+    steps = result["steps"]
+    planned = steps[UNTIMED:]
+    peaks = [step["activation_peak_bytes"] / MIB for step in planned]
+    fell = keep["activation_peak_bytes"] - max(step["activation_peak_bytes"] for step in steps)
+    yield results.row(f"{name}: activation peak of the planned steps", peaks, "MiB")
+    yield results.row(f"{name}: peak that was planned",
+                      [step["plan_peak_bytes"] / MIB for step in planned], "MiB")
+    yield results.row(f"{name}: activation peak / keep",
+                      [peak * MIB / keep["activation_peak_bytes"] for peak in peaks], "ratio")
+    yield results.row(f"{name}: peak RSS", result["rss_peak_bytes"] / MIB, "MiB")
+    if fell > 0:
+        yield results.row(f"{name}: peak RSS fell, of what activations fell by",
+                          (keep["rss_peak_bytes"] - result["rss_peak_bytes"]) / fell, "ratio")
 
 
-def peaks_table(models, args):
-    yield from ("", f"Activations of the planned steps and RSS of all, MiB; gradients {args.grad_memory}; by how much RSS fell of what activations fell by:",
-                "", "| | median | most | planned | of keep | RSS | fell |", "|---|---:|---:|---:|---:|---:|---:|")
-    for model in models:
-        name, keep, rss = model["model"], model["keep_peak_bytes"], model["results"]["keep"]["rss_peak_bytes"]
-        recompute = model["recompute_peak_bytes"]
-        yield f"| {name} keep | | {keep / 2**20:.0f} | | | {rss / 2**20:.0f} | |"
-        yield f"| {name} recompute | | {recompute / 2**20:.0f} | | {recompute / keep:.1%} | {model['results']['recompute']['rss_peak_bytes'] / 2**20:.0f} | |"
-        yield peak_row(f"{name} spillway", model["peak_bytes"], model["results"]["spillway"]["rss_peak_bytes"], keep, rss)
-        if model["throttled"]:
-            slow = model["throttled"]
-            yield peak_row(f"{name} throttled", slow["peak_bytes"], slow["results"]["spillway"]["rss_peak_bytes"], keep, rss)
+def rows_of(model):
+    name, measured, slow = model["model"], model["results"], model["throttled"]
+    yield results.row(f"{name}: losses or gradients that differ", 0 if is_identical(model) else 1,
+                      at_most=0)
+    for key, words in RATIOS.items():
+        yield results.row(f"{name}: step time, {words}", model[key], "ratio")
+    for mode in ("keep", "recompute"):
+        yield results.row(f"{name} {mode}: activation peak",
+                          measured[mode]["activation_peak_bytes"] / MIB, "MiB")
+        yield results.row(f"{name} {mode}: peak RSS", measured[mode]["rss_peak_bytes"] / MIB, "MiB")
+    yield from peak_rows(f"{name} spillway", measured["spillway"], measured["keep"])
+    if slow:
+        yield results.row(f"{name}, slow drives: step time, spillway / keep", slow["of_keep"],
+                          "ratio")
+        for way in ("write", "read"):
+            yield results.row(f"{name}, slow drives: {way} bandwidth",
+                              slow[f"{way}_bytes_per_second"] / 1e6, "MB/s")
+        yield from peak_rows(f"{name}, slow drives, spillway", slow["results"]["spillway"],
+                             measured["keep"])
 
 
-def throttled_table(models, args):
-    yield from ("", f"Drives slowed down to {args.throttle:.0%} of what the turns above moved per second:", "",
-                "| model | MB/s written, read | spillway of keep |", "|---|---|---|")
-    for model in models:
-        slow = model["throttled"]
-        yield (f"| {model['model']} | {slow['write_bytes_per_second'] / 1e6:.0f}, {slow['read_bytes_per_second'] / 1e6:.0f} "
-               "| {median:.3f} ({least:.3f}-{most:.3f}) |".format(**slow["of_keep"]))
-
-
-def table_of(models, args, kernels=""):
-    lines = [
-        "# Step times in turns", "",
-        f"{args.steps} steps of each mode in turn, {args.layers} layers, hidden {args.hidden}"
-        + (", all under `spillway run`" if args.run else "") + f"; the first {UNTIMED} turns are left out. Medians, least and most."
-        + (f" OpenBLAS's kernels for {kernels}." if kernels else ""), "",
-        "| model | spillway of keep | spillway of recompute | recompute without what it computes twice | recompute of keep | losses, gradients |",
-        "|---|---|---|---|---|---|",
-    ]
-    for model in models:
-        cells = ["{median:.3f} ({least:.3f}-{most:.3f})".format(**model[name]) for name in RATIOS]
-        lines.append(" | ".join([f"| {model['model']}", *cells, "identical |" if is_identical(model) else "**differ** |"]))
-    lines += throttled_table(models, args) if args.throttle else []
-    lines += peaks_table(models, args)
-    return "\n".join(lines) + "\n"
+def title_of(args, kernels):
+    words = [f"{args.steps} steps of each mode in turn",
+             f"{args.layers} layers, hidden {args.hidden}", f"gradients {args.grad_memory}"]
+    words += ["under `spillway run`"] if args.run else []
+    words += [f"slow drives: {args.throttle:.0%} of what was moved"] if args.throttle else []
+    words += [f"OpenBLAS's kernels for {kernels}"] if kernels else []
+    return "Step times in turns: " + "; ".join(words)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", required=True, help="the store's drives, separated by commas")
     parser.add_argument("--models", default="gpt,bert,t5")
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--grad-memory", default="freed", help="what becomes of gradients: see the examples")
-    parser.add_argument("--throttle", type=float, metavar="SHARE", help="also with drives slowed down to this share of what was moved")
+    parser.add_argument("--grad-memory", default="freed",
+                        help="what becomes of gradients: see the examples")
+    parser.add_argument("--throttle", type=float, metavar="SHARE",
+                        help="also with drives slowed down to this share of what was moved")
     parser.add_argument("--run", action="store_true", help="all modes under `spillway run`")
-    parser.add_argument("--command", default=str(ROOT / "build/spillway"), help="the command spillway")
-    parser.add_argument("--out", default=".", help="folder for turns.json and turns.md")
+    parser.add_argument("--command", default=str(ROOT / "build/spillway"),
+                        help="the command spillway")
+    parser.add_argument("--out", default=".", help="folder for turns.json")
     args = parser.parse_args()
-    unknown = [model for model in args.models.split(",") if not (ROOT / "python/examples" / f"{model}.py").exists()]
+    unknown = [model for model in args.models.split(",")
+               if not (ROOT / "python/examples" / f"{model}.py").exists()]
     if unknown:
         parser.error(f"--models: no example {', '.join(unknown)}")
     if args.steps <= UNTIMED:
         parser.error(f"--steps must be more than {UNTIMED}")
     if args.throttle is not None and args.throttle <= 0:
         parser.error("--throttle takes a share above 0")
-    models, kernels = [], blas.choose()
-    os.makedirs(args.out, exist_ok=True)
+    models, rows, kernels = [], [], blas.choose()
+    where = results.machine([f"drives: {args.devices}"])
     try:
         for model in args.models.split(","):
             models.append(measure(args, model))
-            Path(args.out, "turns.json").write_text(json.dumps(models, indent=1) + "\n", encoding="utf-8")
-            Path(args.out, "turns.md").write_text(table_of(models, args, kernels), encoding="utf-8")
+            rows += rows_of(models[-1])
+            results.write(Path(args.out, "turns.json"), title_of(args, kernels), rows, where,
+                          models=models)
     except RuntimeError as error:
         sys.exit(f"turns: {error}")
     except KeyboardInterrupt:
         return 130
     finally:
-        print(table_of(models, args, kernels))
+        print(results.table(rows))
     return 0 if all(is_identical(model) for model in models) else 1
 
 

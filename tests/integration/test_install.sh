@@ -20,6 +20,18 @@ expect_equal "libspillway.so.$version" "$(readlink "$stage$prefix/lib/libspillwa
 expect_equal "libspillway.so.${version%%.*}" "$(readlink "$stage$prefix/lib/libspillway.so")"
 expect_true "the command" test -x "$stage$prefix/bin/spillway"
 
+begin "every public header has a manual page"
+for header in "$ROOT"/include/spillway/*.h; do
+    name=$(basename "$header" .h)
+    page=$stage$prefix/share/man/man3/spillway${name:+-$name}.3
+    [ "$name" != spillway ] || page=$stage$prefix/share/man/man3/spillway.3
+    expect_true "a page of $name.h" test -s "$page"
+    while read -r function; do
+        grep -q "$function(" "$page" || fail "$page does not have $function()"
+    done < <(sed -n 's/^SPW_EXPORT [^(]*\(spw_[a-z0-9_]*\)(.*/\1/p' "$header")
+    ! command -v groff >/dev/null || expect_equal "" "$(groff -z -ww -Tutf8 -man "$page" 2>&1)" "what groff says of $page"
+done
+
 begin "an installed program of three lines compiles by pkg-config and runs"
 cat >"$TEST_TMP/hello.c" <<'END'
 #include <spillway/spillway.h>
@@ -49,7 +61,7 @@ if [ -n "${SANITIZE:-}" ]; then
 elif ! "${CC:-gcc}" -static "$TEST_TMP/nothing.c" -o "$TEST_TMP/nothing" "${others[@]}" 2>"$OUTPUT"; then
     skip "archives are missing: $(grep -m 1 'cannot find' "$OUTPUT")"
 else
-    "$ROOT/scripts/extract-example.sh" "$ROOT/README.md" >"$TEST_TMP/example.c"
+    "$ROOT/scripts/extract-example.sh" "$ROOT/docs/spillway.3" >"$TEST_TMP/example.c"
     expect_exit 0 "${CC:-gcc}" -static "$TEST_TMP/example.c" -o "$TEST_TMP/example" "${needed[@]}"
     expect_equal "" "$(readelf -dW "$TEST_TMP/example" | grep NEEDED || true)" "shared libraries that it needs"
     make_file drive 64M

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, the report, interrupted, misused
-# layer: all
+# tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, rows, interrupted, misused
 import contextlib
 import importlib.util
 import json
@@ -15,12 +14,14 @@ import pytest
 
 import spillway
 from conftest import BUILD, ROOT
+from spillway import _native
 from spillway.bench import __main__ as bench
-from spillway.bench import blas, hooks, report, throttle
+from spillway.bench import blas, hooks, report, results, throttle
 from spillway.demo.ending import later
 
 COMMAND = BUILD / "spillway"
-TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1", "--threads", "1", "--drive-bytes",
+TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1",
+        "--threads", "1", "--drive-bytes",
         str(64 << 20)]
 
 
@@ -47,23 +48,35 @@ gradients = {"freed": 0, "early": 0, "kept": 1.8 if mode == "keep" else 0}[args[
 moved = 0 if batch == 5 else 1 << 20
 assert "--gradients" in sys.argv
 open(args["--json"], "w").write(json.dumps(dict(
-    activation_peak_bytes=peak, rss_peak_bytes=int((batch * share + 10 + gradients) * 2**20), tokens_per_step=batch * 64,
-    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))], step_cpu_seconds=steps * [1], losses=steps * [1.5],
+    activation_peak_bytes=peak, tokens_per_step=batch * 64,
+    rss_peak_bytes=int((batch * share + 10 + gradients) * 2**20),
+    step_seconds=[9] + (steps - 1) * [batch * 0.5 / (1 + (mode != "recompute"))],
+    step_cpu_seconds=steps * [1], losses=steps * [1.5],
     step_forward_seconds=steps * [0.5], step_backward_seconds=steps * [0.25],
-    steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25, bytes_spilled=moved, bytes_read=moved)] * steps,
-    rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20), backward=9 * 2**20, optimizer=8 * 2**20),
-    text=open(args["--text"], "rb").read(99).decode("latin-1"),
-    step_page_faults=steps * [1000], preloaded="spillway_malloc" in os.environ.get("LD_PRELOAD", ""),
+    steps=[dict(activation_peak_bytes=peak, plan_peak_bytes=peak + 2**20, stall_seconds=0.25,
+                bytes_spilled=moved, bytes_read=moved)] * steps,
+    rss_phase_peak_bytes=dict(start=1, forward=int((batch * share + 10) * 2**20),
+                              backward=9 * 2**20, optimizer=8 * 2**20),
+    text=open(args["--text"], "rb").read(99).decode("latin-1"), step_page_faults=steps * [1000],
+    preloaded="spillway_malloc" in os.environ.get("LD_PRELOAD", ""),
     tunables="mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""),
-    losses_hex=(steps - 1) * ["0x1p+0"] + ["0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
-    step_gradients_sha256=(steps - 1) * ["same"] + ["other" if batch == 11 and mode == "recompute" else
+    losses_hex=(steps - 1) * ["0x1p+0"] + [
+        "0x2p+0" if batch == 7 and mode == "spillway" else "0x1p+0"],
+    step_gradients_sha256=(steps - 1) * ["same"] + [
+        "other" if batch == 11 and mode == "recompute" else
         "kept" if args["--grad-memory"] == "kept" else "same"])))
 """
 
 
+DIFFER = "models and batches whose losses or gradients differ between modes"
+ALONE = "models and batches whose losses or gradients were compared with nothing"
+NOT_DONE = "runs that were planned and not done"
+FELL = ": peak RSS fell, of what activations fell by"
+
+
 @pytest.fixture
 def matrix(folder):
-    """bench.main() over stand-ins: (status, JSON, report)."""
+    """bench.main() over stand-ins: (status, JSON, the value of each row)."""
     examples = folder / "examples"
     examples.mkdir()
     for model in bench.MODELS:
@@ -71,52 +84,64 @@ def matrix(folder):
 
     def run(*options):
         out = folder / "out"
-        status = bench.main([*TINY, "--text", str(ROOT / "tensor"), "--work", str(folder), "--examples", str(examples),
+        status = bench.main([*TINY, "--text", str(ROOT / "tensor"), "--work", str(folder),
+                             "--examples", str(examples),
                              "--out", str(out), *options])
-        found = json.loads((out / "results.json").read_text()) if out.exists() else None
-        return status, found, (out / "report.md").read_text() if out.exists() else None
+        found = json.loads((out / "torch.json").read_text()) if out.exists() else None
+        if found:
+            assert (out / "report.md").read_text() == results.section(found, "torch")
+        return status, found, {row["name"]: round(row["value"], 3)
+                               for row in found["rows"]} if found else None
 
     yield run
-    assert sorted(path.name for path in folder.iterdir() if path.name.startswith("spillway-bench.")) == []
+    assert sorted(path.name for path in folder.iterdir()
+                  if path.name.startswith("spillway-bench.")) == []
 
 
 def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     pytest.importorskip("matplotlib")
-    status, found, text = matrix("--models", "gpt,t5", "--batches", "2,4", "--rounds", "2", "--no-hooks")
-    assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
+    status, found, rows = matrix("--models", "gpt,t5", "--batches", "2,4", "--rounds", "2",
+                                 "--no-hooks")
+    assert status == 0
+    assert found["complete"]
+    assert found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
     assert [run["mode"] for run in found["runs"][:3]] == list(report.MODES)
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
-    assert "| 4 | tuned | freed | spillway | 0 (0.10) |" in text
-    assert "identical to the last bit" in text and "One run only" not in text
-    assert ("batch 4, gradients freed after the step: peak RSS fell by 1.00 of what the activation peak fell by, that of the forward "
-            "passes by 1.00") in text
-    assert "batch 4, spilled: the plan predicted a peak of 1 MiB, measured in the timed steps 0 MiB; waited 0.250 s per step" in text
-    assert "; of keep's peak that is 0.100, and 0.100 with the first step, which has no plan" in text
-    assert "batch 2, batch 4 spilled against batch 2 kept: peak RSS 10 of 12 MiB (fits), activation peak 0 of 2 MiB, tokens/s 1.00" in text
-    assert "batch 2: step time of recompute's: 0.500" in text
+    assert (rows[DIFFER], rows[ALONE], rows[NOT_DONE]) == (0, 0, 0)
+    name = "gpt batch 4, tuned, gradients freed, spillway"
+    wanted = {"activation peak": 0.4, "activation peak / keep": 0.1, "peak RSS": 10.4,
+              "step time": 1,
+              "step time / keep": 1, "step time / recompute": 0.5,
+              "activation peak / recompute": 0.333,
+              "peak RSS fell, of what activations fell by": 1,
+              "RSS of forward passes fell, of what activations fell by": 1, "waited per step": 0.25,
+              "written per step": 1,
+              "peak of the timed steps / planned": round(0.4 / 1.4, 3),
+              "peak RSS / keep at batch 2": round(10.4 / 12, 3),
+              "tokens per second / keep at batch 2": 1}
+    assert {row.removeprefix(f"{name}: "): value for row, value in rows.items()
+            if row.startswith(name)} == wanted
+    fits = f"{name}: peak RSS / keep at batch 2"
+    assert [row["met"] for row in found["rows"] if row["name"] == fits] == [True]
     for model in ("gpt", "t5"):
         xml.etree.ElementTree.parse(folder / "out" / f"{model}.svg")
         assert (folder / "out" / f"{model}.png").read_bytes().startswith(b"\x89PNG")
-        assert f"![{model}]({model}.svg)" in text
     assert "[24/24] t5 batch 4 spillway: loss 1.5000, 1.00 s/step" in capfd.readouterr().err
 
 
 def test_one_run_is_identical_to_nothing(matrix):
-    status, _, text = matrix("--models", "gpt,t5", "--batches", "4", "--modes", "spillway", "--no-hooks")
-    assert status == 0 and "identical" not in text
-    assert "One run only, with nothing to compare its losses and gradients with: gpt at batch 4, t5 at batch 4." in text
-    status, _, text = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks")
-    assert status == 0 and "identical to the last bit" in text and "with: gpt at batch 8." in text
+    status, _, rows = matrix("--models", "gpt,t5", "--batches", "4", "--modes", "spillway",
+                             "--no-hooks")
+    assert status == 0 and rows[ALONE] == 2
+    status, _, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks")
+    assert status == 0 and rows[ALONE] == 1 and rows[DIFFER] == 0
 
 
-def test_losses_that_differ_are_a_fault(matrix):
-    status, _, text = matrix("--batches", "7,9", "--models", "bert", "--no-hooks")
-    assert status == 1 and "**Losses or gradients DIFFER between modes: bert at batch 7. This is a fault.**" in text
-
-
-def test_gradients_that_differ_are_a_fault(matrix):
-    status, _, text = matrix("--batches", "9,11", "--models", "bert", "--no-hooks")
-    assert status == 1 and "**Losses or gradients DIFFER between modes: bert at batch 11. This is a fault.**" in text
+@pytest.mark.parametrize("batches", ["7,9", "9,11"])
+def test_losses_and_gradients_that_differ_are_a_fault(matrix, batches):
+    status, found, rows = matrix("--batches", batches, "--models", "bert", "--no-hooks")
+    assert status == 1 and rows[DIFFER] == 1
+    assert [row["met"] for row in found["rows"] if row["name"] == DIFFER] == [False]
 
 
 class Group:
@@ -139,23 +164,29 @@ def throttled(matrix, drives, monkeypatch):
     spillway.format_store(drives)
     monkeypatch.setattr(Group, "made", [])
     monkeypatch.setattr(bench, "Throttle", Group)
-    return lambda *options: matrix("--models", "gpt", "--no-hooks", "--devices", ",".join(drives), "--throttle", "0.5", *options)
+    return lambda *options: matrix("--models", "gpt", "--no-hooks", "--devices", ",".join(drives),
+                                   "--throttle", "0.5", *options)
 
 
 def test_drives_are_throttled_to_a_share_of_what_is_needed(throttled):
-    status, found, text = throttled("--batches", "4", "--rounds", "2", "--steps", "3")
+    status, found, rows = throttled("--batches", "4", "--rounds", "2", "--steps", "3")
     assert status == 0
-    assert [run["mode"] for run in found["runs"]] == 2 * ["keep", "recompute", "spillway", "throttled"]
+    assert [run["mode"] for run in found["runs"]] == 2 * ["keep", "recompute", "spillway",
+                                                          "throttled"]
     # 1 MiB per step over 0.5 s of forward and 0.25 s of backward pass; half of it; of four drives.
     assert Group.made == 2 * [[4, 1 << 18, 1 << 19, "closed"]]
-    assert "batch 4 on drives throttled to 1 MB/s of writing and 2 of reading in all: step time of keep's: 1.000" in text
-    assert "batch 4, throttled: the plan predicted a peak of 1 MiB" in text
+    name = "gpt batch 4, tuned, gradients freed, throttled"
+    assert rows[f"{name}: step time / keep"] == 1
+    assert rows[f"{name}: write bandwidth of all drives"] == 1.049
+    assert rows[f"{name}: read bandwidth of all drives"] == 2.097
+    assert rows[f"{name}: peak of the timed steps / planned"] == round(0.4 / 1.4, 3)
 
 
 def test_nothing_moved_is_nothing_to_throttle(throttled, capfd):
     status, found, _ = throttled("--batches", "5")
     assert status == 1 and Group.made == [] and len(found["runs"]) == 3
-    assert "gpt at batch 5 moved nothing to the drives and back: leave out --throttle" in capfd.readouterr().err
+    words = "gpt at batch 5 moved nothing to the drives and back: leave out --throttle"
+    assert words in capfd.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="throttling needs root")
@@ -170,7 +201,8 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         pytest.skip(str(error))
     else:
         place = group._group
-        child = subprocess.run(["cat", "/proc/self/cgroup"], capture_output=True, text=True, preexec_fn=group.enter)
+        child = subprocess.run(["cat", "/proc/self/cgroup"], capture_output=True, text=True,
+                               preexec_fn=group.enter)
         limits = "".join(file.read_text() for file in place.iterdir() if file.name in (
             "io.max", "blkio.throttle.write_bps_device", "blkio.throttle.read_bps_device"))
         group.close()
@@ -179,13 +211,15 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         assert not place.exists()
         with pytest.raises(OSError, match="no block device: only those can be throttled"):
             throttle.Throttle([path, drives[1]], 1, 1)
-        assert [each for each in place.parent.iterdir() if each.name.startswith("spillway-bench-")] == []
+        assert [each for each in place.parent.iterdir()
+                if each.name.startswith("spillway-bench-")] == []
     finally:
         subprocess.run(["losetup", "-d", path], check=True)
 
 
 def turns_of(runs, slow):
-    """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with throttled drives."""
+    """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with
+    throttled drives."""
     spec = importlib.util.spec_from_file_location("turns", ROOT / "tests/bench/turns.py")
     turns = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(turns)
@@ -193,14 +227,15 @@ def turns_of(runs, slow):
     seconds = {"keep": 2.0, "recompute": 3.0, "spillway": 1.5}
     timed = {mode: turns.argparse.Namespace(seconds=4 * [seconds[mode]]) for mode in turns.MODES}
     throttled = slow and {
-        "of_keep": turns.ratio_of(timed, "recompute", "keep"), "peak_bytes": turns.peaks_of(slow["spillway"]["steps"]),
+        "of_keep": turns.ratio_of(timed, "recompute", "keep"),
         "write_bytes_per_second": 60e6, "read_bytes_per_second": 50e6, "results": slow,
     }
     return turns, turns.found_of("gpt", timed, results, throttled)
 
 
 def test_steps_in_turn(matrix):
-    """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without throttled drives."""
+    """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without
+    throttled drives."""
     _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
     mib, (keep, recompute, spilled) = 1 << 20, found["runs"]
     recompute.update(step_seconds=[9.0, 9.0, 3.0, 3.0], step_forward_seconds=[1.0, 1.0, 0.6, 0.9])
@@ -210,23 +245,36 @@ def test_steps_in_turn(matrix):
         step.update(activation_peak_bytes=peak * mib, plan_peak_bytes=65 * mib)
     slow = json.loads(json.dumps({"keep": keep, "spillway": spilled}))
     turns, model = turns_of(found["runs"], slow)
-    args = turns.argparse.Namespace(steps=4, layers=2, hidden=64, run=True, throttle=0.5, grad_memory="kept")
-    table = turns.table_of([model], args)
-    assert "| gpt | 0.750 (0.750-0.750) | 0.500 (0.500-0.500) | 0.750 (0.700-0.800) | 1.500 (1.500-1.500) | identical |" in table
-    assert "slowed down to 50%" in table and "| gpt | 60, 50 | 1.500 (1.500-1.500) |" in table
-    assert "| gpt spillway | 60 | 70 | 65 | 6.0% | 2100 | 1.00 |" in table and "| gpt throttled | 60 | 70 | 65 | 6.0% |" in table
-    assert "| gpt recompute | | 120 | | 12.0% | 2200 | |" in table and "gradients kept" in table
+    rows = {row["name"]: row for row in turns.rows_of(model)}
+    time = "gpt: step time, "
+    ratios = [rows[time + words]["value"] for words in turns.RATIOS.values()]
+    assert ratios == [0.75, 0.5, 1.5, 0.75]
+    once = rows[time + "recompute without what it computes twice / recompute"]
+    assert (once["low"], once["high"]) == pytest.approx((0.7, 0.8))
+    for name in ("gpt spillway", "gpt, slow drives, spillway"):
+        planned = rows[f"{name}: activation peak of the planned steps"]
+        assert (planned["value"], planned["high"],
+                rows[f"{name}: peak that was planned"]["value"]) == (60, 70, 65)
+        assert rows[f"{name}: activation peak / keep"]["value"] == pytest.approx(0.06)
+        assert rows[f"{name}{FELL}"]["value"] == 1
+    assert rows["gpt, slow drives: step time, spillway / keep"]["value"] == 1.5
+    assert rows["gpt, slow drives: write bandwidth"]["value"] == 60
+    assert rows["gpt recompute: peak RSS"]["value"] == 2200
+    assert rows["gpt: losses or gradients that differ"]["met"]
     for key in ("losses_hex", "step_gradients_sha256"):
         slow["spillway"].update({**spilled, key: spilled[key][:-1] + ["0x0p+0"]})
-        assert "**differ**" in turns.table_of([turns_of(found["runs"], slow)[1]], args)
+        differs = next(turns.rows_of(turns_of(found["runs"], slow)[1]))
+        assert differs["name"] == "gpt: losses or gradients that differ" and not differs["met"]
 
 
 def test_twice_the_batch_is_only_spilled(matrix):
-    status, found, text = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks", "--steps", "4")
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks",
+                                 "--steps", "4")
     assert status == 0
     assert [(run["mode"], run["batch"], len(run["step_seconds"])) for run in found["runs"]] == [
         ("keep", 4, 4), ("recompute", 4, 4), ("spillway", 4, 4), ("spillway", 8, 3)]
-    assert "batch 8 spilled against batch 4 kept: peak RSS 11 of 14 MiB (fits)" in text
+    name = "gpt batch 8, tuned, gradients freed, spillway: peak RSS / keep at batch 4"
+    assert rows[name] == round(10.8 / 14, 3)
 
 
 def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
@@ -247,16 +295,21 @@ def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
 
 def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
     """In the stand-in keep has more resident when gradients are kept, and they have other bits."""
-    status, found, text = matrix("--models", "gpt", "--batches", "4", "--grad-memory", "freed,kept,early", "--no-hooks", "--steps", "4",
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--grad-memory",
+                                 "freed,kept,early", "--no-hooks", "--steps", "4",
                                  "--twice")
     assert status == 0 and found["planned"] == 10
-    assert [(run["grad_memory"], run["mode"], len(run["losses_hex"])) for run in found["runs"][:9]] == [
-        (policy, mode, 4 if policy == "freed" else 3) for policy in ("freed", "kept", "early") for mode in report.MODES]
-    for policy, share in (("freed after the step", "1.00"), ("kept and zeroed in place", "1.50"), ("let go in the backward pass", "1.00")):
-        assert f"batch 4, gradients {policy}: peak RSS fell by {share} of what the activation peak fell by" in text
-    assert text.count("batch 8 spilled against batch 4 kept: peak RSS 11 of 14 MiB") == 1
-    assert "| 4 | tuned | kept | keep | 4 (1.00) | 16 |" in text and "| 4 | tuned | freed | keep | 4 (1.00) | 14 |" in text
-    assert "identical to the last bit" in text and "gpt batch 4 spillway, gradients kept: loss" in capfd.readouterr().err
+    assert [(run["grad_memory"], run["mode"], len(run["losses_hex"]))
+            for run in found["runs"][:9]] == [
+        (policy, mode, 4 if policy == "freed" else 3) for policy in ("freed", "kept", "early")
+                for mode in report.MODES]
+    for policy, share in (("freed", 1), ("kept", 1.5), ("early", 1)):
+        assert rows[f"gpt batch 4, tuned, gradients {policy}, spillway{FELL}"] == share
+    name = "gpt batch 8, tuned, gradients freed, spillway: peak RSS / keep at batch 4"
+    assert rows[name] == round(10.8 / 14, 3)
+    assert len([name for name in rows if "peak RSS / keep at batch 4" in name]) == 1
+    assert rows["gpt batch 4, tuned, gradients kept, keep: peak RSS"] == 15.8 and rows[DIFFER] == 0
+    assert "gpt batch 4 spillway, gradients kept: loss" in capfd.readouterr().err
 
 
 def test_the_command_is_found(folder, monkeypatch, capsys):
@@ -277,17 +330,20 @@ def test_the_command_is_found(folder, monkeypatch, capsys):
 @pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself")
 def test_memory_from_elsewhere_is_compared_with_its_like(matrix, monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    status, found, text = matrix("--models", "gpt", "--batches", "4", "--malloc", "libc,run,tuned", "--command", str(COMMAND),
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--malloc", "libc,run,tuned",
+                                 "--command", str(COMMAND),
                                  "--grad-memory", "freed,kept", "--no-hooks")
     assert status == 0 and found["complete"]
-    how = [(run["malloc"], run["grad_memory"], run["preloaded"], run["tunables"]) for run in found["runs"]]
-    assert how == 3 * [("libc", "freed", False, False)] + 3 * [("run", "freed", True, False)] + 3 * [
+    how = [(run["malloc"], run["grad_memory"], run["preloaded"], run["tunables"])
+           for run in found["runs"]]
+    assert how == 3 * [("libc", "freed", False, False)] + 3 * [("run", "freed", True,
+                                                                False)] + 3 * [
         ("tuned", "freed", False, True)] + 3 * [("libc", "kept", False, False)]
     for name in ("libc", "run", "tuned"):
-        assert f"- batch 4, {name}: step time of recompute's: 0.500" in text
-    assert ("- batch 4, spilled under `spillway run` against recomputed with the C library's malloc as it is (not like with like): step "
-            "time 0.500, peak RSS 10 of 11 MiB") in text
-    assert "| 4 | run | freed | keep | 4 (1.00) | 14 | 1.000 (1.000) | 1.000-1.000 | 1.000 | 1,000 |" in text
+        assert rows[f"gpt batch 4, {name}, gradients freed, spillway: step time / recompute"] == 0.5
+    name = "gpt batch 4, run, gradients freed, spillway"
+    assert rows[f"{name}: step time / recompute with libc"] == 0.5
+    assert rows[f"{name}: peak RSS / recompute with libc"] == round(10.4 / 11.2, 3)
 
 
 def test_what_was_run_is_saved_at_once_and_resumed(matrix, folder, capfd):
@@ -298,48 +354,57 @@ def test_what_was_run_is_saved_at_once_and_resumed(matrix, folder, capfd):
     status, found, _ = matrix(*options)
     assert status == 1 and len(found["runs"]) == 3 and not found["complete"]
     found["runs"][1]["losses"][-1] = 0.25
-    (folder / "out" / "results.json").write_text(json.dumps(found))
+    (folder / "out" / "torch.json").write_text(json.dumps(found))
     source.write_text("second")
-    status, found, text = matrix(*options[:2], "--batches", "2,4", *options[4:], "--rounds", "2", "--resume")
+    status, found, _ = matrix(*options[:2], "--batches", "2,4", *options[4:], "--rounds", "2",
+                              "--resume")
     assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 3
     assert [run["losses"][-1] for run in found["runs"]].index(0.25) == 1
-    assert {run["text"] for run in found["runs"]} == {"first"} and "2 rounds" in text
+    assert {run["text"] for run in found["runs"]} == {"first"} and found["rounds"] == 2
     assert "[9/9] gpt batch 4 spillway" in capfd.readouterr().err
-    status, again, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--steps", "3")
-    assert status == 0 and len(again["runs"]) == len(found["runs"]) + 3  # longer runs than those that are there
-    status, _, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--hidden", "128")
+    status, again, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--steps",
+                              "3")
+    assert status == 0 and len(again["runs"]) == len(found["runs"]) + 3  # longer runs
+    status, _, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--hidden",
+                          "128")
     assert status == 1 and "cannot be resumed: its shape is" in capfd.readouterr().err
 
 
 def test_gradients_that_are_kept_are_compared_with_each_other(matrix):
-    status, _, text = matrix("--models", "bert", "--batches", "11", "--grad-memory", "freed,kept", "--modes", "keep,spillway", "--no-hooks")
-    assert status == 0 and "identical to the last bit" in text
-    status, _, text = matrix("--models", "bert", "--batches", "11", "--grad-memory", "kept", "--no-hooks")
-    assert status == 1 and "DIFFER between modes: bert at batch 11" in text
+    options = ("--models", "bert", "--batches", "11", "--no-hooks")
+    status, _, rows = matrix(*options, "--grad-memory", "freed,kept", "--modes", "keep,spillway")
+    assert status == 0 and rows[DIFFER] == 0
+    status, _, rows = matrix(*options, "--grad-memory", "kept")
+    assert status == 1 and rows[DIFFER] == 1
 
 
 def test_no_run_begins_that_would_end_too_late(matrix, capfd):
-    status, found, text = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes", "1e-12")
-    assert status == 0 and found is None and text is None
+    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes",
+                                 "1e-12")
+    assert status == 0 and found is None and rows is None
     assert "3 runs are left out: they would not end within 1e-12 minutes" in capfd.readouterr().err
 
 
 def test_a_run_that_fails_leaves_a_report_of_the_others(matrix, capfd):
-    status, found, text = matrix("--batches", "2,13", "--models", "gpt", "--no-hooks")
-    assert status == 1 and len(found["runs"]) == 3 and "Not complete: 3 of 6 runs were done." in text
+    status, found, rows = matrix("--batches", "2,13", "--models", "gpt", "--no-hooks")
+    assert status == 1 and len(found["runs"]) == 3 and rows[NOT_DONE] == 3
     assert "no such luck" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_what_it_began(folder, number):
-    """By Ctrl-C on the terminal the signal goes to every process of the foreground; SIGTERM to this one. After Ctrl-C it reports."""
+    """By Ctrl-C on the terminal the signal goes to every process of the foreground; SIGTERM to this
+    one. After Ctrl-C it reports."""
     examples = folder / "examples"
     examples.mkdir()
     (examples / "gpt.py").write_text(STAND_IN)
     process = subprocess.Popen(
-        [sys.executable, "-m", "spillway.bench", *TINY, "--text", str(ROOT / "tensor"), "--models", "gpt", "--batches", "2,99",
-         "--no-hooks", "--work", str(folder), "--examples", str(examples), "--out", str(folder / "out")],
-        stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        [sys.executable, "-m", "spillway.bench", *TINY, "--text", str(ROOT / "tensor"), "--models",
+         "gpt", "--batches", "2,99",
+         "--no-hooks", "--work", str(folder), "--examples", str(examples), "--out",
+         str(folder / "out")],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
     try:
         for line in process.stderr:
             if line.startswith("[3/6]"):  # the next one sleeps
@@ -354,7 +419,7 @@ def test_interrupted_it_ends_what_it_began(folder, number):
         process.wait()
     assert process.returncode == 128 + number and "Traceback" not in errors, errors
     if number == signal.SIGINT:
-        assert "Not complete: 3 of 6 runs were done." in (folder / "out" / "report.md").read_text()
+        assert f"| {NOT_DONE} | 3 |" in (folder / "out" / "report.md").read_text()
     assert sorted(path.name for path in folder.iterdir() if path.name != "out") == ["examples"]
 
 
@@ -370,9 +435,10 @@ def test_what_comes_while_a_process_is_started_comes_later():
 
 def test_a_tiny_matrix_of_the_examples(folder):
     """One model in two modes; each run is a process of its own that imports PyTorch."""
-    status = bench.main([*TINY, "--models", "gpt", "--modes", "keep,spillway", "--batches", "2", "--text", str(ROOT / "tensor"),
+    status = bench.main([*TINY, "--models", "gpt", "--modes", "keep,spillway", "--batches", "2",
+                         "--text", str(ROOT / "tensor"),
                          "--work", str(folder), "--no-hooks", "--out", str(folder / "out")])
-    found = json.loads((folder / "out" / "results.json").read_text())
+    found = json.loads((folder / "out" / "torch.json").read_text())
     assert status == 0 and [run["mode"] for run in found["runs"]] == ["keep", "spillway"]
     assert found["runs"][0]["losses_hex"] == found["runs"][1]["losses_hex"]
     assert found["runs"][1]["cache"]["steps"] == 2
@@ -382,9 +448,12 @@ AVX512 = "flags\t\t: fpu sse2 avx fma avx2 avx512f avx512cd avx512bw avx512dq av
 
 
 @pytest.mark.parametrize("kernels, flags, instead", [
-    ("Prescott", AVX512, "SkylakeX"), ("Nehalem", AVX512, "SkylakeX"), ("Prescott", AVX512.replace("avx512bw ", ""), "Haswell"),
-    ("Prescott", "flags\t: sse2\n", None), ("Prescott", "", None), ("SkylakeX", AVX512, None), ("Zen", AVX512, None), (None, AVX512, None)])
-def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys, kernels, flags, instead):
+    ("Prescott", AVX512, "SkylakeX"), ("Nehalem", AVX512, "SkylakeX"),
+    ("Prescott", AVX512.replace("avx512bw ", ""), "Haswell"),
+    ("Prescott", "flags\t: sse2\n", None), ("Prescott", "", None), ("SkylakeX", AVX512, None),
+    ("Zen", AVX512, None), (None, AVX512, None)])
+def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys, kernels, flags,
+                                                            instead):
     assert blas.better(kernels, flags) == instead
     monkeypatch.setattr(blas, "chosen", lambda: kernels)
     monkeypatch.setattr(blas, "better", lambda *_: instead)
@@ -393,7 +462,8 @@ def test_kernels_of_a_processor_that_openblas_does_not_know(monkeypatch, capsys,
     monkeypatch.delenv(blas.NAME)
     assert blas.choose() == (instead or kernels or "")
     assert os.environ.get(blas.NAME) == instead
-    assert (f"{blas.NAME}={instead} for all modes" in capsys.readouterr().err) == (instead is not None)
+    said = f"{blas.NAME}={instead} for all modes" in capsys.readouterr().err
+    assert said == (instead is not None)
 
 
 def test_kernels_are_told():
@@ -402,25 +472,34 @@ def test_kernels_are_told():
         has_openblas = "/libopenblas" in file.read()
     assert (blas.chosen() is not None) == has_openblas
     if has_openblas:
-        done = subprocess.run([sys.executable, "-c", "import torch; from spillway.bench import blas; print(blas.chosen())"], text=True,
-                              capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python"), blas.NAME: "Nehalem"})
+        done = subprocess.run([sys.executable, "-c", "import torch; from spillway.bench import "
+                                                     "blas; print(blas.chosen())"], text=True,
+                              capture_output=True, env={**os.environ,
+                                                        "PYTHONPATH": str(ROOT / "python"),
+                                                        blas.NAME: "Nehalem"})
         assert done.stdout == "Nehalem\n", done.stderr
 
 
 def test_time_in_hooks(drives, monkeypatch, capsys):
     spillway.format_store(drives)
-    for name, value in {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64, "LAYERS": 2}.items():
+    for name, value in {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64,
+                        "LAYERS": 2}.items():
         monkeypatch.setattr(hooks, name, value)
     assert hooks.main([",".join(drives)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.pop("length_bytes") for line in lines[:-1]] == list(hooks.LENGTHS)
-    assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB", "2 layers, hidden 64"]
-    table = "\n".join(report._hooks(lines))
-    assert "| 64 KiB | " in table and "| 2 layers, hidden 64 | " in table and "Time in hooks," in table
+    assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB",
+                                                "2 layers, hidden 64"]
+    rows = [row["name"] for row in report.hook_rows(lines)]
+    assert len(rows) == 4 * len(lines)
+    assert "CPU time in hooks, tensors of 2 layers, hidden 64: using, mean" in rows
     for line in lines:
-        assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us", "use_us_mean"}
+        assert line.pop("hooks") == _native.in_use
+        assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us",
+                             "use_us_mean"}
         assert line.pop("name") and line["save_us_wall"] > 0
-        assert all(isinstance(value, float) for value in line.values())  # so few are within what the clocks take, or less
+        assert all(isinstance(value, float)
+                   for value in line.values())  # so few are within what the clocks take, or less
 
 
 def test_help(capsys):
@@ -453,7 +532,33 @@ def test_wrong_use(capsys, options, words):
 
 
 def test_drives_without_a_store(drives, folder, capfd):
-    assert bench.main(["--devices", ",".join(drives), "--out", str(folder / "out"), "--no-hooks"]) == 1
+    assert bench.main(["--devices", ",".join(drives), "--out", str(folder / "out"),
+                       "--no-hooks"]) == 1
     assert "spillway.bench: [Errno" in capfd.readouterr().err
     assert not (folder / "out").exists()
     assert not any(spillway.probe(path).has_store for path in drives)
+
+
+def test_results_are_made_into_one_page(folder, capsys):
+    """A figure of a bench that prints rows, next to one that writes them itself."""
+    line = {"name": "cost", "value": 2.0, "low": 1.0, "high": 1234.5, "unit": "us",
+            "goal": "at most 1", "met": False}
+    out = folder / "results"
+    assert results.run("one", "First", out, ["printf", "%s\n", json.dumps(line)]) == 0
+    assert results.run("none", "Fails", out, ["false"]) == 1
+    made = [results.row("share", [3, 1, 2], at_least=2), results.row("plain", 5, "MiB")]
+    results.write(out / "two.json", "Second", made, results.machine(["four drives"]), more=1)
+    capsys.readouterr()
+    assert results.main(["render", str(out)]) == 0
+    page = capsys.readouterr().out
+    assert "| cost | 2 | 1 to 1,234 | us | at most 1 | **no** |" in page
+    assert "0 of 1 goals are met" in page
+    assert "| share | 2 | 1 to 3 |  | at least 2 | yes |" in page
+    assert "| plain | 5 |  | MiB |  |  |" in page
+    assert page.index("## First") < page.index("## Second")
+    assert "four drives" in page
+    assert "Fails" not in page
+    (out / "other.json").write_text("[]")
+    for wrong in (["render", str(out)], ["render", str(folder / "nothing")]):
+        assert results.main(wrong) == 1
+    assert results.main([]) == 2

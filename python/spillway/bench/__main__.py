@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 # spillway/bench/__main__.py - runs the matrix of models, modes and batch sizes
-"""Train GPT, BERT and T5 with their activations kept, recomputed and spilled, at several batch sizes; draw the
-recompute-offload-keep curves. Every run is a process of its own; rounds are interleaved. Losses and all gradients are compared
-to the last bit. Ctrl-C ends with a report of what was done.
+"""Train GPT, BERT and T5 with their activations kept, recomputed and spilled, at several batch
+sizes; draw the recompute-offload-keep curves. Every run is a process of its own; rounds are
+interleaved. Losses and all gradients are compared to the last bit. Ctrl-C ends with a report of
+what was done.
 
-  python -m spillway.bench --quick                          a few minutes, tiny models, on four files
-  python -m spillway.bench --devices /dev/a,/dev/b          on a store made by `spillway format`
-  python -m spillway.bench --batches 4 --twice --grad-memory kept,freed,early --throttle 0.5 --minutes 25 --devices /dev/a,/dev/b
-  python -m spillway.bench --batches 4 --malloc libc,run --devices /dev/a,/dev/b        then the same with --resume
+  python -m spillway.bench --quick                    minutes, tiny models, on four files
+  python -m spillway.bench --devices /dev/a,/dev/b    on a store made by `spillway format`
+  python -m spillway.bench --batches 4 --twice --grad-memory kept,freed,early --throttle 0.5 \\
+      --minutes 25 --devices /dev/a,/dev/b
+  python -m spillway.bench --batches 4 --malloc libc,run --devices /dev/a,/dev/b
+                                                      then the same with --resume
 """
 from __future__ import annotations
 
@@ -35,20 +38,23 @@ import torch
 import spillway
 
 from .. import _library
-from . import blas
+from . import blas, results
 from ..demo.data import collect_text
 from ..demo.ending import exits_on, later
-from .report import GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of, markdown
+from .report import (GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of,
+                     rows_of)
 from .throttle import Throttle
 
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
 ENDS_SECONDS = 10
-RESULTS, TEXT = "results.json", "text"  # in the folder --out
+RESULTS, TEXT = "torch.json", "text"  # in the folder --out
 SHORT = 3  # steps of a run that is there for its memory more than for its time
 FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
-# Of --malloc tuned, as make demo: blocks from 1 MiB on come from the system, on huge pages, and go back when they are freed.
-TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=2097152"
+# Of --malloc tuned, as make demo: blocks from 1 MiB on come from the system, on huge pages, and go
+# back when they are freed.
+TUNABLES = ("glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:"
+            "glibc.malloc.trim_threshold=2097152")
 
 
 def _list_of(kind: Any, choices: Tuple[str, ...] = ()) -> Any:
@@ -56,7 +62,8 @@ def _list_of(kind: Any, choices: Tuple[str, ...] = ()) -> Any:
         try:
             items = [kind(part) for part in text.split(",")]
         except ValueError:
-            raise argparse.ArgumentTypeError(f"a list separated by commas is needed, not {text!r}") from None
+            words = f"a list separated by commas is needed, not {text!r}"
+            raise argparse.ArgumentTypeError(words) from None
         if choices and not set(items) <= set(choices):
             raise argparse.ArgumentTypeError(f"choose from {', '.join(choices)}")
         if kind is int and min(items) < 1:
@@ -66,50 +73,73 @@ def _list_of(kind: Any, choices: Tuple[str, ...] = ()) -> Any:
     return parse
 
 
-def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m spillway.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m spillway.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
-    option("--quick", action="store_true", help="tiny models, one round: to see that it works, not to measure")
-    option("--models", type=_list_of(str, MODELS), default=list(MODELS), metavar="M,M", help="of gpt, bert, t5 (all)")
-    option("--modes", type=_list_of(str, MODES), default=list(MODES), metavar="M,M", help="of keep, recompute, spillway (all)")
+    gradients = "; ".join(f"{name}: {words}" for name, words in GRADIENTS.items())
+    mallocs = "; ".join(f"{name}: {words}" for name, words in MALLOCS.items())
+    option("--quick", action="store_true",
+           help="tiny models, one round: to see that it works, not to measure")
+    option("--models", type=_list_of(str, MODELS), default=list(MODELS), metavar="M,M",
+           help="of gpt, bert, t5 (all)")
+    option("--modes", type=_list_of(str, MODES), default=list(MODES), metavar="M,M",
+           help="of keep, recompute, spillway (all)")
     option("--batches", type=_list_of(int), metavar="N,N", help="batch sizes (4,8)")
-    option("--twice", action="store_true", help="also spill at twice each batch size, three steps: does it fit where half was kept?")
+    option("--twice", action="store_true", help="also spill at twice each batch size, three steps: "
+           "does it fit where half was kept?")
     option("--grad-memory", type=_list_of(str, tuple(GRADIENTS)), default=["freed"], metavar="P,P",
-           help="what becomes of gradients, each for all modes: " + "; ".join(f"{name}: {words}" for name, words in GRADIENTS.items())
-           + " (freed). What is not the first runs three steps, for its memory")
-    option("--malloc", type=_list_of(str, tuple(MALLOCS)), default=["tuned"], metavar="M,M", help="where all modes have large blocks of "
-           "memory from: " + "; ".join(f"{name}: {words}" for name, words in MALLOCS.items()) + " (tuned)")
-    option("--command", metavar="PATH", help="the command spillway, for --malloc run (beside the library, or where PATH leads)")
-    option("--throttle", type=float, metavar="SHARE", help="also spill with drives slowed down to this share of the bandwidth that "
-           "the run before needed: its bytes over the times of its passes. As root, block devices in --devices")
+           help=f"what becomes of gradients, each for all modes: {gradients} (freed). What is not "
+           "the first runs three steps, for its memory")
+    option("--malloc", type=_list_of(str, tuple(MALLOCS)), default=["tuned"], metavar="M,M",
+           help=f"where all modes have large blocks of memory from: {mallocs} (tuned)")
+    option("--command", metavar="PATH", help="the command spillway, for --malloc run (beside the "
+           "library, or where PATH leads)")
+    option("--throttle", type=float, metavar="SHARE", help="also spill with drives slowed down to "
+           "this share of the bandwidth that the run before needed: its bytes over the times of "
+           "its passes. As root, block devices in --devices")
     option("--minutes", type=float, help="begin no run that would not end in this time")
-    option("--resume", action="store_true", help="go on with what is in --out: runs that are there are not run again. What was run is "
-           "saved after each run")
-    for name, words in (("layers", "12"), ("hidden", "768"), ("sequence", "512"), ("steps", "per run, 6"), ("rounds", "3")):
+    option("--resume", action="store_true", help="go on with what is in --out: runs that are there "
+           "are not run again. What was run is saved after each run")
+    for name, words in (("layers", "12"), ("hidden", "768"), ("sequence", "512"),
+                        ("steps", "per run, 6"), ("rounds", "3")):
         option(f"--{name}", type=int, help=f"({words})")
-    option("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of PyTorch (all CPUs)")
-    option("--devices", default="", metavar="D,D", help="drives of a store; default: four files, made and removed")
-    option("--drive-bytes", type=int, default=4 << 30, help="length of each of these files (4 GiB, sparse)")
-    option("--work", default="/var/tmp", metavar="FOLDER", help="where they are made: a file system that takes O_DIRECT")
+    option("--threads", type=int, default=len(os.sched_getaffinity(0)),
+           help="of PyTorch (all CPUs)")
+    option("--devices", default="", metavar="D,D",
+           help="drives of a store; default: four files, made and removed")
+    option("--drive-bytes", type=int, default=4 << 30,
+           help="length of each of these files (4 GiB, sparse)")
+    option("--work", default="/var/tmp", metavar="FOLDER",
+           help="where they are made: a file system that takes O_DIRECT")
     option("--cache", help="how the tensor cache decides: see spillway.torch.offload's mode")
-    option("--arena-bytes", type=int, help="DMA memory of the store, all of it resident (as spillway.Store has it)")
-    option("--text", type=Path, metavar="PATH", help="file or folder to train on (the repository); what is there when it begins")
+    option("--arena-bytes", type=int,
+           help="DMA memory of the store, all of it resident (as spillway.Store has it)")
+    option("--text", type=Path, metavar="PATH",
+           help="file or folder to train on (the repository); what is there when it begins")
     option("--no-hooks", action="store_true", help="leave out the time in hooks")
-    option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples", help="folder of the models")
-    option("--out", type=Path, default=Path("spillway-bench"), metavar="FOLDER", help="for report.md, results.json, charts")
+    option("--examples", type=Path, default=Path(__file__).resolve().parents[2] / "examples",
+           help="folder of the models")
+    option("--out", type=Path, default=Path("spillway-bench"), metavar="FOLDER",
+           help="for torch.json, report.md, charts")
+    return parser
+
+
+def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
+    parser = _parser()
     args = parser.parse_args(argv)
     for name, value in (QUICK if args.quick else FULL).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     if min(args.layers, args.hidden, args.sequence, args.rounds) < 1 or args.steps < 2:
-        parser.error("--layers, --hidden, --sequence and --rounds must be at least 1, --steps at least 2")
+        parser.error("--layers, --hidden, --sequence and --rounds must be at least 1, --steps at "
+                     "least 2")
     if args.drive_bytes < 16 << 20:
         parser.error("--drive-bytes must be at least 16 MiB")
     if args.minutes is not None and not args.minutes > 0:
         parser.error("--minutes must be above 0")
-    if args.throttle is not None and not (0 < args.throttle and args.devices and "spillway" in args.modes):
+    can_throttle = args.devices and "spillway" in args.modes
+    if args.throttle is not None and not (args.throttle > 0 and can_throttle):
         parser.error("--throttle takes a share above 0, and needs --devices and mode spillway")
     if "run" in args.malloc:
         args.command = args.command or command_path()
@@ -117,7 +147,8 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
             parser.error("--malloc run needs the command spillway: name it by --command")
     missing = [model for model in args.models if not (args.examples / f"{model}.py").exists()]
     if missing:
-        parser.error(f"{args.examples} has no {missing[0]}.py: name the repository's python/examples in --examples")
+        parser.error(f"{args.examples} has no {missing[0]}.py: name the repository's "
+                     "python/examples in --examples")
     return args
 
 
@@ -164,7 +195,8 @@ class Screen:
 
 @contextlib.contextmanager
 def text_of(args: argparse.Namespace) -> Iterator[Path]:
-    """A file that does not change between the runs, whoever edits the text meanwhile; of those that are resumed, theirs."""
+    """A file that does not change between the runs, whoever edits the text meanwhile; of those that
+    are resumed, theirs."""
     source = args.text or args.examples.resolve().parents[1]
     if args.resume and (args.out / TEXT).exists():
         source = args.out / TEXT
@@ -191,12 +223,14 @@ class Cell:
         return self.model, self.mode, self.batch, self.grad_memory, self.malloc
 
     def is_done(self, runs: List[Dict[str, Any]]) -> bool:
-        return any(kind_of(run) == self.kind() and run["round"] == self.round and len(run["step_seconds"]) >= self.steps for run in runs)
+        return any(kind_of(run) == self.kind() and run["round"] == self.round
+                   and len(run["step_seconds"]) >= self.steps for run in runs)
 
 
 def cells_of(args: argparse.Namespace) -> List[Cell]:
-    """Round by round. What is throttled comes after the run that says what it needs; what is compared runs in turns. What is not
-    timed, the other treatments of gradients and twice the batch, is run with the first malloc alone."""
+    """Round by round. What is throttled comes after the run that says what it needs; what is
+    compared runs in turns. What is not timed, the other treatments of gradients and twice the
+    batch, is run with the first malloc alone."""
     first, *others = args.grad_memory
     modes = list(args.modes) + ([THROTTLED] if args.throttle else [])
     twice = [2 * batch for batch in args.batches if args.twice and 2 * batch not in args.batches]
@@ -207,15 +241,18 @@ def cells_of(args: argparse.Namespace) -> List[Cell]:
                       for model in args.models for malloc in args.malloc for mode in modes]
             cells += [Cell(model, mode, batch, policy, args.malloc[0], number, SHORT)
                       for model in args.models for policy in others for mode in args.modes]
-        cells += [Cell(model, "spillway", batch, first, args.malloc[0], number, SHORT) for batch in twice for model in args.models]
+        cells += [Cell(model, "spillway", batch, first, args.malloc[0], number, SHORT)
+                  for batch in twice for model in args.models]
     return cells
 
 
 def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: Path) -> List[str]:
     mode = "spillway" if cell.mode == THROTTLED else cell.mode
     command = [args.command, "run", "--"] if cell.malloc == "run" else []
-    command += [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch", str(cell.batch)]
-    command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text), "--grad-memory", cell.grad_memory]
+    command += [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch",
+                str(cell.batch)]
+    command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text),
+                "--grad-memory", cell.grad_memory]
     for name in ("layers", "hidden", "sequence", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
     if mode == "spillway":
@@ -226,7 +263,8 @@ def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: 
 
 
 def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
-    """What a run's timed steps wrote per second of their forward passes, and read per second of their backward passes."""
+    """What a run's timed steps wrote per second of their forward passes, and read per second of
+    their backward passes."""
     steps = run["steps"][1:]
     write = sum(step["bytes_spilled"] for step in steps) / sum(run["step_forward_seconds"][1:])
     return write, sum(step["bytes_read"] for step in steps) / sum(run["step_backward_seconds"][1:])
@@ -234,14 +272,16 @@ def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
 
 def environment_of(malloc: str) -> Dict[str, str]:
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+           "PYTHONUNBUFFERED": "1"}
     if malloc == "tuned":
         env.setdefault("GLIBC_TUNABLES", TUNABLES)
     return env
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """One that runs still is asked to end: killed, it would leave its store's status page behind."""
+    """One that runs still is asked to end: killed, it would leave its store's status page
+    behind."""
     process.terminate()
     try:
         process.wait(ENDS_SECONDS)
@@ -250,7 +290,8 @@ def end(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
-def run_one(command: List[str], malloc: str, screen: Screen, title: str, throttle: Optional[Throttle] = None) -> str:
+def run_one(command: List[str], malloc: str, screen: Screen, title: str,
+            throttle: Optional[Throttle] = None) -> str:
     """What it printed.
 
     :raises RuntimeError: the run failed
@@ -260,7 +301,8 @@ def run_one(command: List[str], malloc: str, screen: Screen, title: str, throttl
         said: List[str] = []
         try:
             with later(signal.SIGINT, signal.SIGTERM):
-                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True, env=environment_of(malloc),
+                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output,
+                                           text=True, env=environment_of(malloc),
                                            preexec_fn=throttle.enter if throttle else None)
             assert process.stderr is not None
             for line in process.stderr:
@@ -278,23 +320,29 @@ def run_one(command: List[str], malloc: str, screen: Screen, title: str, throttl
 
 
 def run_cell(
-    args: argparse.Namespace, cell: Cell, drives: List[str], runs: List[Dict[str, Any]], screen: Screen, title: str
+    args: argparse.Namespace, cell: Cell, drives: List[str], runs: List[Dict[str, Any]],
+    screen: Screen, title: str
 ) -> Dict[str, Any]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         throttle, speeds = None, {}
         if cell.mode == THROTTLED:
-            like = [run for run in runs if kind_of(run) == dataclasses.replace(cell, mode="spillway").kind()]
+            kind = dataclasses.replace(cell, mode="spillway").kind()
+            like = [run for run in runs if kind_of(run) == kind]
             write, read = (args.throttle * each for each in needed_bandwidth(like[-1]))
             if min(write, read) < 1:
-                raise RuntimeError(f"{cell.model} at batch {cell.batch} moved nothing to the drives and back: leave out --throttle")
-            speeds = {"throttled_write_bytes_per_second": write, "throttled_read_bytes_per_second": read}
-            throttle = Throttle(drives, max(1, int(write / len(drives))), max(1, int(read / len(drives))))
+                raise RuntimeError(f"{cell.model} at batch {cell.batch} moved nothing to the "
+                                   "drives and back: leave out --throttle")
+            speeds = {"throttled_write_bytes_per_second": write,
+                      "throttled_read_bytes_per_second": read}
+            throttle = Throttle(drives, max(1, int(write / len(drives))),
+                                max(1, int(read / len(drives))))
             stack.callback(throttle.close)
         result = Path(folder) / "result.json"
         run_one(command_of(args, cell, drives, result), cell.malloc, screen, title, throttle)
         run = json.loads(result.read_text())
-        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, grad_memory=cell.grad_memory, malloc=cell.malloc,
+        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, grad_memory=cell.grad_memory,
+                   malloc=cell.malloc,
                    round=cell.round, **speeds)
         return run
 
@@ -304,10 +352,12 @@ def time_hooks(args: argparse.Namespace, drives: List[str], screen: Screen) -> L
     screen.passing("time in hooks")
     command = [args.command, "run", "--"] if args.malloc[0] == "run" else []
     command += [sys.executable, "-m", "spillway.bench.hooks", *drives]
-    return [json.loads(line) for line in run_one(command, args.malloc[0], screen, "time in hooks ").splitlines()]
+    return [json.loads(line) for line in run_one(command, args.malloc[0], screen,
+                                                 "time in hooks ").splitlines()]
 
 
-def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, Any], screen: Screen) -> None:
+def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, Any],
+               screen: Screen) -> None:
     runs = document["runs"]
     cells = cells_of(args)
     left = [cell for cell in cells if not cell.is_done(runs)]
@@ -321,14 +371,17 @@ def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, 
         now = time.monotonic()
         expected = lasted.get(cell.kind(), max(lasted.values(), default=0.0))
         if args.minutes and now - began + expected > 60 * args.minutes:
-            screen.line(f"{len(left) - index + 1} runs are left out: they would not end within {args.minutes:g} minutes")
+            screen.line(f"{len(left) - index + 1} runs are left out: they would not end within "
+                        f"{args.minutes:g} minutes")
             return
-        words = (f", {cell.malloc}" if len(args.malloc) > 1 else "") + (f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else "")
+        words = (f", {cell.malloc}" if len(args.malloc) > 1
+                 else "") + (f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else "")
         title = f"[{index}/{len(left)}] {cell.model} batch {cell.batch} {cell.mode}{words}: "
         runs.append(run_cell(args, cell, drives, runs, screen, title))
         lasted[cell.kind()] = seconds = time.monotonic() - now
         save(args, document)
-        screen.line(f"{title}loss {runs[-1]['losses'][-1]:.4f}, {runs[-1]['step_seconds'][-1]:.2f} s/step, {seconds:.0f} s")
+        screen.line(f"{title}loss {runs[-1]['losses'][-1]:.4f}, "
+                    f"{runs[-1]['step_seconds'][-1]:.2f} s/step, {seconds:.0f} s")
     document["complete"] = True
     save(args, document)
 
@@ -337,18 +390,17 @@ def save(args: argparse.Namespace, document: Dict[str, Any]) -> None:
     """As it stands, whatever comes next: to be resumed."""
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / TEXT).write_bytes(args.text.read_bytes())
-    new = args.out / f"{RESULTS}.new"
-    new.write_text(json.dumps(document, indent=1))
-    new.replace(args.out / RESULTS)
+    title = f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}"
+    results.write(args.out / RESULTS, title, rows_of(document), args.machine, **document)
 
 
 def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) -> None:
-    charts: List[Path] = []
     try:
-        charts = draw(document["runs"], args.out)
+        draw(document["runs"], args.out)
     except ImportError as error:
         screen.line(f"no charts ({error}): apt-get install python3-matplotlib")
-    (args.out / "report.md").write_text(markdown(document, charts))
+    written = json.loads((args.out / RESULTS).read_text())
+    (args.out / "report.md").write_text(results.section(written, Path(RESULTS).stem))
     screen.line(f"report: {args.out / 'report.md'}")
 
 
@@ -358,14 +410,18 @@ def document_of(args: argparse.Namespace) -> Dict[str, Any]:
     :raises RuntimeError: it was of something else
     """
     shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}"
-    fresh = {"torch": torch.__version__, "threads": args.threads, "shape": shape, "blas": blas.choose()}
+    fresh = {"torch": torch.__version__, "threads": args.threads, "shape": shape,
+             "blas": blas.choose()}
     path = args.out / RESULTS
     if not args.resume or not path.exists():
         return {**fresh, "rounds": args.rounds, "complete": False, "planned": 0, "runs": []}
     document = json.loads(path.read_text())
+    for name in ("title", "machine", "rows"):  # of what was run until then
+        del document[name]
     for name, value in fresh.items():
         if document.get(name) != value:
-            raise RuntimeError(f"{path} cannot be resumed: its {name} is {document.get(name)}, not {value}")
+            raise RuntimeError(f"{path} cannot be resumed: its {name} is {document.get(name)}, "
+                               f"not {value}")
     document["rounds"] = max(args.rounds, document["rounds"])
     return document
 
@@ -376,6 +432,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     screen = Screen(sys.stderr)
     document: Dict[str, Any] = {"runs": []}
     torch.set_num_threads(args.threads)
+    args.machine = results.machine([f"drives: {args.devices or 'four files'}"])
     status = 0
     with contextlib.ExitStack() as stack:
         try:
@@ -398,7 +455,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def program() -> int:
-    """main(), with an end where that does not expect Ctrl-C: before the runs, and while they are reported."""
+    """main(), with an end where that does not expect Ctrl-C: before the runs, and while they are
+    reported."""
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with exits_on(signal.SIGTERM):

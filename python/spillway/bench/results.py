@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+# spillway/bench/results.py - what every bench writes, NAME.json, and the page made of all of them
+"""NAME.json holds {"title", "machine", "rows"}; a row has a name, its value with the lowest and the
+highest of all rounds, a unit, the goal and whether it is met, and the command that gave it. Needs
+nothing but Python.
+
+  results.py render FOLDER > RESULTS.md             a table for each NAME.json in FOLDER
+  results.py run NAME TITLE FOLDER -- COMMAND...    a command that prints a row per line, as JSON
+"""
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
+
+Row = Dict[str, Any]
+Values = Union[float, Sequence[float]]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def machine(drives: Iterable[str] = ()) -> Dict[str, Any]:
+    """Where a bench runs; ``drives`` in words."""
+    cpu = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return {
+        "cpu": cpu.group(1) if cpu else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(int(memory.group(1)) / (1 << 20), 1) if memory else None,
+        "kernel": platform.release(),
+        "load": float((_read("/proc/loadavg").split() or ["0"])[0]),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "drives": list(drives),
+    }
+
+
+def row(name: str, values: Values, unit: str = "", at_most: Optional[float] = None,
+        at_least: Optional[float] = None, command: str = "") -> Row:
+    """The median of the values of all rounds."""
+    numbers = [float(value) for value in (values if isinstance(values, Sequence) else [values])]
+    value = statistics.median(numbers)
+    found: Row = {"name": name, "value": value, "low": min(numbers), "high": max(numbers),
+                  "unit": unit}
+    found.update(goal=None, met=None, command=command)
+    if at_most is not None:
+        found.update(goal=f"at most {at_most:g}", met=value <= at_most)
+    if at_least is not None:
+        found.update(goal=f"at least {at_least:g}", met=value >= at_least)
+    return found
+
+
+def write(path: Path, title: str, rows: List[Row], where: Dict[str, Any], **more: Any) -> None:
+    """``more`` is for who looks closer: the page shows the rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    document = {"title": title, "machine": where, "rows": rows, **more}
+    new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def table(rows: Iterable[Row]) -> str:
+    lines = ["| what | median | lowest to highest | unit | goal | met |",
+             "|---|---:|---:|---|---|---|"]
+    for each in rows:
+        spread = ""
+        if each["low"] != each["high"]:
+            spread = f"{_shown(each['low'])} to {_shown(each['high'])}"
+        met = {None: "", True: "yes", False: "**no**"}[each["met"]]
+        cells = [each["name"], _shown(each["value"]), spread, each["unit"], each["goal"] or "", met]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def section(document: Dict[str, Any], name: str) -> str:
+    where = document["machine"]
+    words = [where["cpu"], f"{where['cores']} cores", f"{where['memory_gib']} GiB",
+             f"Linux {where['kernel']}"]
+    words += [f"load {where['load']:.1f} before", where["date"], *where["drives"]]
+    goals = [each for each in document["rows"] if each["met"] is not None]
+    met = f" {sum(each['met'] for each in goals)} of {len(goals)} goals are met." if goals else ""
+    head = f"## {document['title']}\n\n`{name}.json`: {'; '.join(words)}.{met}\n\n"
+    return head + table(document["rows"])
+
+
+def render(folder: Path) -> str:
+    """:raises ValueError: a file is none of ours"""
+    parts = ["# Results\n\nWritten by `make results` from what the benches left in `build/bench`; "
+             "what is not here"
+             " was not measured.\n[BENCHMARKING.md](BENCHMARKING.md) says how, the JSON files "
+             "name the command of"
+             " each row. Compare ratios,\nnot numbers of different machines.\n"]
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not {"title", "machine", "rows"} <= set(document):
+            raise ValueError(f"{path} has no title, machine and rows")
+        parts.append(section(document, path.stem))
+    if len(parts) == 1:
+        raise ValueError(f"{folder} has no results: run a bench first (make help)")
+    return "\n".join(parts)
+
+
+def run(name: str, title: str, folder: Path, command: List[str]) -> int:
+    """Of a bench that knows nothing of machines and files."""
+    where = machine()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        return done.returncode
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    for each in rows:
+        each["command"] = shlex.join(command)
+    write(folder / f"{name}.json", title, rows, where)
+    print(table(rows), end="")
+    return 0
+
+
+def main(words: List[str]) -> int:
+    if len(words) == 2 and words[0] == "render":
+        try:
+            print(render(Path(words[1])), end="")
+        except (OSError, ValueError) as error:
+            print(f"results: {error}", file=sys.stderr)
+            return 1
+        return 0
+    if len(words) > 5 and words[0] == "run" and words[4] == "--":
+        return run(words[1], words[2], Path(words[3]), words[5:])
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
