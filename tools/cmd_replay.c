@@ -24,7 +24,7 @@
 
 static struct tool_devices traces, devices;
 static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text,
-		  *dip_text, *chrome;
+		  *dip_text, *chrome, *svg;
 static uint64_t budget;
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
@@ -49,6 +49,7 @@ static const struct tool_option options[] = {
 	 "is in sizes of the trace"},
 	{"chrome", TOOL_TEXT, &chrome, "FILE",
 	 "write the last replay there as a Chrome trace, for Perfetto"},
+	{"svg", TOOL_TEXT, &svg, "FILE", "the same as a picture: compute, writes, reads, memory"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -276,7 +277,7 @@ static void say_interrupted(const struct tool_command *command, const struct rep
 		(void)fprintf(stderr,
 			      "spillway %s: interrupted before the first replay had ended\n",
 			      command->name);
-	if (chrome)
+	if (chrome || svg)
 		(void)fprintf(stderr,
 			      "spillway %s: interrupted: no timeline was written, as it is of the "
 			      "last replay\n",
@@ -292,6 +293,8 @@ static int report(const struct tool_command *command, const struct replay_report
 		say_interrupted(command, run);
 	else if (chrome)
 		rc = replay_chrome_write(report, chrome);
+	if (rc == 0 && svg && !run->interrupted)
+		rc = replay_svg_write(report, svg);
 	if (rc)
 		return tool_fail(command, rc, json);
 	if (json)
@@ -390,7 +393,7 @@ const struct tool_command command_replay = {
 	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
-		    "--chrome step.json\n"
+		    "--svg step.svg --chrome step.json\n"
 		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
 	.action = run_parsed,
 	.options = options,

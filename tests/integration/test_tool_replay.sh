@@ -39,10 +39,11 @@ d, end = json.JSONDecoder().raw_decode(text[text.index('{'):])
 assert $1, d" "$OUTPUT" || fail "JSON: $1"
 }
 
-# timeline KIND...: shows compute, memory, and at least these transfers, as the format of Chrome traces says: in order of time, spans of a track within each other, every transfer begun and ended once, every counter a number.
-timeline() {
-    expect_true "the timeline is well-formed" python3 - "$TEST_TMP/step.json" "$@" <<'END'
-import json, sys
+# pictures KIND...: both are well-formed, and show compute, memory, and at least these transfers. The Chrome trace is as its format says:
+# in order of time, spans of a track within each other, every transfer begun and ended once, every counter a number.
+pictures() {
+    expect_true "pictures are well-formed" python3 - "$TEST_TMP/step.json" "$TEST_TMP/step.svg" "$@" <<'END'
+import json, sys, xml.etree.ElementTree as tree
 document = json.load(open(sys.argv[1]))
 assert document["displayTimeUnit"] == "ms", document.keys()
 events = document["traceEvents"]
@@ -71,14 +72,19 @@ assert all([event["ph"] for event in both] == ["b", "e"] and both[0]["args"]["by
 assert {event["tid"] for event in timed if event["ph"] in "Xbe"} <= set(tracks), tracks
 assert set(tracks.values()) == {"passes", "scopes", "waiting for I/O", "writes", "reads"}, tracks
 names = {event["name"] for event in timed}
-assert {"scope 1", "scope 4", "forward of micro-batch 0", "backward of micro-batch 0", "activations"} | set(sys.argv[2:]) <= names, names
+assert {"scope 1", "scope 4", "forward of micro-batch 0", "backward of micro-batch 0", "activations"} | set(sys.argv[3:]) <= names, names
 assert max(event["args"]["bytes"] for event in timed if event["ph"] == "C") > 1000000
+root = tree.parse(sys.argv[2]).getroot()
+words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+assert {"compute", "writes", "reads", "memory", "if all were kept"} <= words, words
+assert "four <layers> & \"quotes\"" in words, words
+assert "nan" not in open(sys.argv[2]).read()
 END
 }
 
 begin "help teaches"
 expect_exit 0 "$SPILLWAY" replay --help
-expect_output "Examples:" "usage: spillway replay TRACE" --bandwidth --devices --mode --chrome
+expect_output "Examples:" "usage: spillway replay TRACE" --bandwidth --devices --mode --chrome --svg
 expect_exit 0 "$SPILLWAY" help
 expect_output replay
 
@@ -132,9 +138,9 @@ expect_exit 1 "$SPILLWAY" replay "$TEST_TMP/still.jsonl" --bandwidth 1GB --json
 expect_output "takes no time"
 
 begin "a simulated drive: the report"
-expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --mode spill --chrome "$TEST_TMP/step.json"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --mode spill --chrome "$TEST_TMP/step.json" --svg "$TEST_TMP/step.svg"
 expect_output "OVER IDEAL" "lower bound" "four <layers>" "simulated: 4GB"
-timeline write read
+pictures write read
 expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --mode spill --json
 json "{'step_seconds', 'ideal_seconds', 'stall_seconds', 'activation_peak_bytes', 'bytes_written', 'bytes_read', 'bytes_forwarded'} <= set(d)"
 json "len(d['steps']) == 6 and all('plan' in s for s in d['steps'])"
@@ -225,13 +231,14 @@ else
     make_file two 64M
 fi
 expect_exit 0 "$SPILLWAY" format --devices "$one,$two"
-expect_exit 0 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --speed 0.5 --steps 3 --chrome "$TEST_TMP/step.json" --json
+expect_exit 0 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --speed 0.5 --steps 3 --chrome "$TEST_TMP/step.json" \
+    --svg "$TEST_TMP/step.svg" --json
 # How much comes back from them depends on how busy the machine is.
 json "sum(s['bytes_written'] for s in d['steps']) > 0 and d['step_seconds'] >= d['ideal_seconds'] and len(d['steps']) == 3"
-timeline
+pictures
 expect_exit 0 "$SPILLWAY" check --devices "$one,$two"
-expect_exit 1 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --chrome "$TEST_TMP/missing/step.json"
-expect_output "$TEST_TMP/missing/step.json"
+expect_exit 1 "$SPILLWAY" replay "$trace" --devices "$one,$two" --mode spill --svg "$TEST_TMP/missing/step.svg"
+expect_output "$TEST_TMP/missing/step.svg"
 
 # interrupted SIGNAL [OPTION...]: a replay that would take minutes is given the signal once it says that its first repetition has ended.
 # Its output is in $OUTPUT, its messages in $TEST_TMP/errors, its exit status in $status.
@@ -260,11 +267,11 @@ expect_exit 0 "$SPILLWAY" info --devices "$one,$two" --json
 uuid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["store"]["store_uuid"])' "$OUTPUT")
 for signal in INT TERM HUP; do
     begin "SIG$signal ends a replay: what was measured is reported as partial, and nothing stays behind"
-    interrupted $signal --json --chrome "$TEST_TMP/partial.json"
+    interrupted $signal --json --svg "$TEST_TMP/partial.svg"
     expect_equal 130 "$status" "exit status"
     json "d['interrupted'] is True and 1 <= d['replays'] == len(d['steps']) < 900 and d['step_seconds'] >= d['ideal_seconds']"
-    expect_true "says that there is no timeline" grep -q "no timeline was written" "$TEST_TMP/errors"
-    expect_true "no timeline" test ! -e "$TEST_TMP/partial.json"
+    expect_true "says that there is no picture" grep -q "no timeline was written" "$TEST_TMP/errors"
+    expect_true "no picture" test ! -e "$TEST_TMP/partial.svg"
     expect_true "no status page is left" test ! -e "/dev/shm/spillway-$uuid-0"
     expect_exit 0 "$SPILLWAY" check --devices "$one,$two"
 done

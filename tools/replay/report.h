@@ -40,5 +40,6 @@ json_t *replay_report_json(const struct replay_report *report);
 
 /* The last replay; it was measured. Return: 0; -errno with words. */
 int replay_chrome_write(const struct replay_report *report, const char *path);
+int replay_svg_write(const struct replay_report *report, const char *path);
 
 #endif
