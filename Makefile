@@ -291,7 +291,7 @@ install: all $(BUILD)/spillway.pc $(fio_made) ## install under PREFIX (default /
 	@for dir in $(pydirs); do \
 		echo "install the Python package into $(DESTDIR)$$dir"; \
 		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
-		for file in $(hooks_made) $(wildcard $(reader_made)); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
+		for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
 	done
 	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install ./python'
 	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" != 0 ] || ! grep -qsxF '$(LIBDIR)' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf || ldconfig

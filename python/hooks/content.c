@@ -38,16 +38,13 @@ void version_drop(struct version *version)
 /* The witness, or NULL if it is gone. */
 static PyObject *version_witness(const struct version *version)
 {
-	PyObject *witness = NULL;
+	PyObject *witness;
 
 	if (version->counter)
 		return new_ref(version->counter);
-#if PY_VERSION_HEX >= 0x030D0000
-	(void)PyWeakref_GetRef(version->witness, &witness);
-#else
-	witness = PyWeakref_GetObject(version->witness);
-	witness = witness == Py_None ? NULL : new_ref(witness);
-#endif
+	witness = PyObject_CallNoArgs(version->witness);
+	if (witness == Py_None)
+		Py_CLEAR(witness);
 	return witness;
 }
 
@@ -99,9 +96,9 @@ int version_check(const struct version *version, PyObject *shown)
 
 PyObject *tensor_counted_by(PyObject *counter, PyObject *memory)
 {
-	PyObject *tensor = PyObject_CallOneArg(torch.detach, counter);
+	PyObject *tensor = call(torch.detach, counter);
 
-	if (tensor && Py_TYPE(torch.data)->tp_descr_set(torch.data, tensor, memory))
+	if (tensor && PyObject_SetAttr(tensor, names.data, memory))
 		Py_CLEAR(tensor);
 	return tensor;
 }
@@ -122,12 +119,10 @@ void version_part(struct version *version, PyObject *held, bool is_shown)
 	if (is_shown)
 		counter = tensor_counted_by(held, torch.nothing);
 	else
-		counter = Py_TYPE(torch.data)->tp_descr_set(torch.data, held, torch.nothing)
-				  ? NULL
-				  : new_ref(held);
+		counter = PyObject_SetAttr(held, names.data, torch.nothing) ? NULL : new_ref(held);
 	if (!counter)
 		PyErr_WriteUnraisable(held);
-	Py_XSETREF(version->counter, counter);
+	set_ref(&version->counter, counter);
 	PyErr_Restore(type, value, traceback);
 }
 
@@ -144,33 +139,34 @@ static void record_dealloc(PyObject *object)
 	version_drop(record->version);
 	if (record->weak) {
 		PyErr_Fetch(&type, &value, &traceback);
-		result = PyObject_CallOneArg(torch.free_weak_ref, record->weak);
+		result = call(torch.free_weak_ref, record->weak);
 		if (!result)
 			PyErr_WriteUnraisable(object);
 		Py_XDECREF(result);
 		Py_DECREF(record->weak);
 		PyErr_Restore(type, value, traceback);
 	}
-	PyObject_Free(object);
+	object_free(object);
 }
 
-PyTypeObject record_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Record",
-	.tp_basicsize = sizeof(struct record),
-	.tp_flags = Py_TPFLAGS_DEFAULT,
-	.tp_dealloc = record_dealloc,
+PyTypeObject *record_type;
+PyType_Spec record_spec = {
+	.name = "spillway._hooks.Record",
+	.basicsize = sizeof(struct record),
+	.flags = MADE_HERE,
+	.slots = (PyType_Slot[]){{Py_tp_dealloc, record_dealloc}, {0, NULL}},
 };
 
-struct record *record_new(struct seen *seen, uint64_t key)
+struct record *record_new(const struct seen *seen, uint64_t key)
 {
-	struct record *record = PyObject_New(struct record, &record_type);
+	struct record *record = PyObject_New(struct record, record_type);
 
 	if (!record)
 		return NULL;
 	record->key = key;
 	record->epochs = 0;
 	record->version = NULL;
-	record->weak = seen_storage_weak(seen);
+	record->weak = call(torch.weak_ref, seen->storage);
 	if (!record->weak)
 		Py_CLEAR(record);
 	return record;

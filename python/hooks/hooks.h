@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hooks/hooks.h - the hooks on saved tensors, in C: what spillway/torch.py does in Python, in less
- * time
+ * hooks/hooks.h - the hooks on saved tensors: the way of plain tensors in host memory from autograd
+ * to the tensor cache and back
  *
  * A hook runs when the operation before it has swept the caches: its time is that of the memory it
- * touches, and the same steps in Python touch several times as much. So this is the way of plain
- * tensors in host memory from autograd to the tensor cache and back. What is rare (tensors of a
- * device, recorded steps, lazily conjugated tensors, errors) is left to spillway/torch.py, as is
- * everything where this module could not be built.
+ * touches, and the same steps in Python touch several times as much. What is rare (tensors of a
+ * device, recorded steps, lazily conjugated tensors, errors) is left to the Python package.
  *
- * Nothing of PyTorch is compiled in: its methods are called as Python objects, unless reader.h has
- * what is faster, and memory of the cache becomes a tensor by way of DLPack, whose deleter may come
- * from any thread, without the interpreter's lock.
+ * Nothing of one Python or one PyTorch is compiled in. Of Python this uses the limited API of 3.11;
+ * PyTorch's methods are called as Python objects, and memory of the cache becomes a tensor by way
+ * of DLPack, whose deleter may come from any thread, without the interpreter's lock.
  *
- * Threads    The interpreter's lock guards all of this but the end of a lease, and struct lent,
+ * Threads    The interpreter's lock guards all of this but the end of a lease, and struct leases,
  *            which is atomic.
- * Lifetime   A saved tensor holds its session. A lease holds only struct lent, which outlives the
+ * Lifetime   A saved tensor holds its session. A lease holds only struct leases, which outlives the
  *            session.
  * Errors     Functions that fail set a Python exception and return NULL or -1.
+ *
+ * Each file uses only those before it: calls.c, tensor.c, content.c, lease.c, session.c, saved.c,
+ * module.c.
  */
 #ifndef SPW_PYTHON_HOOKS_H
 #define SPW_PYTHON_HOOKS_H
 
+#define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
@@ -35,9 +37,7 @@
 
 #include <spillway/cache.h>
 
-#include "reader.h"
-
-/* ---- What is called (module.c) ---- */
+/* ---- What is called (calls.c) ---- */
 
 /* Functions of the library that spillway/_library.py has loaded. */
 struct library {
@@ -48,26 +48,34 @@ struct library {
 	__typeof__(&spw_cache_drain) drain;
 };
 
-/* Things of PyTorch, and of torch.py. */
+/* An attribute of a type, to be had without a look at the object's own. */
+struct attribute {
+	PyObject *descriptor;
+	descrgetfunc get;
+};
+
+/* Things of PyTorch, and of spillway/_native.py. */
 struct torch {
 	PyObject *tensor_type, *parameter_type;
-	/* attributes of a tensor: descriptors */
-	PyObject *is_cpu, *is_leaf, *requires_grad, *dtype, *version, *shape, *data, *base;
+	/* of a tensor */
+	struct attribute is_cpu, is_leaf, requires_grad, dtype, version, shape, base;
+	/* of a storage: its identity */
+	struct attribute cdata;
 	/* methods of a tensor */
 	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view,
 		*numel, *address;
 	/* of a storage */
-	PyObject *cdata, *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
+	PyObject *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
 	PyObject *from_dlpack;
 	PyObject *nothing; /* a tensor without memory */
 	PyObject *counted; /* whether autograd counts what is handed out with what was saved */
-	/* of torch.py */
-	PyObject *plain, *flagged, *on, *raise_modified;
+	/* of _native.py */
+	PyObject *plain, *flagged, *on, *raise_modified, *error_of;
 };
 
 /* Names that are looked up. */
 struct names {
-	PyObject *mark, *pack_watched, *use_watched, *unpack, *finish, *handle;
+	PyObject *mark, *data, *pack_watched, *use_watched, *unpack, *finish, *handle;
 };
 
 /*
@@ -76,7 +84,6 @@ struct names {
  */
 struct dtype {
 	PyObject *dtype;
-	int number; /* of PyTorch's own; -1: not known */
 	uint8_t itemsize, code, bits;
 	bool is_complex, is_viewed;
 };
@@ -84,14 +91,17 @@ struct dtype {
 extern struct library library;
 extern struct torch torch;
 extern struct names names;
-extern struct reader reader; /* all of it is NULL: there is none */
 
+int make_names(void);
+/*
+ * A function of the module: (addresses of the library's functions, things of PyTorch by their
+ * names, types of elements).
+ */
+PyObject *connect_calls(PyObject *module, PyObject *args);
 /*
  * The row of a tensor's type. NULL without an exception: none is known, as for quantized tensors.
  */
 const struct dtype *dtype_of(PyObject *tensor);
-/* The row of PyTorch's own number. NULL without an exception: none is known. */
-const struct dtype *dtype_of_number(int number);
 
 /* ---- Small helpers ---- */
 
@@ -101,9 +111,37 @@ static inline void *new_ref(void *object)
 	return object;
 }
 
-static inline PyObject *get(PyObject *descriptor, PyObject *object)
+/* @object: consumed */
+static inline void set_ref(PyObject **place, PyObject *object)
 {
-	return Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject *)Py_TYPE(object));
+	PyObject *before = *place;
+
+	*place = object;
+	Py_XDECREF(before);
+}
+
+static inline PyObject *get(const struct attribute *attribute, PyObject *object)
+{
+	return attribute->get(attribute->descriptor, object, (PyObject *)Py_TYPE(object));
+}
+
+/* With one argument; a method, of this object. */
+static inline PyObject *call(PyObject *function, PyObject *argument)
+{
+	return PyObject_CallFunctionObjArgs(function, argument, NULL);
+}
+
+/* Of types that only this module makes objects of. */
+#define MADE_HERE \
+	(Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE)
+
+/* An object holds its type. */
+static inline void object_free(PyObject *object)
+{
+	PyTypeObject *type = Py_TYPE(object);
+
+	PyObject_Free(object);
+	Py_DECREF(type);
 }
 
 /*
@@ -147,17 +185,16 @@ int version_number(PyObject *tensor, int64_t *number);
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 
 /*
- * What a save has to know of a tensor: read at once, or asked for in the order of these functions.
- * Ended by seen_end().
+ * What a save has to know of a tensor, asked for in the order of these functions. Ended by
+ * seen_end().
  */
 struct seen {
 	PyObject *tensor;          /* borrowed */
 	const struct dtype *dtype; /* of seen_passes_by() */
-	PyObject *identity;        /* of the storage, of seen_storage() */
-	PyObject *base;            /* what it is a view of, or None; of seen_base() */
-	bool is_read;
-	struct tensor_read read;
-	PyObject *storage, *shape, *stride; /* if it is not */
+	PyObject *storage;         /* and its identity; of seen_storage() */
+	PyObject *identity;
+	PyObject *base;           /* what it is a view of, or None; of seen_base() */
+	PyObject *shape, *stride; /* of seen_dims() */
 };
 
 struct place {
@@ -168,17 +205,17 @@ struct place {
 /* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
 int seen_passes_by(struct seen *seen);
 /*
- * Whether it is held as it is: _is_parameter() of torch.py says why. Return: 1; 0; -1 with an
+ * Whether it is held as it is, a parameter: what is made its .data is used, and what was is let go,
+ * as DeepSpeed relies on. All else is held without its graph (an output that holds its own node
+ * would never be freed), which views have from what they are views of. Return: 1; 0; -1 with an
  * exception.
  */
 int seen_is_parameter(const struct seen *seen);
 /* A new reference: its memory and its version counter without its graph. */
 PyObject *seen_detached(const struct seen *seen);
 int seen_storage(struct seen *seen);
-/* A new reference: what holds the storage weakly, for free_weak_ref. */
-PyObject *seen_storage_weak(struct seen *seen);
 int seen_base(struct seen *seen);
-/* The number of dimensions; -1. No Python may run from here to seen_shape() and seen_place(). */
+/* The number of dimensions; -1. */
 Py_ssize_t seen_dims(struct seen *seen);
 /* @sizes: filled with sizes and strides, in elements */
 int seen_shape(const struct seen *seen, int64_t sizes[]);
@@ -186,42 +223,6 @@ int seen_place(const struct seen *seen, struct place *place);
 /* The flags for conjugate and negative. */
 int seen_flags(const struct seen *seen, bool *conj, bool *neg);
 void seen_end(struct seen *seen);
-
-/* ---- Memory of the cache that tensors use (lent.c) ---- */
-
-struct lent {
-	_Atomic uint32_t references;
-	_Atomic uint64_t users;            /* leases, and threads inside take */
-	_Atomic bool waited_for;           /* the last user lets the cache close */
-	_Atomic(struct spw_cache *) open;  /* NULL: closed, for all but the return of leases */
-	_Atomic(struct spw_cache *) cache; /* NULL: of a parent process */
-	PyObject *closer;                  /* the cache in Python, while it is waited for */
-};
-
-/* The same as an object of Python. */
-struct lent_object {
-	PyObject_HEAD struct lent *lent;
-};
-
-extern PyTypeObject lent_type;
-
-void lent_drop(struct lent *lent);
-void lent_user_ended(struct lent *lent);
-
-struct shape {
-	const struct dtype *dtype;
-	uint64_t len_bytes;   /* from its first element to the end of its last */
-	const int64_t *sizes; /* and strides, in elements */
-	Py_ssize_t dims;
-};
-
-/*
- * A tensor on the memory of a lease, which ends with it, and with it the use of @lent that began
- * before the take. So it does if there is no tensor. @counter: a tensor with whose version counter
- * it counts, or NULL.
- */
-PyObject *lent_tensor(struct lent *lent, const struct spw_taken *taken, const struct shape *shape,
-		      PyObject *counter);
 
 /* ---- Storages and their contents (content.c) ---- */
 
@@ -250,7 +251,8 @@ struct record {
 	struct version *version;
 };
 
-extern PyTypeObject record_type;
+extern PyTypeObject *record_type;
+extern PyType_Spec record_spec;
 
 static inline struct version *version_hold(struct version *version)
 {
@@ -284,7 +286,7 @@ PyObject *tensor_counted_by(PyObject *counter, PyObject *memory);
 /* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
-struct record *record_new(struct seen *seen, uint64_t key);
+struct record *record_new(const struct seen *seen, uint64_t key);
 /*
  * What the storage of @tensor holds now. Borrowed. In each step another one: memory that is filled
  * anew between steps in a way that PyTorch does not count, by NumPy perhaps, is not what a graph
@@ -293,6 +295,45 @@ struct record *record_new(struct seen *seen, uint64_t key);
 struct version *record_version(struct record *record, PyObject *tensor, uint64_t step);
 /* @held has the bytes of @version, wherever its memory is now. What was written may be others. */
 void record_moved(struct record *record, struct version *version, PyObject *held);
+
+/* ---- Memory of the cache that tensors use (lease.c) ---- */
+
+struct leases {
+	_Atomic uint32_t references;
+	_Atomic uint64_t users;            /* leases, and threads inside take */
+	_Atomic bool waited_for;           /* the last user lets the cache close */
+	_Atomic(struct spw_cache *) open;  /* NULL: closed, for all but the return of leases */
+	_Atomic(struct spw_cache *) cache; /* NULL: of a parent process */
+	PyObject *closer;                  /* the cache in Python, while it is waited for */
+};
+
+/* The same as an object of Python. */
+struct leases_object {
+	PyObject_HEAD struct leases *leases;
+};
+
+extern PyTypeObject *leases_type;
+extern PyType_Spec leases_spec;
+
+/* Its object. A new reference */
+PyObject *leases_new(struct spw_cache *cache);
+void leases_drop(struct leases *leases);
+void leases_user_ended(struct leases *leases);
+
+struct shape {
+	const struct dtype *dtype;
+	uint64_t len_bytes;   /* from its first element to the end of its last */
+	const int64_t *sizes; /* and strides, in elements */
+	Py_ssize_t dims;
+};
+
+/*
+ * A tensor on the memory of a lease, which ends with it, and with it the use of @leases that began
+ * before the take. So it does if there is no tensor. @counter: a tensor with whose version counter
+ * it counts, or NULL.
+ */
+PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
+		       const struct shape *shape, PyObject *counter);
 
 /* ---- A session: what outlives the context (session.c) ---- */
 
@@ -309,10 +350,13 @@ struct owner {
 	bool is_shown; /* it was handed out */
 };
 
+/* Storages in mind before those that are gone are forgotten. */
+#define PRUNE_MIN 1024
+
 struct saved;
 
 struct session {
-	PyObject_HEAD struct lent *lent;
+	PyObject_HEAD struct leases *leases;
 	PyObject *cache, *device, *excluded, *tracer;
 	PyObject *records; /* of storages, by their identity */
 	Py_ssize_t prune_at;
@@ -326,12 +370,12 @@ struct session {
 	uint32_t owners_max, owner_free, owners_held;
 };
 
-extern PyTypeObject session_type;
-
 /* NULL with the exception that says that it is closed. */
 struct spw_cache *session_cache(struct session *session);
 /* A new reference. */
-struct record *session_record(struct session *session, struct seen *seen);
+struct record *session_record(struct session *session, const struct seen *seen);
+/* Forgets storages that are gone. */
+int session_prune(struct session *session);
 void session_drain(struct session *session);
 /* After short tensors were saved or used it is time for a drain now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
@@ -350,14 +394,16 @@ void owner_end(struct session *session, struct owner *owner);
 
 /* ---- Saved tensors (saved.c) ---- */
 
-extern PyTypeObject kept_type, saved_type;
+extern PyTypeObject *kept_type, *saved_type;
+extern PyType_Spec kept_spec, saved_spec;
 
 /*
- * The methods of a session: pack and save return what autograd keeps, use is given what save
- * returned.
+ * The methods of a session: pack, save and keep return what autograd keeps, keep without the cache;
+ * use is given what save returned.
  */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
+PyObject *session_keep(PyObject *session, PyObject *tensor);
 PyObject *session_use(PyObject *session, PyObject *saved);
 /* The cache closes: saved tensors let go of its memory. */
 PyObject *session_part(PyObject *session, PyObject *unused);

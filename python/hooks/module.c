@@ -1,199 +1,224 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/module.c - the module: what it calls, what it gives */
+/* hooks/module.c - the module, and the session as a type, from which the package derives its own */
 #include "hooks.h"
 
-#define DTYPES_MAX 48
+/* ---- The session ---- */
 
-struct library library;
-struct torch torch;
-struct names names;
-static struct dtype dtypes[DTYPES_MAX];
-static unsigned dtype_count;
+static PyObject *session_drain_now(PyObject *object, PyObject *unused)
+{
+	(void)unused;
+	session_drain((struct session *)object);
+	Py_RETURN_NONE;
+}
 
-#define TORCH(name)                \
-	{                          \
-#name, &torch.name \
+static PyObject *session_prune_now(PyObject *object, PyObject *unused)
+{
+	(void)unused;
+	if (session_prune((struct session *)object))
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+/* The cache is closed and reads no memory any more. */
+static PyObject *session_forget(PyObject *object, PyObject *unused)
+{
+	struct session *session = (struct session *)object;
+
+	(void)unused;
+	for (uint32_t place = 0; place < session->owners_max; place++)
+		if (session->owners[place].token != 0)
+			owner_end(session, &session->owners[place]);
+	PyDict_Clear(session->records);
+	Py_RETURN_NONE;
+}
+
+static PyObject *session_counts(PyObject *object, PyObject *unused)
+{
+	struct session *session = (struct session *)object;
+
+	(void)unused;
+	return Py_BuildValue("(kn)", (unsigned long)session->owners_held,
+			     PyDict_Size(session->records));
+}
+
+/* Of a cache: makes what its leases hold, and gives it to it. */
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	PyObject *cache, *leases;
+	struct session *session;
+	uint64_t handle;
+
+	if (kwargs || !PyArg_ParseTuple(args, "O", &cache) ||
+	    to_uint64(PyObject_GetAttr(cache, names.handle), &handle))
+		return NULL;
+	leases = leases_new((struct spw_cache *)(uintptr_t)handle);
+	if (!leases || PyObject_SetAttrString(cache, "leases", leases)) {
+		Py_XDECREF(leases);
+		return NULL;
 	}
+	session = (struct session *)PyType_GenericAlloc(type, 0);
+	if (session) {
+		session->leases = ((struct leases_object *)leases)->leases;
+		atomic_fetch_add(&session->leases->references, 1);
+		session->cache = new_ref(cache);
+		session->device = new_ref(Py_None);
+		session->tracer = new_ref(Py_None);
+		session->excluded = PySet_New(NULL);
+		session->records = PyDict_New();
+		session->prune_at = PRUNE_MIN;
+		if (!session->excluded || !session->records)
+			Py_CLEAR(session);
+	}
+	Py_DECREF(leases);
+	return (PyObject *)session;
+}
 
-static const struct {
-	const char *name;
-	PyObject **object;
-} torch_names[] = {
-	TORCH(tensor_type), TORCH(is_cpu),         TORCH(is_leaf),        TORCH(requires_grad),
-	TORCH(dtype),       TORCH(version),        TORCH(shape),          TORCH(storage),
-	TORCH(detach),      TORCH(stride),         TORCH(storage_offset), TORCH(is_neg),
-	TORCH(is_conj),     TORCH(as_strided),     TORCH(view),           TORCH(cdata),
-	TORCH(data_ptr),    TORCH(nbytes),         TORCH(weak_ref),       TORCH(free_weak_ref),
-	TORCH(expired),     TORCH(from_dlpack),    TORCH(plain),          TORCH(flagged),
-	TORCH(on),          TORCH(raise_modified), TORCH(data),           TORCH(nothing),
-	TORCH(counted),     TORCH(base),           TORCH(parameter_type), TORCH(numel),
-	TORCH(address),
+static int session_traverse(PyObject *object, visitproc visit, void *arg)
+{
+	struct session *session = (struct session *)object;
+
+	Py_VISIT(Py_TYPE(object));
+	Py_VISIT(session->cache);
+	Py_VISIT(session->device);
+	Py_VISIT(session->excluded);
+	Py_VISIT(session->tracer);
+	Py_VISIT(session->records);
+	for (uint32_t place = 0; place < session->owners_max; place++)
+		Py_VISIT(session->owners[place].tensor);
+	return 0;
+}
+
+static int session_clear(PyObject *object)
+{
+	struct session *session = (struct session *)object;
+
+	Py_CLEAR(session->cache);
+	Py_CLEAR(session->device);
+	Py_CLEAR(session->excluded);
+	Py_CLEAR(session->tracer);
+	return 0;
+}
+
+static void session_dealloc(PyObject *object)
+{
+	struct session *session = (struct session *)object;
+	PyTypeObject *type = Py_TYPE(object);
+
+	PyObject_GC_UnTrack(object);
+	(void)session_clear(object);
+	if (session->records)
+		Py_DECREF(session_forget(object, NULL));
+	Py_CLEAR(session->records);
+	PyMem_Free(session->owners);
+	if (session->leases)
+		leases_drop(session->leases);
+	PyObject_GC_Del(object);
+	Py_DECREF(type);
+}
+
+static PyMethodDef session_methods[] = {
+	{"pack", session_pack, METH_O, "Save a tensor: the hook."},
+	{"save", session_save, METH_O, "The same, without a look at the recording and the device."},
+	{"keep", session_keep, METH_O, "The same, of what passes by the cache."},
+	{"use", session_use, METH_O, "The tensor that was saved."},
+	{"drain", session_drain_now, METH_NOARGS,
+	 "Let go of the memory that the cache needs no longer."},
+	{"prune", session_prune_now, METH_NOARGS, "Forget storages that are gone."},
+	{"part", session_part, METH_NOARGS,
+	 "The cache closes: saved tensors let go of its memory."},
+	{"forget", session_forget, METH_NOARGS, "The cache is closed: let go of everything."},
+	{"counts", session_counts, METH_NOARGS, "(memory held for the cache, storages known)"},
+	{NULL, NULL, 0, NULL},
 };
 
-const struct dtype *dtype_of(PyObject *tensor)
-{
-	PyObject *dtype = get(torch.dtype, tensor);
+static PyMemberDef session_members[] = {
+	{"cache", T_OBJECT, offsetof(struct session, cache), 0, NULL},
+	{"device", T_OBJECT, offsetof(struct session, device), 0, NULL},
+	{"excluded", T_OBJECT, offsetof(struct session, excluded), 0, NULL},
+	{"tracer", T_OBJECT, offsetof(struct session, tracer), 0, NULL},
+	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},
+	{"unpacked", T_BOOL, offsetof(struct session, unpacked), 0, NULL},
+	{"steps", T_ULONGLONG, offsetof(struct session, steps), 0, NULL},
+	{NULL, 0, 0, 0, NULL},
+};
 
-	if (!dtype)
-		return NULL;
-	Py_DECREF(dtype); /* they live for ever */
-	for (unsigned i = 0; i < dtype_count; i++)
-		if (dtypes[i].dtype == dtype)
-			return &dtypes[i];
-	return NULL;
-}
+static PyType_Spec session_spec = {
+	.name = "spillway._hooks.Session",
+	.basicsize = sizeof(struct session),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
+		 Py_TPFLAGS_IMMUTABLETYPE,
+	.slots =
+		(PyType_Slot[]){
+			{Py_tp_doc, "What outlives the context: the memory that the cache may "
+				    "read, the storages it knows."},
+			{Py_tp_new, session_new},
+			{Py_tp_dealloc, session_dealloc},
+			{Py_tp_traverse, session_traverse},
+			{Py_tp_clear, session_clear},
+			{Py_tp_methods, session_methods},
+			{Py_tp_members, session_members},
+			{0, NULL},
+		},
+};
 
-const struct dtype *dtype_of_number(int number)
-{
-	for (unsigned i = 0; i < dtype_count; i++)
-		if (dtypes[i].number == number)
-			return &dtypes[i];
-	return NULL;
-}
+/* ---- The module ---- */
 
 static PyObject *unpack(PyObject *module, PyObject *packed)
 {
 	(void)module;
-	if (Py_TYPE(packed) == &saved_type)
+	if (Py_TYPE(packed) == saved_type)
 		return saved_unpack(packed, NULL);
-	if (Py_TYPE(packed) == &kept_type)
+	if (Py_TYPE(packed) == kept_type)
 		return kept_unpack(packed, NULL);
-	return PyObject_CallMethodNoArgs(packed, names.unpack);
-}
-
-static int connect_library(PyObject *addresses)
-{
-	unsigned long long offer_hint, take, give_back, release, drain;
-
-	if (!PyArg_ParseTuple(addresses, "KKKKK", &offer_hint, &take, &give_back, &release, &drain))
-		return -1;
-	library.offer_hint = (__typeof__(library.offer_hint))(uintptr_t)offer_hint;
-	library.take = (__typeof__(library.take))(uintptr_t)take;
-	library.give_back = (__typeof__(library.give_back))(uintptr_t)give_back;
-	library.release = (__typeof__(library.release))(uintptr_t)release;
-	library.drain = (__typeof__(library.drain))(uintptr_t)drain;
-	return 0;
-}
-
-static int connect_torch(PyObject *things)
-{
-	for (size_t i = 0; i < sizeof(torch_names) / sizeof(torch_names[0]); i++) {
-		PyObject *thing = PyDict_GetItemString(things, torch_names[i].name);
-
-		if (!thing) {
-			PyErr_Format(PyExc_KeyError, "%s is missing", torch_names[i].name);
-			return -1;
-		}
-		Py_XSETREF(*torch_names[i].object, new_ref(thing));
-	}
-	return 0;
-}
-
-static int connect_dtypes(PyObject *list)
-{
-	Py_ssize_t count = PyList_Size(list);
-
-	if (count < 0 || count > DTYPES_MAX) {
-		if (count >= 0)
-			PyErr_SetString(PyExc_ValueError, "too many types of elements");
-		return -1;
-	}
-	dtype_count = 0;
-	for (Py_ssize_t i = 0; i < count; i++) {
-		struct dtype *dtype = &dtypes[i];
-		int is_complex, is_viewed;
-
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Obbbppi", &dtype->dtype,
-				      &dtype->itemsize, &dtype->code, &dtype->bits, &is_complex,
-				      &is_viewed, &dtype->number))
-			return -1;
-		Py_INCREF(dtype->dtype);
-		dtype->is_complex = is_complex;
-		dtype->is_viewed = is_viewed;
-	}
-	dtype_count = (unsigned)count;
-	return 0;
-}
-
-static PyObject *connect(PyObject *module, PyObject *args)
-{
-	PyObject *addresses, *things, *types;
-
-	(void)module;
-	if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &addresses, &PyDict_Type, &things,
-			      &PyList_Type, &types) ||
-	    connect_library(addresses) || connect_torch(things) || connect_dtypes(types))
-		return NULL;
-	Py_RETURN_NONE;
-}
-
-static PyObject *read_with(PyObject *module, PyObject *calls)
-{
-	const struct reader *given = NULL;
-
-	(void)module;
-	if (calls != Py_None) {
-		given = PyCapsule_GetPointer(calls, READER_CAPSULE);
-		if (!given)
-			return NULL;
-	}
-	reader = given ? *given : (struct reader){0};
-	Py_RETURN_NONE;
-}
-
-static PyObject *reads(PyObject *module, PyObject *unused)
-{
-	(void)module;
-	(void)unused;
-	return PyBool_FromLong(reader.read != NULL);
+	return PyObject_CallMethodObjArgs(packed, names.unpack, NULL);
 }
 
 static PyMethodDef functions[] = {
-	{"connect", connect, METH_VARARGS, "Once, before anything else: what is called."},
-	{"read_with", read_with, METH_O,
-	 "The calls of a reader, which knows the numbers of the types; None: ask."},
-	{"reads", reads, METH_NOARGS, "Whether tensors are read, not asked."},
+	{"connect", connect_calls, METH_VARARGS, "Once, before anything else: what is called."},
 	{"unpack", unpack, METH_O, "What was saved: the hook."},
 	{NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-	PyModuleDef_HEAD_INIT, .m_name = "_hooks",     .m_doc = "The hooks on saved tensors, in C.",
+	PyModuleDef_HEAD_INIT, .m_name = "_hooks",     .m_doc = "The hooks on saved tensors.",
 	.m_size = -1,          .m_methods = functions,
 };
 
-static int make_names(void)
+static PyTypeObject *session_type;
+
+static int make_types(void)
 {
-	names.mark = PyUnicode_InternFromString("_TE_do_not_offload");
-	names.pack_watched = PyUnicode_InternFromString("_pack_watched");
-	names.use_watched = PyUnicode_InternFromString("_use_watched");
-	names.unpack = PyUnicode_InternFromString("unpack");
-	names.finish = PyUnicode_InternFromString("_finish");
-	names.handle = PyUnicode_InternFromString("handle");
-	return names.mark && names.pack_watched && names.use_watched && names.unpack &&
-			       names.finish && names.handle
-		       ? 0
-		       : -1;
+	const struct {
+		PyTypeObject **type;
+		PyType_Spec *spec;
+	} types[] = {
+		{&leases_type, &leases_spec},   {&record_type, &record_spec},
+		{&kept_type, &kept_spec},       {&saved_type, &saved_spec},
+		{&session_type, &session_spec},
+	};
+
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		*types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec);
+		if (!*types[i].type)
+			return -1;
+	}
+	return 0;
 }
 
 PyMODINIT_FUNC PyInit__hooks(void);
 
 PyMODINIT_FUNC PyInit__hooks(void)
 {
-	PyTypeObject *types[] = {&lent_type, &record_type, &kept_type, &saved_type, &session_type};
 	PyObject *module;
 
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-		if (PyType_Ready(types[i]))
-			return NULL;
-	if (make_names())
+	if (make_types() || make_names())
 		return NULL;
 	module = PyModule_Create(&definition);
 	if (!module)
 		return NULL;
 	if (PyModule_AddStringConstant(module, "VERSION", SPW_VERSION) ||
-	    PyModule_AddObject(module, "Session", new_ref(&session_type)) ||
-	    PyModule_AddObject(module, "Saved", new_ref(&saved_type))) {
+	    PyModule_AddType(module, session_type) || PyModule_AddType(module, saved_type) ||
+	    PyModule_AddType(module, kept_type)) {
 		Py_DECREF(module);
 		return NULL;
 	}

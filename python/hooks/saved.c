@@ -13,7 +13,7 @@ struct kept {
 static void kept_dealloc(PyObject *object)
 {
 	Py_XDECREF(((struct kept *)object)->tensor);
-	PyObject_Free(object);
+	object_free(object);
 }
 
 PyObject *kept_unpack(PyObject *object, PyObject *unused)
@@ -36,19 +36,24 @@ static PyMethodDef kept_methods[] = {
 	{NULL, NULL, 0, NULL},
 };
 
-PyTypeObject kept_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Kept",
-	.tp_basicsize = sizeof(struct kept),
-	.tp_flags = Py_TPFLAGS_DEFAULT,
-	.tp_doc = "A saved tensor that passes by the cache.",
-	.tp_dealloc = kept_dealloc,
-	.tp_methods = kept_methods,
+PyTypeObject *kept_type;
+PyType_Spec kept_spec = {
+	.name = "spillway._hooks.Kept",
+	.basicsize = sizeof(struct kept),
+	.flags = MADE_HERE,
+	.slots =
+		(PyType_Slot[]){
+			{Py_tp_doc, "A saved tensor that passes by the cache."},
+			{Py_tp_dealloc, kept_dealloc},
+			{Py_tp_methods, kept_methods},
+			{0, NULL},
+		},
 };
 
 static PyObject *kept_new(const struct seen *seen)
 {
 	int as_it_is = seen_is_parameter(seen);
-	struct kept *kept = as_it_is < 0 ? NULL : PyObject_New(struct kept, &kept_type);
+	struct kept *kept = as_it_is < 0 ? NULL : PyObject_New(struct kept, kept_type);
 
 	if (!kept)
 		return NULL;
@@ -80,14 +85,14 @@ struct saved {
 
 static Py_ssize_t saved_dims(const struct saved *saved)
 {
-	return Py_SIZE(saved) / 2;
+	return saved->ob_base.ob_size / 2;
 }
 
 static void saved_borrow(struct saved *saved, PyObject *memory)
 {
 	struct session *session = saved->session;
 
-	if (!atomic_load(&session->lent->open))
+	if (!atomic_load(&session->leases->open))
 		return; /* closed meanwhile: its memory is to be given back */
 	if (!saved->borrowed) {
 		saved->next = session->borrowers;
@@ -96,7 +101,7 @@ static void saved_borrow(struct saved *saved, PyObject *memory)
 			saved->next->link = &saved->next;
 		session->borrowers = saved;
 	}
-	Py_XSETREF(saved->borrowed, new_ref(memory));
+	set_ref(&saved->borrowed, new_ref(memory));
 }
 
 static void saved_part(struct saved *saved)
@@ -124,12 +129,12 @@ static void saved_dealloc(PyObject *object)
 	struct spw_cache *cache;
 
 	saved_part(saved);
-	cache = saved->id ? atomic_load(&saved->session->lent->open) : NULL;
+	cache = saved->id ? atomic_load(&saved->session->leases->open) : NULL;
 	if (cache)
 		(void)library.release(cache, (spw_tensor){saved->id});
 	version_drop(saved->version);
 	Py_DECREF(saved->session);
-	PyObject_Free(object);
+	object_free(object);
 }
 
 static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
@@ -139,10 +144,8 @@ static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
 	for (Py_ssize_t i = 0; tuple && i < count; i++) {
 		PyObject *value = PyLong_FromLongLong(values[i]);
 
-		if (!value)
+		if (!value || PyTuple_SetItem(tuple, i, value))
 			Py_CLEAR(tuple);
-		else
-			PyTuple_SET_ITEM(tuple, i, value);
 	}
 	return tuple;
 }
@@ -177,11 +180,10 @@ static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_
 static struct saved *saved_new(struct seen *seen)
 {
 	Py_ssize_t dims = seen_dims(seen);
-	struct saved *saved =
-		dims < 0 ? NULL : PyObject_NewVar(struct saved, &saved_type, 2 * dims);
+	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, saved_type, 2 * dims);
 
 	if (saved && seen_shape(seen, saved->sizes)) {
-		PyObject_Free(saved);
+		object_free((PyObject *)saved);
 		saved = NULL;
 	}
 	return saved;
@@ -221,7 +223,7 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 
 	if (!dtype)
 		return PyErr_Occurred() ? -1 : 1;
-	if (to_uint64(PyObject_CallOneArg(torch.numel, base), &elements))
+	if (to_uint64(call(torch.numel, base), &elements))
 		return -1;
 	return elements < storage_len_bytes / dtype->itemsize;
 }
@@ -299,16 +301,21 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 		      const struct seen *seen, struct record *record)
 {
 	struct spw_cache *cache;
+	uint64_t address;
 	spw_tensor id;
 	int result;
 
-	if (!atomic_load(&session->lent->cache))
+	if (!atomic_load(&session->leases->cache))
 		return 1; /* a parent process has it */
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
-	offer->owner = owner_add(session, seen->tensor, saved->version, record,
-				 (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes);
+	/* Making an object collects garbage, which may do anything, and let another thread do it. */
+	if (to_uint64(call(torch.address, seen->tensor), &address))
+		return -1;
+	if (address != (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes)
+		return 1; /* it was given other memory meanwhile */
+	offer->owner = owner_add(session, seen->tensor, saved->version, record, address);
 	if (offer->owner == 0)
 		return -1;
 	result = library.offer_hint(cache, offer,
@@ -354,10 +361,10 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 		session_drain_at_times(session, saved->len_bytes);
 		rc = offer_make(session, saved, &offer, seen, record);
 	}
-	Py_XDECREF(record);
+	Py_XDECREF((PyObject *)record);
 	if (rc == 0)
 		return (PyObject *)saved;
-	Py_XDECREF(saved);
+	Py_XDECREF((PyObject *)saved);
 	return rc < 0 ? NULL : new_ref(Py_None);
 }
 
@@ -405,6 +412,14 @@ PyObject *session_save(PyObject *object, PyObject *tensor)
 	return packed;
 }
 
+PyObject *session_keep(PyObject *object, PyObject *tensor)
+{
+	const struct seen seen = {.tensor = tensor};
+
+	(void)object;
+	return kept_new(&seen);
+}
+
 /* With a recording, or with tensors on a device, there is more to do. */
 PyObject *session_pack(PyObject *object, PyObject *tensor)
 {
@@ -412,7 +427,7 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 
 	if (session->device == Py_None && session->tracer == Py_None)
 		return session_save(object, tensor);
-	return PyObject_CallMethodOneArg(object, names.pack_watched, tensor);
+	return PyObject_CallMethodObjArgs(object, names.pack_watched, tensor, NULL);
 }
 
 /* ---- Using ---- */
@@ -423,7 +438,7 @@ static PyObject *saved_on(struct saved *saved, PyObject *held)
 	Py_ssize_t dims = saved_dims(saved);
 	PyObject *size = tuple_of(saved->sizes, dims),
 		 *stride = tuple_of(saved->sizes + dims, dims);
-	PyObject *dtype = get(torch.dtype, held), *tensor = NULL;
+	PyObject *dtype = get(&torch.dtype, held), *tensor = NULL;
 
 	if (!size || !stride || !dtype)
 		goto end;
@@ -474,8 +489,8 @@ static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *ta
 			      .len_bytes = saved->len_bytes,
 			      .sizes = saved->sizes,
 			      .dims = saved_dims(saved)};
-	PyObject *tensor = lent_tensor(saved->session->lent, taken, &shape,
-				       version_lender(saved->version)),
+	PyObject *tensor = lease_tensor(saved->session->leases, taken, &shape,
+					version_lender(saved->version)),
 		 *flagged;
 
 	if (!tensor || (!saved->conj && !saved->neg))
@@ -488,9 +503,9 @@ static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *ta
 static void take_failed(struct saved *saved, int result)
 {
 	struct session *session = saved->session;
-	PyObject *error = PyObject_CallMethod((PyObject *)session, "_error_of", "i", result);
+	PyObject *error = PyObject_CallFunction(torch.error_of, "i", result);
 
-	lent_user_ended(session->lent);
+	leases_user_ended(session->leases);
 	if (!error)
 		return;
 	/*
@@ -507,14 +522,14 @@ static void take_failed(struct saved *saved, int result)
 /* NULL without an exception: once more. */
 static PyObject *saved_take(struct saved *saved)
 {
-	struct lent *lent = saved->session->lent;
+	struct leases *leases = saved->session->leases;
 	struct spw_cache *cache = session_cache(saved->session);
 	struct spw_taken taken;
 	int result;
 
 	if (!cache)
 		return NULL;
-	atomic_fetch_add(&lent->users, 1);
+	atomic_fetch_add(&leases->users, 1);
 	Py_BEGIN_ALLOW_THREADS;
 	result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes, saved->len_bytes,
 			      &taken);
@@ -525,7 +540,7 @@ static PyObject *saved_take(struct saved *saved)
 	}
 	if (taken.bytes)
 		return tensor_of_lease(saved, &taken);
-	lent_user_ended(lent);
+	leases_user_ended(leases);
 	return tensor_of_owner(saved, taken.owner);
 }
 
@@ -541,7 +556,7 @@ static PyObject *use(struct saved *saved)
 			return NULL;
 	}
 	if (saved->version->moved)
-		Py_XSETREF(tensor, saved_on(saved, saved->version->moved));
+		set_ref(&tensor, saved_on(saved, saved->version->moved));
 	if (!tensor || version_check(saved->version, tensor))
 		Py_CLEAR(tensor);
 	else
@@ -552,7 +567,7 @@ static PyObject *use(struct saved *saved)
 PyObject *session_use(PyObject *object, PyObject *saved)
 {
 	(void)object;
-	if (!PyObject_TypeCheck(saved, &saved_type)) {
+	if (!PyObject_TypeCheck(saved, saved_type)) {
 		PyErr_SetString(PyExc_TypeError, "a saved tensor is needed");
 		return NULL;
 	}
@@ -569,8 +584,8 @@ PyObject *saved_unpack(PyObject *object, PyObject *unused)
 	if (saved->session->tracer == Py_None)
 		tensor = use(saved);
 	else
-		tensor = PyObject_CallMethodOneArg((PyObject *)saved->session, names.use_watched,
-						   object);
+		tensor = PyObject_CallMethodObjArgs((PyObject *)saved->session, names.use_watched,
+						    object, NULL);
 	Py_DECREF(object);
 	return tensor;
 }
@@ -586,13 +601,18 @@ static PyMemberDef saved_members[] = {
 	{NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject saved_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spillway._hooks.Saved",
-	.tp_basicsize = offsetof(struct saved, sizes),
-	.tp_itemsize = sizeof(int64_t),
-	.tp_flags = Py_TPFLAGS_DEFAULT,
-	.tp_doc = "A saved tensor that the cache knows.",
-	.tp_dealloc = saved_dealloc,
-	.tp_methods = saved_methods,
-	.tp_members = saved_members,
+PyTypeObject *saved_type;
+PyType_Spec saved_spec = {
+	.name = "spillway._hooks.Saved",
+	.basicsize = offsetof(struct saved, sizes),
+	.itemsize = sizeof(int64_t),
+	.flags = MADE_HERE,
+	.slots =
+		(PyType_Slot[]){
+			{Py_tp_doc, "A saved tensor that the cache knows."},
+			{Py_tp_dealloc, saved_dealloc},
+			{Py_tp_methods, saved_methods},
+			{Py_tp_members, saved_members},
+			{0, NULL},
+		},
 };

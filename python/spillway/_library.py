@@ -123,28 +123,6 @@ class CacheOpts(Structure):
     ]
 
 
-class Offer(Structure):
-    _fields_ = [
-        ("storage_key", c_uint64),
-        ("storage_version", c_uint64),
-        ("storage_bytes", c_void_p),
-        ("storage_len_bytes", c_uint64),
-        ("offset_bytes", c_uint64),
-        ("len_bytes", c_uint64),
-        ("owner", c_uint64),
-    ]
-
-
-class Taken(Structure):
-    _fields_ = [
-        ("bytes", c_void_p),
-        ("owner", c_uint64),
-        ("lease", c_uint64),
-        ("storage_bytes_before", c_uint64),
-        ("storage_bytes_total", c_uint64),
-    ]
-
-
 class PlanTensor(Structure):
     _fields_ = [
         ("bytes", c_uint64),
@@ -209,8 +187,6 @@ STRUCTS: Dict[str, Type[Structure]] = {
     "spw_probe_info": ProbeInfoStruct,
     "spw_store_opts": StoreOpts,
     "spw_cache_opts": CacheOpts,
-    "spw_offer": Offer,
-    "spw_taken": Taken,
     "spw_plan_tensor": PlanTensor,
     "spw_plan_step": PlanStep,
     "spw_plan_drives": PlanDrives,
@@ -284,12 +260,6 @@ _PROTOTYPES = {
     "spw_cache_stage_next": (None, [c_void_p, c_uint32, c_int, c_uint32, c_int]),
     "spw_cache_scope_enter": (None, [c_void_p, c_uint64]),
     "spw_cache_scope_leave": (None, [c_void_p]),
-    "spw_cache_offer": (c_int, [c_void_p, POINTER(Offer), POINTER(c_uint64)]),
-    "spw_cache_offer_hint": (c_int, [c_void_p, POINTER(Offer), c_int, POINTER(c_uint64)]),
-    "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
-    "spw_cache_return": (None, [c_void_p, c_uint64]),
-    "spw_cache_release": (c_int, [c_void_p, c_uint64]),
-    "spw_cache_drain": (c_int, [c_void_p, POINTER(c_uint64), c_uint]),
     "spw_cache_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_cache_reset_peak": (None, [c_void_p]),
 }

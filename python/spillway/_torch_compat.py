@@ -23,8 +23,8 @@ def _storage_getter() -> Callable[[torch.Tensor], Any]:
 storage_of = _storage_getter()
 
 _Untyped = torch.UntypedStorage  # whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost
-_free_weak_ref = _Untyped._free_weak_ref  # type: ignore[attr-defined]
-_expired = _Untyped._expired  # type: ignore[attr-defined]
+free_weak_ref = _Untyped._free_weak_ref  # type: ignore[attr-defined]
+expired = _Untyped._expired  # type: ignore[attr-defined]
 
 
 class SavedTensorsHooks:
@@ -57,14 +57,14 @@ class WeakStorage:
     __slots__ = ("_address", "_free")
 
     def __init__(self, storage: Any) -> None:
-        self._free = _free_weak_ref  # kept here: the module may be gone when __del__ runs
+        self._free = free_weak_ref  # kept here: the module may be gone when __del__ runs
         self._address = storage._weak_ref()
 
     def __del__(self) -> None:
         self._free(self._address)
 
     def expired(self) -> bool:
-        return _expired(self._address)
+        return expired(self._address)
 
 
 def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> Any:

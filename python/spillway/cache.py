@@ -21,8 +21,6 @@ _log = logging.getLogger("spillway")
 
 _MODES = {"spill": 0, "observe": 1, "fastest": 2, "budget": 3, "positional": 4}
 
-OFFER_KEEP, OFFER_SPILL, OFFER_DEDUP = 0, 1, 2
-HINT_NONE, HINT_KEEP, HINT_SPILL, HINT_PIN = 0, 1, 2, 3
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 
@@ -194,7 +192,7 @@ class Cache:
         # Of both a list's own append and pop are used alone: whatever other threads do, one of them closes the cache, and once.
         self._closing: List[int] = []  # the C handle, from close() until nothing uses it any more
         self._users: List[None] = []
-        self.lent: Optional[Any] = None  # the same for users that the hooks in C count
+        self.leases: Optional[Any] = None  # the same for users that the hooks count
         try:
             check(blocking.spw_cache_open(store_handle, byref(opts), byref(handle)))
         except BaseException:  # Ctrl-C meanwhile is raised when it is open
@@ -202,7 +200,7 @@ class Cache:
                 blocking.spw_cache_close(handle)
             blocking.spw_trace_finish(self._recorder)
             raise
-        self._handle = self._native = handle.value  # the second until it is really closed
+        self._handle = handle.value
         # Weak references to functions that are called first and last when the cache closes.
         self.before_close: Optional["weakref.WeakMethod[Any]"] = None
         self.after_close: Optional["weakref.WeakMethod[Any]"] = None
@@ -228,8 +226,8 @@ class Cache:
         handle, self._handle = self._handle, None
         if handle is None:
             return
-        if self.lent is not None:
-            self.lent.shut()
+        if self.leases is not None:
+            self.leases.shut()
         try:
             _call(self.before_close)
         finally:
@@ -237,7 +235,7 @@ class Cache:
             self._finish()
 
     def _finish(self) -> None:
-        if self._users or (self._closing and self.lent is not None and self.lent.busy(self)):
+        if self._users or (self._closing and self.leases is not None and self.leases.busy(self)):
             return
         try:
             handle = self._closing.pop()
@@ -246,7 +244,6 @@ class Cache:
         try:
             blocking.spw_cache_close(handle)
         finally:  # also when Ctrl-C came meanwhile
-            self._native = None
             self._after_close()
 
     def _after_close(self) -> None:
@@ -258,43 +255,26 @@ class Cache:
         if self._store is not None:
             self._store.drop_dependent(self)
 
-    def begin_use(self) -> None:
-        """Somebody uses memory of the cache, or is inside a call that blocks: closing waits for end_use().
-
-        Before the handle is asked for: what asked before may be closed by another thread meanwhile.
-        """
-        self._users.append(None)
-
-    def end_use(self) -> None:
-        """The use that begin_use() began has ended; the last one lets a cache that is closing close."""
-        self._users.pop()
-        if self._closing:
-            self._finish()
-
     def call(self, function: Any, *arguments: Any) -> Any:
         """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when it has returned.
 
         :raises SpillwayError: EBADF the cache is closed
         """
-        self.begin_use()
+        self._users.append(None)  # before the handle is asked for: closing waits for it from now on
         try:
             return function(self.handle, *arguments)
         finally:
-            self.end_use()
-
-    def return_lease(self, lease: int) -> None:
-        """The memory of a lease is used no longer."""
-        if self._native is not None:
-            fast.spw_cache_return(self._native, lease)
-        self.end_use()
+            self._users.pop()
+            if self._closing:
+                self._finish()
 
     def forget(self) -> None:
         """Drop the handle without closing: for a child of fork(), to which the cache does not belong."""
-        self._handle = self._native = None
+        self._handle = None
         self._closing.clear()
         self.forgotten = True
-        if self.lent is not None:
-            self.lent.forget()
+        if self.leases is not None:
+            self.leases.forget()
 
     @property
     def handle(self) -> int:

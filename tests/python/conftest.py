@@ -21,35 +21,6 @@ sys.path.insert(0, str(ROOT / "python"))
 import spillway  # noqa: E402
 
 
-# What is tested with the hooks in C and with those in Python, which do the same; all else with those in C, if they are built.
-EVERY_KIND_OF_HOOKS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls", "test_tensors")
-
-
-def pytest_generate_tests(metafunc):
-    if metafunc.module.__name__ in EVERY_KIND_OF_HOOKS and "dtype" not in metafunc.fixturenames:  # of each type is enough once
-        metafunc.parametrize("hooks", ["direct", "c", "python"], indirect=True)
-
-
-@pytest.fixture(autouse=True)  # and so before what makes an offload context
-def hooks(request, monkeypatch):
-    which = getattr(request, "param", None)
-    if which is None:
-        return
-    import spillway.torch
-
-    if which == "python":
-        monkeypatch.setattr(spillway.torch, "_hooks", None)
-    elif spillway.torch._hooks is None:
-        pytest.skip("the hooks in C are not built: no headers of this Python (python3-dev)")
-    elif spillway._native.reader is None:
-        if which == "direct":
-            pytest.skip("what reads tensors is not built: no headers of this PyTorch (libtorch-dev, pybind11-dev)")
-    elif which == "c":
-        module, calls = spillway.torch._hooks, spillway._native.reader.calls
-        module.read_with(None)
-        request.addfinalizer(lambda: module.read_with(calls))
-
-
 @pytest.fixture
 def folder():
     """A folder on a file system that takes O_DIRECT (a temporary one may be in memory)."""

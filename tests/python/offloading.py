@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/offloading.py - what the tests of spillway.torch share
+import contextlib
+import ctypes
 import time
 
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
+from spillway import _native
 
 # What a hook raises, which PyTorch 1.13 hands on as a RuntimeError that has its text.
 RAISED = (RuntimeError, spillway.SpillwayError)
@@ -69,3 +72,19 @@ def left_in(off):
         if not any(left) or time.monotonic() > deadline:
             return left
         time.sleep(0.001)
+
+
+TAKE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+
+
+@contextlib.contextmanager
+def hooks_call(take=None, **things):
+    """The hooks call this in place of spw_cache_take(), and these in place of what they call of PyTorch by these names."""
+    addresses = list(_native.addresses())
+    if take is not None:
+        addresses[1] = ctypes.cast(take, ctypes.c_void_p).value
+    _native.hooks.connect(tuple(addresses), {**_native.things(), **things}, _native.types())
+    try:
+        yield
+    finally:
+        _native.hooks.connect(_native.addresses(), _native.things(), _native.types())

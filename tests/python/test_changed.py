@@ -17,6 +17,7 @@ import spillway
 import spillway.torch
 from conftest import emptied, make_drives
 from offloading import Nothing, left_in, settle
+from spillway import _on_device
 from streams import Table
 
 
@@ -114,9 +115,9 @@ class Where:
         # Copies to host memory end at once, or never.
         self._table = Table(polls=0 if self.what == "device: stored" else None)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(spillway.torch, "_device_table", lambda devices: self._table)
+            patch.setattr(_on_device, "device_table", lambda devices: self._table)
             self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=1)
-        self._path = self.off._session.device
+        self._path = self.off._session.device.path
         if self.what == "device: kept":
             self._path._take_slot = lambda length: None
         Where.opened.append(self.off)

@@ -19,7 +19,7 @@ import spillway
 import spillway.torch
 from conftest import ROOT, make_drives
 from offloading import RAISED, Nothing, Save, same_bits
-from spillway import _cuda, _device, _device_plan, _library
+from spillway import _cuda, _device, _device_plan, _library, _on_device
 from spillway._torch_compat import WeakStorage, storage_of
 from streams import Table
 
@@ -476,7 +476,7 @@ def offload(monkeypatch):
     """As spillway.torch.offload, where every tensor is one of a device."""
     def make(model, store, *, polls=0, waits=False, **options):
         table = Table(polls)
-        monkeypatch.setattr(spillway.torch, "_device_table", lambda devices: table)
+        monkeypatch.setattr(_on_device, "device_table", lambda devices: table)
         off = spillway.torch.offload(model, store, min_bytes=1, **options)
         if waits:
             wait_before_backward(off)
@@ -489,7 +489,7 @@ def offload(monkeypatch):
 
 def wait_before_backward(off):
     """Drives have done what they were given when the first tensor is used: nothing is kept by chance."""
-    path = off._session.device
+    path = off._session.device.path
     load = path.load
 
     def wait_and_load(entry):
@@ -688,7 +688,7 @@ def test_what_a_plan_keeps_is_checked_for_changes(store, offload):
             if step < 3:
                 loss.backward()
     assert off.device_stats().bytes_kept_planned > 0
-    path = off._session.device
+    path = off._session.device.path
     while path._reading:  # ahead, in a step before, for nothing
         path.progress()
     for entries in path._entries.values():
@@ -705,7 +705,7 @@ def test_the_same_gradients_at_any_speed_of_streams(store, offload, polls):
     expected, _ = gradients(lambda model: None)
     got, off = gradients(lambda model: offload(model, store, polls=polls))
     assert all(torch.equal(a, b) for a, b in zip(got, expected))
-    off._session.device.table.polls = 0
+    off._session.device.path.table.polls = 0
     assert left(store, off) == (0, 0)
     stats = off.device_stats()
     assert stats.tensors_offered > 30 and off.stats().offers == 0
@@ -779,7 +779,7 @@ def test_changed_in_place_before_a_slow_copy_and_then_gone(store, offload):
         z = y.sum()
         y.detach().zero_()
         del y
-        off._session.device.table.polls = 0
+        off._session.device.path.table.polls = 0
         while off.device_stats().tensors_spilled == 0:
             pass
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -803,7 +803,7 @@ def test_what_was_handed_out_is_held_while_it_may_be_used_again(store, offload, 
         assert not storage.expired()
     y.backward()
     seen.clear()
-    off._session.device.table.polls = 0
+    off._session.device.path.table.polls = 0
     assert left(store, off) == (0, 0)
     assert storage.expired()
 
@@ -868,7 +868,7 @@ def test_a_store_closed_inside_the_context(drives, offload):
         store.close()
         with pytest.raises(RAISED, match="Errno 9. the store is closed"):
             y.backward()
-    assert not off._session.device.table.pinned
+    assert not off._session.device.path.table.pinned
     with spillway.Store(drives):  # the drives were given back
         pass
 
@@ -921,7 +921,7 @@ def runtime(monkeypatch):
 def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplog):
     table = Table()
     table.pin = _cuda.Table().pin
-    monkeypatch.setattr(spillway.torch, "_device_table", lambda devices: table)
+    monkeypatch.setattr(_on_device, "device_table", lambda devices: table)
     with caplog.at_level(logging.WARNING, "spillway"):
         off = spillway.torch.offload(Layers(), store)
     assert "tensors on the GPU are kept there (cudaHostRegister() of" in caplog.text

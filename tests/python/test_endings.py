@@ -18,7 +18,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from conftest import ROOT, emptied
-from offloading import Nothing, Save, left_in, settle
+from offloading import TAKE, Nothing, Save, hooks_call, left_in, settle
 from spillway import _library
 from spillway.bench import __main__ as bench
 from spillway import cache as cache_module
@@ -58,12 +58,6 @@ def during(monkeypatch):
         return calls
 
     return install
-
-
-@pytest.fixture
-def in_python(monkeypatch):
-    """The hooks in Python: those in C cannot be interrupted between two calls."""
-    monkeypatch.setattr(spillway.torch, "_hooks", None)
 
 
 # ---- Ctrl-C --------------------------------------------------------------------------------------------------------------
@@ -116,45 +110,6 @@ def test_an_interrupted_close_closes(drives, during):
         pass
 
 
-def test_an_interrupted_use_is_one_no_more(drives, during, in_python):
-    """The bytes were lent when Ctrl-C came in: they go back, or the drives would never be given back."""
-    spillway.format_store(drives)
-    with spillway.Store(drives) as store:
-        off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
-        x = torch.randn(100000, requires_grad=True)
-        with off:
-            y = x.exp()
-            settle(off)
-        during(spillway.torch, "spw_cache_take")
-        with pytest.raises((KeyboardInterrupt, RuntimeError)):
-            y.sum().backward()
-        y.sum().backward()
-        assert torch.equal(x.grad, x.detach().exp())
-        del y
-    with spillway.Store(drives):
-        pass
-
-
-def test_the_handler_of_a_signal_may_ask_for_counters(store, in_python, monkeypatch):
-    """It runs between any two instructions of the main thread: also while that tells the cache what ended."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
-    session, asked = off._session, []
-    release = session._tell_ends
-
-    def tell_ends(*arguments):
-        if not asked:
-            asked.append(None)
-            off.report(open(os.devnull, "w"))
-        release(*arguments)
-
-    monkeypatch.setattr(session, "_tell_ends", tell_ends)
-    done = threading.Thread(target=session.drain, daemon=True)
-    done.start()
-    done.join(30)
-    assert not done.is_alive() and asked
-    off.close()
-
-
 # ---- Threads -------------------------------------------------------------------------------------------------------------
 
 
@@ -191,14 +146,14 @@ with off:
 """
 
 
-def run_program(drives, program, **environment):
+def run_program(drives, program):
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", PROGRAM + program, *drives], capture_output=True, text=True,
-                          timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment})
+                          timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
     assert done.returncode == 0, (done.returncode, done.stderr)
     return done
 
 
-@pytest.mark.parametrize("name", ["spw_cache_offer_hint", "spw_cache_step", "spw_cache_stage", "spw_cache_scope_enter",
+@pytest.mark.parametrize("name", ["spw_cache_step", "spw_cache_stage", "spw_cache_scope_enter",
                                   "spw_cache_scope_leave"])
 def test_closed_by_another_thread_before_a_short_call(drives, name):
     """Just after the handle was asked for: what is closed then must not be called."""
@@ -217,48 +172,8 @@ try:
         model(torch.randn(10, 1000)).sum().backward()
 except (RuntimeError, spillway.SpillwayError) as error:
     print(error)
-""", SPILLWAY_HOOKS="python")
+""")
     assert "is closed" in done.stdout
-    with spillway.Store(drives):
-        pass
-
-
-@pytest.mark.parametrize("moment", ["take", "drain"])
-def test_closed_by_another_thread_during_a_use(drives, moment):
-    """Just after the handle was asked for. What is closed then must not be used: it would end the process."""
-    spillway.format_store(drives)
-    done = run_program(drives, {
-        "take": """
-import spillway.torch as module
-structs = module._taken_structs
-def taken_structs():
-    store.close()
-    return structs()
-module._taken_structs = taken_structs
-session._takes.clear()
-try:
-    y.sum().backward()
-except (RuntimeError, spillway.SpillwayError) as error:
-    print(error)
-else:
-    print(torch.equal(x.grad, x.detach().exp()))
-""",
-        "drain": """
-class Lock:
-    def __init__(self, lock):
-        self.lock, self.first = lock, True
-    def __enter__(self):
-        if self.first:
-            self.first = False
-            store.close()
-        self.lock.__enter__()
-    def __exit__(self, *exc):
-        self.lock.__exit__(*exc)
-session._drain_lock = Lock(session._drain_lock)
-session.drain()
-print("the tensor cache is closed" if session.cache.closed else "open")
-"""}[moment], SPILLWAY_HOOKS="python")
-    assert "the tensor cache is closed" in done.stdout or "True" in done.stdout
     with spillway.Store(drives):
         pass
 
@@ -284,8 +199,9 @@ def test_closed_by_another_thread_during_a_call(drives, during):
         pass
 
 
-def test_closed_by_another_thread_while_bytes_are_lent(drives, during, in_python):
-    """They stay valid; the end of their use gives the drives back."""
+@pytest.mark.parametrize("moment", ["asked for", "lent"])
+def test_closed_by_another_thread_during_a_use(drives, moment):
+    """The bytes stay valid; the end of their use gives the drives back."""
     spillway.format_store(drives)
     store = spillway.Store(drives)
     off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
@@ -293,15 +209,25 @@ def test_closed_by_another_thread_while_bytes_are_lent(drives, during, in_python
     with off:
         y = x.exp()
         settle(off)
+    take = TAKE(spillway._native.addresses()[1])
 
     def close():
         thread = threading.Thread(target=store.close)
         thread.start()
         thread.join()
 
-    during(spillway.torch, "spw_cache_take", close)
-    y.sum().backward()
-    assert torch.equal(x.grad, x.detach().exp())
+    @TAKE
+    def take_and_close(*arguments):
+        if moment == "asked for":
+            close()
+        result = take(*arguments)
+        if moment == "lent":
+            close()
+        return result
+
+    with hooks_call(take=take_and_close):
+        y.sum().backward()
+    assert torch.equal(x.grad, x.detach().exp()) and store.closed
     with spillway.Store(drives):
         pass
 

@@ -33,6 +33,7 @@ def installed():
 
 def install(folder):
     shutil.copytree(ROOT / "python", folder / "source/python", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    shutil.copytree(ROOT / "include", folder / "source/include")
     clean = {name: value for name, value in os.environ.items() if name != "SPW_BUILD"}
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-index", "--no-deps",
@@ -68,13 +69,9 @@ def test_a_library_that_is_built_is_taken_along(installed, folder):
     assert done.stdout.strip() == str(site / "spillway/libspillway.so"), done.stderr
 
 
-def test_the_hooks_are_built_that_there_are_headers_for(installed, folder):
-    shutil.copytree(ROOT / "include", folder / "source/include")
-    site = install(folder)
-    built = {module.__name__.split(".")[1] for module in (spillway.torch._hooks, spillway._native.reader) if module is not None}
-    assert {path.name.split(".")[0] for path in (site / "spillway").glob("_*.so")} == built
-    done = run(site, SPILLWAY_LIBRARY=os.environ["SPILLWAY_LIBRARY"], SPILLWAY_HOOKS=spillway._native.in_use)
-    assert done.returncode == 0, done.stderr
+def test_the_hooks_are_of_every_python(installed):
+    """By its limited API: one file, that names no version of Python."""
+    assert [path.name for path in (installed / "spillway").glob("*.so")] == ["_hooks.abi3.so"]
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")

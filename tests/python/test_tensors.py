@@ -69,15 +69,6 @@ def test_bits(off, dtype, kind, stored):
         assert off.stats().bytes_spilled > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bits_by_each_kind_of_hooks(store, kind):
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1)
-    for dtype in (torch.float32, torch.bool):
-        for stored in (True, False):
-            tensor = KINDS[kind](random_bits(4096, dtype))
-            assert same_bits(saved_and_back(off, tensor, stored), tensor)
-
-
 @pytest.fixture
 def off(store):
     """Everything spills, however small."""
@@ -104,12 +95,6 @@ def test_lazy_views(off, make, stored):
     assert torch.equal(back, expected)
     if stored:
         assert off.stats().bytes_spilled > 0
-
-
-def test_the_hooks_meant_are_those_tested(off, request):
-    hooks, torch_module = request.node.callspec.params["hooks"], spillway.torch
-    assert isinstance(off._session, torch_module._FastSession) == (hooks in ("direct", "c"))
-    assert hooks == "python" or torch_module._hooks.reads() == (hooks == "direct")
 
 
 def test_views_of_one_storage_are_stored_once(off):

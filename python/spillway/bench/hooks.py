@@ -26,7 +26,6 @@ from torch import nn
 import spillway
 import spillway.torch
 
-from .. import _native
 from ..demo.ending import exits_on
 
 LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)  # bytes; the first is the shortest that is not kept for being small
@@ -137,9 +136,9 @@ def main(drives: Sequence[str]) -> int:
     try:
         with spillway.Store(names) as store:
             for length in LENGTHS:
-                row = {"name": f"{length >> 10:,} KiB", "hooks": _native.in_use, "length_bytes": length, **hook_times(store, 5, length)}
+                row = {"name": f"{length >> 10:,} KiB", "length_bytes": length, **hook_times(store, 5, length)}
                 print(json.dumps(row), flush=True)
-            row = {"name": f"{LAYERS} layers, hidden {HIDDEN}", "hooks": _native.in_use, **layer_times(store)}
+            row = {"name": f"{LAYERS} layers, hidden {HIDDEN}", **layer_times(store)}
             print(json.dumps(row), flush=True)
     except OSError as error:  # a SpillwayError is one
         print(f"hooks: {error}", file=sys.stderr)

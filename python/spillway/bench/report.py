@@ -254,8 +254,7 @@ def _findings(model: str, cells: Dict[Kind, Dict[str, Any]]) -> Iterable[str]:
 def _hooks(programs: List[Dict[str, Any]]) -> Iterable[str]:
     if not programs:
         return
-    kinds = sorted({hooks.get("hooks", "") for hooks in programs} - {""})
-    yield f"\nTime in hooks{' (' + ', '.join(kinds) + ')' if kinds else ''}, CPU time of the thread, us per tensor:\n"
+    yield "\nTime in hooks, CPU time of the thread, us per tensor:\n"
     yield "| tensors of | saving, median | mean | on the clock | using, median | mean |"
     yield "|---|---|---|---|---|---|"
     for hooks in programs:

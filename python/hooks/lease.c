@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks/lease.c - memory of the cache that tensors use, and who waits for the last of them */
+#include "hooks.h"
+
+#define DLPACK_NAME "dltensor"
+#define DLPACK_CPU  1
+
+/* ---- DLPack, as its public header describes it ---- */
+
+struct dl_device {
+	int32_t type, id;
+};
+
+struct dl_type {
+	uint8_t code, bits;
+	uint16_t lanes;
+};
+
+struct dl_tensor {
+	void *data;
+	struct dl_device device;
+	int32_t ndim;
+	struct dl_type dtype;
+	int64_t *shape, *strides; /* in elements */
+	uint64_t byte_offset;
+};
+
+struct dl_managed {
+	struct dl_tensor tensor;
+	void *context;
+	void (*deleter)(struct dl_managed *managed);
+};
+
+/* ---- Who uses the cache ---- */
+
+void leases_drop(struct leases *leases)
+{
+	if (atomic_fetch_sub(&leases->references, 1) == 1)
+		free(leases);
+}
+
+/* The last use has ended of a cache that is to be closed. */
+static void leases_finish(struct leases *leases)
+{
+	PyObject *closer = NULL, *result, *type, *value, *traceback;
+	PyGILState_STATE state;
+
+	if (!Py_IsInitialized())
+		return;
+	state = PyGILState_Ensure();
+	PyErr_Fetch(&type, &value, &traceback);
+	if (atomic_exchange(&leases->waited_for, false)) {
+		closer = leases->closer;
+		leases->closer = NULL;
+		result = PyObject_CallMethodObjArgs(closer, names.finish, NULL);
+		if (!result)
+			PyErr_WriteUnraisable(closer);
+		Py_XDECREF(result);
+		Py_DECREF(closer);
+	}
+	PyErr_Restore(type, value, traceback);
+	PyGILState_Release(state);
+}
+
+void leases_user_ended(struct leases *leases)
+{
+	if (atomic_fetch_sub(&leases->users, 1) == 1 && atomic_load(&leases->waited_for))
+		leases_finish(leases);
+}
+
+/* ---- Leases ---- */
+
+/* Memory of the cache that a tensor uses. */
+struct lease {
+	struct dl_managed managed;
+	struct leases *leases;
+	uint64_t number;
+	int64_t sizes[]; /* and strides */
+};
+
+static void lease_end(struct dl_managed *managed)
+{
+	struct lease *lease = (struct lease *)managed;
+	struct spw_cache *cache = atomic_load(&lease->leases->cache);
+
+	if (cache)
+		library.give_back(cache, lease->number);
+	leases_user_ended(lease->leases);
+	leases_drop(lease->leases);
+	free(lease);
+}
+
+/* @values: sizes and strides that it has place for */
+static struct lease *lease_new(struct leases *leases, const struct spw_taken *taken, size_t values)
+{
+	struct lease *lease = malloc(sizeof(*lease) + values * sizeof(lease->sizes[0]));
+
+	if (!lease) {
+		PyErr_NoMemory();
+		library.give_back(atomic_load(&leases->cache), taken->lease);
+		leases_user_ended(leases);
+		return NULL;
+	}
+	lease->leases = leases;
+	atomic_fetch_add(&leases->references, 1);
+	lease->number = taken->lease;
+	return lease;
+}
+
+static PyObject *tensor_by_dlpack(struct leases *leases, const struct spw_taken *taken,
+				  const struct shape *shape)
+{
+	const struct dtype *dtype = shape->dtype;
+	Py_ssize_t dims = shape->dims;
+	struct lease *lease = lease_new(leases, taken, 2 * (size_t)dims);
+	PyObject *capsule, *tensor, *viewed;
+
+	if (!lease)
+		return NULL;
+	lease->managed = (struct dl_managed){
+		.tensor.data = (void *)(uintptr_t)taken->bytes,
+		.tensor.device.type = DLPACK_CPU,
+		.tensor.ndim = (int32_t)dims,
+		.tensor.dtype = {.code = dtype->code, .bits = dtype->bits, .lanes = 1},
+		.tensor.shape = lease->sizes,
+		.tensor.strides = lease->sizes + dims,
+		.context = lease,
+		.deleter = lease_end,
+	};
+	memcpy(lease->sizes, shape->sizes, 2 * (size_t)dims * sizeof(lease->sizes[0]));
+	capsule = PyCapsule_New(&lease->managed, DLPACK_NAME, NULL);
+	tensor = capsule ? call(torch.from_dlpack, capsule) : NULL;
+	/* What has become a tensor has another name. */
+	if (!tensor && (!capsule || PyCapsule_IsValid(capsule, DLPACK_NAME)))
+		lease_end(&lease->managed);
+	Py_XDECREF(capsule);
+	if (tensor && dtype->is_viewed) {
+		viewed = PyObject_CallFunctionObjArgs(torch.view, tensor, dtype->dtype, NULL);
+		Py_DECREF(tensor);
+		tensor = viewed;
+	}
+	return tensor;
+}
+
+PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
+		       const struct shape *shape, PyObject *counter)
+{
+	PyObject *tensor, *counted;
+
+	tensor = tensor_by_dlpack(leases, taken, shape);
+	if (!tensor || !counter)
+		return tensor;
+	counted = tensor_counted_by(counter, tensor);
+	Py_DECREF(tensor);
+	return counted;
+}
+
+/* ---- As an object of Python ---- */
+
+PyObject *leases_new(struct spw_cache *cache)
+{
+	struct leases_object *self = PyObject_New(struct leases_object, leases_type);
+
+	if (!self)
+		return NULL;
+	self->leases = calloc(1, sizeof(*self->leases));
+	if (!self->leases) {
+		Py_DECREF(self);
+		return PyErr_NoMemory();
+	}
+	atomic_store(&self->leases->references, 1);
+	atomic_store(&self->leases->open, cache);
+	atomic_store(&self->leases->cache, cache);
+	return (PyObject *)self;
+}
+
+static void leases_dealloc(PyObject *object)
+{
+	struct leases_object *self = (struct leases_object *)object;
+
+	if (self->leases)
+		leases_drop(self->leases);
+	object_free(object);
+}
+
+static PyObject *leases_shut(PyObject *object, PyObject *unused)
+{
+	(void)unused;
+	atomic_store(&((struct leases_object *)object)->leases->open, NULL);
+	Py_RETURN_NONE;
+}
+
+static PyObject *leases_forget(PyObject *object, PyObject *unused)
+{
+	(void)unused;
+	atomic_store(&((struct leases_object *)object)->leases->open, NULL);
+	atomic_store(&((struct leases_object *)object)->leases->cache, NULL);
+	Py_RETURN_NONE;
+}
+
+static PyObject *leases_busy(PyObject *object, PyObject *closer)
+{
+	struct leases *leases = ((struct leases_object *)object)->leases;
+
+	if (!leases->closer)
+		leases->closer = new_ref(closer);
+	atomic_store(&leases->waited_for, true);
+	if (atomic_load(&leases->users) > 0)
+		Py_RETURN_TRUE;
+	/*
+	 * If it is not ours any more, then whoever has taken it is waiting for the lock, and does
+	 * it.
+	 */
+	if (!atomic_exchange(&leases->waited_for, false))
+		Py_RETURN_TRUE;
+	Py_CLEAR(leases->closer);
+	Py_RETURN_FALSE;
+}
+
+static PyMethodDef leases_methods[] = {
+	{"shut", leases_shut, METH_NOARGS, "The cache closes: nothing is saved or used any more."},
+	{"forget", leases_forget, METH_NOARGS, "The cache belongs to the parent process."},
+	{"busy", leases_busy, METH_O,
+	 "Whether memory is lent; if so, the end of the last use calls _finish() of the argument."},
+	{NULL, NULL, 0, NULL},
+};
+
+PyTypeObject *leases_type;
+PyType_Spec leases_spec = {
+	.name = "spillway._hooks.Leases",
+	.basicsize = sizeof(struct leases_object),
+	.flags = MADE_HERE,
+	.slots =
+		(PyType_Slot[]){
+			{Py_tp_doc, "A cache's handle, and who uses its memory."},
+			{Py_tp_dealloc, leases_dealloc},
+			{Py_tp_methods, leases_methods},
+			{0, NULL},
+		},
+};

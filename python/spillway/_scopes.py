@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+# spillway/_scopes.py - what of a model is a scope, what is excluded, and the hooks that tell where it is
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Callable, Iterable, List, Set, Union
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ._on_device import SPILLED
+from ._torch_compat import is_compiling, storage_of
+
+Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
+Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Module], bool]]
+
+
+class Hook:
+    """A function that a module calls. The copy of a module, or one that was saved and loaded, calls one that does nothing; so do
+    modules inside of what torch.compile makes one piece of, that has no layers any more."""
+
+    __slots__ = ("_method", "_given")
+
+    def __init__(self, method: Callable[..., None], *given: Any) -> None:
+        self._method = weakref.WeakMethod(method)  # whoever has the hooks keeps what they belong to for no longer
+        self._given = given
+
+    def __call__(self, *arguments: Any) -> None:
+        if not is_compiling():
+            method = self._method()
+            if method is not None:
+                method(*self._given, *arguments)
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, (nn.ModuleList, nn.Sequential))
+
+
+def layers_of(model: nn.Module) -> List[nn.Module]:
+    """The layers of a model: the children of its outermost ModuleLists and Sequentials, in order; none lies inside
+    another."""
+    layers: List[nn.Module] = []
+    seen: Set[int] = set()
+
+    def visit(module: nn.Module, inside: bool) -> None:
+        for child in module.children():
+            if _is_container(child):
+                visit(child, True)
+            elif not inside:
+                visit(child, False)
+            elif id(child) not in seen and not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
+                seen.add(id(child))
+                layers.append(child)
+
+    visit(model, _is_container(model))
+    return layers
+
+
+def scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
+    if scopes is None:
+        return layers_of(model)
+    if callable(scopes):
+        return [module for name, module in model.named_modules() if scopes(name, module)]
+    return list(scopes)
+
+
+# The noise that it multiplies by is saved before it is drawn: only what stays where it is will be right.
+_FILLS_LATER = nn.RReLU
+
+
+def excluded_of(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
+    """What is excluded of the model as it is now."""
+    fills_later = [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
+    return _excluded_by_user(model, exclude) + fills_later
+
+
+def _excluded_by_user(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
+    if exclude is None:
+        return []
+    if callable(exclude) and not isinstance(exclude, nn.Module):
+        return [module for name, module in model.named_modules() if exclude(name, module)]
+    things = [exclude] if isinstance(exclude, (nn.Module, Tensor)) else list(exclude)
+    for thing in things:
+        if not isinstance(thing, (nn.Module, Tensor)):
+            raise TypeError(f"exclude takes modules and tensors, not {type(thing).__name__}")
+    return things
+
+
+def tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif depth and isinstance(thing, (tuple, list)):
+        for item in thing:
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(thing, dict):
+        for item in thing.values():
+            yield from tensors_in(item, depth - 1)
+
+
+def identities(tensors: Iterable[Tensor]) -> Set[int]:
+    found = set()
+    for tensor in tensors:
+        if not is_lazy(tensor) and tensor.layout is torch.strided and tensor.device.type in SPILLED and not tensor.is_nested:
+            try:
+                found.add(storage_of(tensor)._cdata)
+            except (RuntimeError, NotImplementedError):  # a tensor of vmap has none
+                pass
+    return found

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+# spillway/_session.py - what outlives the context: the hooks, which are in C, and what is rare of them
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Optional, Set
+
+from torch import Tensor
+
+from ._native import hooks
+from ._steptrace import StepTrace
+from .cache import Cache
+
+if TYPE_CHECKING:
+    from ._on_device import DeviceTensors
+
+
+class Session(hooks.Session):  # type: ignore[misc]
+    """The cache, the memory that it may read, the memory that it lent. Every saved tensor holds it.
+
+    Plain tensors in host memory are saved and used in C. What is here is for a recorded step, and for a model that has
+    tensors on a device.
+    """
+
+    cache: Cache
+    device: Optional["DeviceTensors"]  # for tensors of a GPU, where the model has any
+    excluded: Set[int]  # storages, by their identity
+    excluding: int  # modules that are excluded and run now
+    tracer: Optional[StepTrace]
+    unpacked: bool  # a backward pass has been seen since this was last cleared
+    steps: int
+
+    def __init__(self, cache: Cache) -> None:
+        cache.before_close = weakref.WeakMethod(self._part)
+        cache.after_close = weakref.WeakMethod(self._forget)
+
+    def _pack_watched(self, tensor: Tensor) -> Any:
+        began = time.perf_counter_ns()
+        if self.device is not None and self.device.has(tensor):
+            packed = self.device.save(self, tensor) or self.keep(tensor)
+        else:
+            packed = self.save(tensor)
+        self.trace("save", began, packed)
+        return packed
+
+    def _use_watched(self, saved: Any) -> Tensor:
+        began = time.perf_counter_ns()
+        tensor = self.use(saved)
+        self.trace("use", began, saved)
+        return tensor
+
+    def trace(self, what: str, began_ns: int, saved: Any) -> None:
+        """Note in the recording, if there is one, what was done with a saved tensor; not if it passed by."""
+        tracer = self.tracer
+        if tracer is not None and not self.cache.closed and not isinstance(saved, hooks.Kept):
+            tracer.tensor(what, began_ns, saved.length, saved.id, self.cache.stats())
+
+    def prune(self) -> None:
+        """Forget storages that are gone: nobody can offer them again, and serial keys are never reused."""
+        super().prune()
+        if self.device is not None:
+            self.device.prune()
+
+    def held(self) -> int:
+        """How much memory is held because the cache may read it."""
+        return int(self.counts()[0])
+
+    def known(self) -> int:
+        """How many storages are kept in mind."""
+        return int(self.counts()[1]) + (0 if self.device is None else self.device.known())
+
+    def _part(self) -> None:
+        self.part()
+
+    def _forget(self) -> None:
+        """The cache is closed and reads no memory any more."""
+        self.forget()
+        if self.device is not None:
+            self.device.forget()
+
+    def close(self) -> None:
+        """Closing twice does nothing."""
+        if self.device is not None:
+            self.device.path.close()
+        self.part()  # the cache's own call does not come any more when both are garbage
+        self.cache.close()
+
+    def __del__(self) -> None:
+        self.close()
