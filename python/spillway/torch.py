@@ -143,8 +143,6 @@ class Offload:
         if interrupted is not None:
             raise interrupted
         self._session.drain()
-        if self._session.device is not None:
-            self._session.device.path.progress()
         self._write_trace()
         if self._session.unpacked and not self._explicit_steps:  # else the step may go on; its end is told when it is known
             self._tell_progress()
@@ -240,8 +238,6 @@ class Offload:
         self._next_trace()
         self._tell_progress()
         session = self._session
-        if session.device is not None:
-            session.device.path.step()
         session.cache.call(fast.spw_cache_step)
         session.steps += 1
         self._begun = True
@@ -265,15 +261,14 @@ class Offload:
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
         stats = self.stats()
-        on_device = self.device_stats()
         for name, words in (
             ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
-            ("bytes_kept_error", "drives failed: tensors were kept in memory"),
+            ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
             ("bytes_kept_changed", "memory that was saved twice changed in between in a way that PyTorch does not count (.data, NumPy): "
              "it was kept"),
             ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
         ):
-            total = getattr(stats, name) + getattr(on_device, name, 0)
+            total = getattr(stats, name)
             if total > self._troubles.get(name, 0):
                 _log.warning("%s (%d bytes in the last step)%s", words, total - self._troubles.get(name, 0), self._drives_out())
                 self._troubles[name] = total
@@ -325,8 +320,6 @@ class Offload:
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.drain()
-        if self._session.device is not None:
-            self._session.device.path.progress()
 
     def _scope_enter(self, key: int, name: str, _module: nn.Module, _args: Any) -> None:
         session = self._session
@@ -366,11 +359,8 @@ class Offload:
         return self._session.cache.stats()
 
     def device_stats(self) -> Optional[DeviceStats]:
-        """What became of tensors on CUDA devices since offload() was called; None: the model has none there."""
-        if self._session.device is None:
-            return None
-        self._session.device.path.progress()
-        return self._session.device.path.stats()
+        """Of the counters those that only tensors on CUDA devices have; None: the model has none there."""
+        return None if self._session.device is None else DeviceStats.of(self.stats())
 
     def _tell_progress(self) -> None:
         if self._progress is not None and not self._session.cache.closed:
@@ -378,7 +368,8 @@ class Offload:
 
     @property
     def activation_peak_bytes(self) -> int:
-        """The most bytes in memory at once that held activations: saved tensors, staging and prefetched memory."""
+        """The most bytes in memory at once that held activations: saved tensors, staging and prefetched memory; of a device,
+        what was in its own memory."""
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
@@ -516,7 +507,7 @@ def offload(
             record=record,
             record_model=type(model).__name__,
         )
-        device = device_tensors(model, opened, mode, min_bytes, budget_bytes)
+        device = device_tensors(model, cache, mode)
     except BaseException:
         if own is not None:
             own.close()
