@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/cache.c - opening and closing, the lock, what is logged, counters */
+/* tensor/cache.c - opening and closing, counters */
 #include <errno.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,105 +11,6 @@
  * write.
  */
 #define HOLD_BYTES (UINT64_C(256) << 10)
-
-/* ---- The lock ---- */
-
-/* Held for less time than falling asleep takes: spin a little first. */
-static void lock_open(pthread_mutex_t *lock)
-{
-	pthread_mutexattr_t attributes;
-
-	SPW_ASSERT(pthread_mutexattr_init(&attributes) == 0);
-	SPW_ASSERT(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP) == 0);
-	SPW_ASSERT(pthread_mutex_init(lock, &attributes) == 0);
-	SPW_ASSERT(pthread_mutexattr_destroy(&attributes) == 0);
-}
-
-void spw_cache_lock(struct spw_cache *cache)
-{
-	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
-}
-
-/* Without the lock: who waits needs it, and would be woken only to wait for it. */
-static void notify_waiters(struct spw_cache *cache)
-{
-	SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
-	/* From here on the cache may be gone: see spw_cache_close(). */
-	(void)atomic_fetch_sub(&cache->notifiers, 1);
-}
-
-void spw_cache_unlock(struct spw_cache *cache)
-{
-	void *doomed = cache->doomed;
-	bool tell = cache->io_has_ended;
-
-	cache->doomed = NULL;
-	cache->io_has_ended = false;
-	if (tell)
-		(void)atomic_fetch_add(&cache->notifiers, 1);
-	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
-	if (tell)
-		notify_waiters(cache);
-	while (doomed) {
-		void *next = *(void **)doomed;
-
-		free(doomed);
-		doomed = next;
-	}
-}
-
-void spw_cache_unlock_and_notify(struct spw_cache *cache)
-{
-	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
-	uint32_t pending = cache->notices_pending;
-	struct spw_log log = cache->opts.log;
-
-	if (pending)
-		memcpy(notices, cache->notices, sizeof(notices));
-	cache->notices_pending = 0;
-	spw_cache_unlock(cache);
-	for (unsigned i = 0; pending && i < NOTICES; i++)
-		if (pending & 1u << i)
-			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING,
-				"cache: %s", notices[i]);
-}
-
-void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
-{
-	uint32_t bit = 1u << notice;
-	va_list args;
-
-	if (cache->notices_logged & bit)
-		return;
-	cache->notices_logged |= bit;
-	cache->notices_pending |= bit;
-	va_start(args, format);
-	(void)vsnprintf(cache->notices[notice], sizeof(cache->notices[notice]), format, args);
-	va_end(args);
-}
-
-void spw_cache_wait_io(struct spw_cache *cache)
-{
-	if (cache->io_has_ended)
-		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
-	cache->io_has_ended = false;
-	cache->waiters++;
-	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
-	cache->waiters--;
-}
-
-void spw_cache_io_began(struct spw_cache *cache)
-{
-	cache->io_in_flight++;
-}
-
-void spw_cache_io_ended(struct spw_cache *cache)
-{
-	SPW_ASSERT(cache->io_in_flight > 0);
-	cache->io_in_flight--;
-	if (cache->waiters > 0)
-		cache->io_has_ended = true;
-}
 
 /* ---- Opening and closing ---- */
 
@@ -156,6 +54,18 @@ static void set_drives(struct spw_cache *cache)
 	cache->drives = stats.drives;
 }
 
+static int control_open(struct spw_cache *cache)
+{
+	const struct control_opts opts = {.cache = cache->opts,
+					  .chunk_bytes = cache->chunk_bytes,
+					  .drives = cache->drives,
+					  .clock_ns = cache->ports.clock_ns,
+					  .count = &cache->count,
+					  .notices = &cache->notices};
+
+	return spw_control_open(&opts, &cache->control);
+}
+
 int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
 		   struct spw_cache **cache)
 {
@@ -186,18 +96,18 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 	cache->opts = opts;
 	set_drives(cache);
 	cache->cursor = &cache->order;
+	cache->go_on = spw_window_fill;
 	cache->hold_bytes = HOLD_BYTES;
 	rc = spw_entries_open(cache);
 	if (rc == 0)
-		rc = spw_record_open(cache);
+		rc = control_open(cache);
 	if (rc) {
-		spw_record_close(cache);
+		spw_control_close(cache->control);
 		spw_entries_close(cache);
 		free(cache);
 		return rc;
 	}
-	lock_open(&cache->lock);
-	SPW_ASSERT(pthread_cond_init(&cache->io_ended, NULL) == 0);
+	spw_cache_lock_open(cache);
 	*out = cache;
 	return 0;
 }
@@ -211,13 +121,9 @@ void spw_cache_close(struct spw_cache *cache)
 	while (cache->io_in_flight > 0)
 		spw_cache_wait_io(cache);
 	spw_cache_unlock_and_notify(cache);
-	/* Who notified of the last end may not have returned from that yet. */
-	while (atomic_load(&cache->notifiers) > 0)
-		(void)sched_yield();
-	spw_record_close(cache);
+	spw_cache_lock_close(cache);
+	spw_control_close(cache->control);
 	spw_entries_close(cache);
-	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);
-	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
 	free(cache);
 }
 
@@ -260,7 +166,7 @@ void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, siz
 	spw_cache_lock(cache);
 	now = cache->count;
 	stats_kept(cache, &now);
-	spw_adapt_stats(cache, &now);
+	spw_control_stats(cache->control, &now);
 	spw_cache_unlock(cache);
 	memset(stats, 0, size);
 	spw_opts_merge(stats, size, &now, sizeof(now));

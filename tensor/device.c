@@ -12,7 +12,7 @@ int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offe
 	if (device == 0 || !copy)
 		return spw_error(-EINVAL, "an offer of a device's tensor needs the device's "
 					  "number, from 1 on, and a copy to set");
-	return spw_spill_offer(cache, offer, device, hint, tensor, copy);
+	return spw_offer_any(cache, offer, device, hint, tensor, copy);
 }
 
 int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
@@ -23,7 +23,7 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 	if (rc > 0)
 		return spw_error(-EINVAL, "a copy ends with 0 or a negative errno, not %d", rc);
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
 	under_way = entry && entry->copies > 0;
 	if (under_way) {
@@ -35,7 +35,7 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 			entry->copy_failed = true;
 		}
 		if (--entry->copies == 0)
-			spw_spill_copied(entry);
+			spw_write_copied(entry);
 		spw_window_fill(cache);
 	}
 	spw_cache_unlock_and_notify(cache);
@@ -44,5 +44,5 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 
 int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count)
 {
-	return spw_spill_drain(cache, &cache->drain_device, owners, count);
+	return spw_offer_drain(cache, &cache->drain_device, owners, count);
 }

@@ -39,6 +39,8 @@ static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 static void entry_change(struct entry *entry, enum entry_state to)
 {
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
+	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
+		spw_control_stored(entry->cache->control, &entry->track, to == ENTRY_STORED);
 	entry->state = (uint8_t)to;
 }
 
@@ -205,9 +207,7 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 		.users = 1,
 		.step = cache->step,
 		.micro_batch = cache->micro_batch,
-		.recorded = NO_TENSOR,
-		.recorded_step = cache->step,
-		.matched = NO_TENSOR,
+		.track = spw_control_track(cache->control),
 		.state = ENTRY_FREE,
 	};
 	*bucket = entry;
@@ -312,15 +312,41 @@ void spw_entry_returned(struct entry *entry)
 	spw_entry_stored(entry);
 }
 
+/* A write is not needed any more, or not needed yet: cancel it if that is still possible. */
+void spw_entry_cancel_write(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (entry->state == ENTRY_QUEUED) {
+		SPW_ASSERT(cache->held == entry);
+		cache->held = NULL;
+		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	} else if (entry->state != ENTRY_LEAVING || !entry->write_in_flight ||
+		   cache->ports.cancel(entry->write_request)) {
+		return;
+	}
+	cache->count.writes_cancelled++;
+	cache->count.bytes_writes_cancelled += entry->len_bytes;
+}
+
+/* It is not ahead of its use any more. */
+void spw_entry_leave_window(struct entry *entry)
+{
+	if (!entry->in_window)
+		return;
+	entry->in_window = false;
+	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
+}
+
 /* The last user is gone. What is under way comes to its end first. */
 void spw_entry_die(struct entry *entry)
 {
 	SPW_ASSERT(entry->users == 0);
 	if (entry->write_in_flight || entry->cache->held == entry)
-		spw_spill_cancel(entry);
+		spw_entry_cancel_write(entry);
 	if (entry->read_request)
 		(void)entry->cache->ports.cancel(entry->read_request);
-	spw_window_leave(entry);
+	spw_entry_leave_window(entry);
 	if (entry->handed_out)
 		activation_sub(entry);
 	entry_hide(entry);
@@ -333,7 +359,7 @@ void spw_entry_leave(struct entry *entry)
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
 		return;
-	spw_record_release(entry);
+	spw_control_released(entry->cache->control, &entry->track, entry->leases > 0);
 	spw_entry_die(entry);
 }
 
@@ -455,10 +481,10 @@ int spw_entry_get_memory(struct entry *entry)
 		return spw_error(-ENOMEM, "no memory for %llu bytes to read into",
 				 (unsigned long long)entry->len_bytes);
 	cache->count.read_memory_outside_arena_bytes += entry->len_bytes;
-	spw_cache_notice(cache, NOTICE_MEMORY,
-			 "the store's arena is full: more activations are read into ordinary "
-			 "memory, whose pages are taken from the system each time (arena_bytes; "
-			 "see read_memory_outside_arena_bytes)");
+	spw_notice(&cache->notices, NOTICE_MEMORY,
+		   "the store's arena is full: more activations are read into ordinary "
+		   "memory, whose pages are taken from the system each time (arena_bytes; "
+		   "see read_memory_outside_arena_bytes)");
 	set_memory(entry, memory, false);
 	return 0;
 }

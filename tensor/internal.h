@@ -63,15 +63,13 @@
 #include <spillway/store.h>
 #include <spillway/trace.h>
 
-#include "tensor/adapt.h"
-#include "tensor/measure.h"
+#include "tensor/control/control.h"
 #include "tensor/ports.h"
 #include "util/util.h"
 
-#define SCOPE_DEPTH_MAX       64   /* scopes nested deeper count as parts of the last one */
-#define STAGES_MAX            4096 /* stages of one step that are remembered for the next */
-#define ENTRY_MEMORY_ALIGN    4096 /* outside the arena: meets every drive's DMA alignment */
-#define NOTICE_TEXT_BYTES_MAX 320
+#define SCOPE_DEPTH_MAX    64   /* scopes nested deeper count as parts of the last one */
+#define STAGES_MAX         4096 /* stages of one step that are remembered for the next */
+#define ENTRY_MEMORY_ALIGN 4096 /* outside the arena: meets every drive's DMA alignment */
 
 enum entry_state {
 	ENTRY_FREE, /* of the table: no tensor */
@@ -102,21 +100,15 @@ enum keep_reason {
 	KEEP_REASONS,
 };
 
-/*
- * What is logged once per step; NOTICE_MEMORY once, as it is no trouble, and so in every step or in
- * none.
- */
+/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
 enum notice {
-	NOTICE_BACKPRESSURE,
+	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
 	NOTICE_WRITE_FAILED,
 	NOTICE_PREFETCH_FAILED,
 	NOTICE_ENTRIES,
 	NOTICE_MEMORY,
 	NOTICE_LEASE,
-	NOTICE_SHAPE,
-	NOTICE_SHORT,
-	NOTICE_PLAN,
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
 	NOTICES,
@@ -151,8 +143,7 @@ struct entry {
 	uint32_t device;  /* 0: host memory */
 	uint32_t copies;  /* into memory, in flight */
 	uint32_t step, micro_batch;
-	uint32_t recorded, recorded_step; /* its record in that step, or NO_TENSOR */
-	uint32_t matched;                 /* its tensor of the basis in that step, or NO_TENSOR */
+	struct track track; /* the controller's */
 	uint8_t state;
 	bool owner_held; /* the caller holds the token */
 	bool drainable;  /* in the drain list */
@@ -195,6 +186,8 @@ struct spw_cache {
 	pthread_cond_t io_ended;
 	struct spw_store *store;
 	struct spw_cache_ports ports;
+	struct control *control;
+	uint32_t plan_number; /* of the controller's, as it was when it was last asked */
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
 	uint32_t drives;
@@ -211,7 +204,12 @@ struct spw_cache {
 	uint64_t waiters;                /* takes that wait for io_ended, and close */
 	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
 	atomic_uint notifiers;           /* by so many threads now */
-	struct entry *held;              /* queued, but not given to the store yet; or NULL */
+	/*
+	 * A transfer has ended: what goes on now. What moves bytes does not know what decides,
+	 * which stands above it.
+	 */
+	void (*go_on)(struct spw_cache *cache);
+	struct entry *held; /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	uint64_t hold_bytes;
 	void *doomed; /* memory to free outside the lock, linked through its first bytes */
@@ -239,22 +237,20 @@ struct spw_cache {
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
 
-	struct adapt adapt;
-	struct measure measure;
-
 	struct spw_cache_stats count;
 	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
-	uint32_t notices_logged, notices_pending; /* bits of enum notice */
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
 	/* by stage ordinal: of the step before, overwritten in this one */
 	struct last_scope records[STAGES_MAX];
-	char notices[NOTICES][NOTICE_TEXT_BYTES_MAX];
+	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
 
-/* ---- cache.c ---- */
+/* ---- lock.c ---- */
 
+void spw_cache_lock_open(struct spw_cache *cache);
+void spw_cache_lock_close(struct spw_cache *cache);
 void spw_cache_lock(struct spw_cache *cache);
 /*
  * Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the
@@ -263,9 +259,6 @@ void spw_cache_lock(struct spw_cache *cache);
 void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
-/* Tell the log, once per step and kind, when the lock is given up. */
-SPW_COLD void spw_cache_notice(struct spw_cache *cache, enum notice notice, const char *format, ...)
-	SPW_PRINTF(3, 4);
 void spw_cache_wait_io(struct spw_cache *cache);
 /* A request has been given to the store; it has ended. */
 void spw_cache_io_began(struct spw_cache *cache);
@@ -315,31 +308,48 @@ void spw_entry_put_memory(struct entry *entry);
 /* A lease of the entry goes out. */
 void spw_entry_hand_out(struct entry *entry);
 
-/* ---- spill.c ---- */
-
-/* The write that is held back goes to the store. */
-void spw_spill_held(struct spw_cache *cache);
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
-void spw_spill_cancel(struct entry *entry);
-/* The bytes are still in memory: leave them there. */
-void spw_spill_forward(struct entry *entry);
-/* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
-int spw_spill_offer(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
-		    enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
-/* As spw_cache_drain(), of one of the lists. */
-int spw_spill_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
-		    unsigned count);
-/* The last copy of a device's tensor into staging memory has ended. */
-void spw_spill_copied(struct entry *entry);
+void spw_entry_cancel_write(struct entry *entry);
+void spw_entry_leave_window(struct entry *entry);
 
-/* ---- fetch.c ---- */
+/* ---- write.c ---- */
+
+/* Write it, or hold the write back. Return: 0; or why not. */
+int spw_write_begin(struct entry *entry);
+/* Staging memory for the bytes of a device's tensor, which the caller is to copy. */
+int spw_write_begin_copy(struct entry *entry);
+/* The last copy of a device's tensor into staging memory has ended. */
+void spw_write_copied(struct entry *entry);
+/* Count and note why an entry is kept that was to be written. */
+void spw_write_failed(struct entry *entry, int error, const char *words);
+/* The write that is held back goes to the store. */
+void spw_write_held(struct spw_cache *cache);
+/* The bytes are still in memory: leave them there. */
+void spw_write_forward(struct entry *entry);
+
+/* ---- read.c ---- */
 
 /* Read it ahead of its use. Return: 0; or a negative errno: not now. */
-int spw_fetch_ahead(struct entry *entry);
+int spw_read_ahead(struct entry *entry);
+/*
+ * Read it, and wait without the lock. So the failure's words, which the store gives to the thread
+ * that waits, are those of its own read. Others that want the same bytes wait for io_ended.
+ */
+int spw_read_urgently(struct entry *entry);
+
+/* ---- offer.c ---- */
+
+/* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
+int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+/* As spw_cache_drain(), of one of the lists. */
+int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+		    unsigned count);
 
 /* ---- window.c ---- */
 
-void spw_window_leave(struct entry *entry);
+/* After an event: the controller may have left its plan, or gone on by another one. */
+void spw_window_follow(struct spw_cache *cache);
 /*
  * A step begins: what was read ahead for the last one and never taken is ahead of nothing that
  * comes now.
@@ -355,12 +365,7 @@ void spw_window_fill(struct spw_cache *cache);
 /* ---- rules.c ---- */
 
 enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
-/* Which part of a storage is stored for an offer. */
-void spw_rule_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
-		    uint64_t *len_bytes);
-uint64_t spw_rule_window_bytes(const struct spw_cache *cache);
 void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
-void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes);
 /* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
 void spw_rule_taken(struct spw_cache *cache);
 
@@ -400,6 +405,12 @@ static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
 		*max = *now;
 }
 
+static inline void kept_add(struct spw_cache *cache, enum keep_reason reason, uint64_t bytes)
+{
+	cache->kept_bytes[reason] += bytes;
+	cache->kept_tensors[reason]++;
+}
+
 static inline void gauge_sub(uint64_t *now, uint64_t amount)
 {
 	SPW_ASSERT(*now >= amount);
@@ -425,10 +436,7 @@ static inline void activation_add(struct entry *entry)
 			  entry->len_bytes);
 	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
 		  entry->len_bytes);
-	if (cache->count.activation_bytes > cache->adapt.peak_bytes)
-		cache->adapt.peak_bytes = cache->count.activation_bytes;
-	if (entry->recorded_step != cache->step)
-		cache->adapt.old_bytes += entry->len_bytes;
+	spw_control_memory_add(cache->control, &entry->track, entry->len_bytes);
 }
 
 static inline void activation_sub(struct entry *entry)
@@ -438,8 +446,7 @@ static inline void activation_sub(struct entry *entry)
 	if (entry->device)
 		gauge_sub(&cache->count.device_bytes, entry->len_bytes);
 	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
-	if (entry->recorded_step != cache->step)
-		gauge_sub(&cache->adapt.old_bytes, entry->len_bytes);
+	spw_control_memory_sub(cache->control, &entry->track, entry->len_bytes);
 }
 
 #endif

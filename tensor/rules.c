@@ -29,7 +29,7 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 		return KEEP_SMALL;
 	if (hint == SPW_HINT_PIN)
 		return KEEP_HINT;
-	if (spw_adapt_choice(entry, &choice))
+	if (spw_control_choice(cache->control, &entry->track, &choice))
 		return choice == SPW_PLAN_SPILL ? KEEP_NOT
 		       : hint == SPW_HINT_KEEP  ? KEEP_HINT
 						: KEEP_PLANNED;
@@ -56,48 +56,6 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 	    cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes)
 		return KEEP_BACKPRESSURE;
 	return KEEP_NOT;
-}
-
-/* The longest element: on a device a part is looked at as elements where it lies in its storage. */
-#define ELEMENT_BYTES_MAX 16
-
-void spw_rule_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
-		    uint64_t *len_bytes)
-{
-	uint64_t before = device ? offer->offset_bytes % ELEMENT_BYTES_MAX : 0;
-
-	/* Twice the part may not fit in 64 bits; the whole less the part does. */
-	if (offer->len_bytes >= offer->storage_len_bytes - offer->len_bytes) {
-		*offset_bytes = 0;
-		*len_bytes = offer->storage_len_bytes;
-	} else {
-		*offset_bytes = offer->offset_bytes - before;
-		*len_bytes = offer->len_bytes + before;
-	}
-}
-
-/*
- * Automatic: one scope ahead, so that the drives have as long as a scope's backward pass takes;
- * never less than any one tensor, and enough to keep two chunks under way. Without scopes, two
- * tensors of the largest size.
- */
-uint64_t spw_rule_window_bytes(const struct spw_cache *cache)
-{
-	uint64_t bytes = 2 * cache->chunk_bytes;
-
-	if (cache->opts.prefetch_bytes > 0)
-		return cache->opts.prefetch_bytes;
-	if (bytes < cache->scope_spilled_bytes_max)
-		bytes = cache->scope_spilled_bytes_max;
-	if (bytes < 2 * cache->tensor_spilled_bytes_max)
-		bytes = 2 * cache->tensor_spilled_bytes_max;
-	return bytes;
-}
-
-void spw_rule_kept(struct spw_cache *cache, enum keep_reason reason, uint64_t len_bytes)
-{
-	cache->kept_bytes[reason] += len_bytes;
-	cache->kept_tensors[reason]++;
 }
 
 static struct scope *scope_innermost(struct spw_cache *cache)
@@ -134,7 +92,7 @@ static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->scopes_entered = 0;
 	cache->in_last_scope = false;
 	cache->last_scope.valid = false;
-	spw_record_stage(cache);
+	spw_control_stage(cache->control, micro_batch, SPW_STAGE_FORWARD);
 	spw_window_begin(cache);
 }
 
@@ -158,7 +116,7 @@ static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
 	}
 	cache->stage = SPW_STAGE_BACKWARD;
 	cache->micro_batch = micro_batch;
-	spw_record_stage(cache);
+	spw_control_stage(cache->control, micro_batch, SPW_STAGE_BACKWARD);
 	spw_window_begin(cache);
 }
 
@@ -194,35 +152,20 @@ static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_
 	cache->stage_ordinal++;
 }
 
-/*
- * Planning takes milliseconds: without the lock. Nothing is recorded meanwhile, and no plan is in
- * force.
- */
-static void step_plan(struct spw_cache *cache, enum plan_reason reason)
-{
-	uint64_t began_ns;
-	int rc;
-
-	cache->adapt.planned = false;
-	spw_cache_unlock_and_notify(cache);
-	began_ns = cache->ports.clock_ns();
-	rc = spw_adapt_plan(cache);
-	spw_cache_lock(cache);
-	spw_adapt_planned(cache, reason, rc, cache->ports.clock_ns() - began_ns);
-}
-
 void spw_cache_step(struct spw_cache *cache)
 {
-	enum plan_reason reason;
-
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace,
 				&(struct spw_trace_event){.kind = SPW_TRACE_STEP});
-	reason = spw_adapt_step_ended(cache);
-	if (reason != PLAN_REASON_NONE)
-		step_plan(cache, reason);
+	if (spw_control_step_ended(cache->control)) {
+		/* Planning takes milliseconds: without the lock. */
+		spw_cache_unlock_and_notify(cache);
+		spw_control_plan(cache->control);
+		spw_cache_lock(cache);
+		spw_control_planned(cache->control);
+	}
 	spw_window_forget(cache);
 	cache->count.steps++;
 	cache->step++;
@@ -230,10 +173,9 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->depth = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	cache->notices_logged &= 1u << NOTICE_MEMORY;
+	spw_notices_again(&cache->notices, 1u << NOTICE_MEMORY);
 	cache->next_backward = false;
-	spw_record_begin(cache);
-	spw_adapt_step_began(cache);
+	spw_control_step_began(cache->control);
 	stage_begin_forward(cache, 0);
 	spw_cache_unlock_and_notify(cache);
 }
@@ -241,7 +183,7 @@ void spw_cache_step(struct spw_cache *cache)
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	stage_trace(cache, micro_batch, stage, NULL);
 	cache->next_backward = false;
 	stage_begin(cache, micro_batch, stage);
@@ -252,7 +194,7 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 			  uint32_t next_micro_batch, enum spw_stage next_stage)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	cache->next_backward = next_stage == SPW_STAGE_BACKWARD;
 	cache->next_micro_batch = next_micro_batch;
 	stage_trace(cache, micro_batch, stage, &next_stage);
@@ -266,16 +208,17 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;
 	cache->depth++;
 	if (cache->depth <= SCOPE_DEPTH_MAX)
-		*scope_innermost(cache) =
-			(struct scope){.key = scope_key,
-				       .ordinal = cache->scopes_entered,
-				       .recorded = spw_record_scope_enter(cache, scope_key)};
+		*scope_innermost(cache) = (struct scope){
+			.key = scope_key,
+			.ordinal = cache->scopes_entered,
+			.recorded = spw_control_scope_enter(cache->control, scope_key)};
+	spw_window_follow(cache);
 	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {
 		record = &cache->records[cache->stage_ordinal];
 		if (record->valid && record->ordinal == cache->scopes_entered &&
@@ -293,15 +236,16 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 void spw_cache_scope_leave(struct spw_cache *cache)
 {
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	if (cache->depth > 0) {
 		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
 			scope_remember(cache, scope_innermost(cache));
 		cache->depth--;
 		if (cache->depth < SCOPE_DEPTH_MAX)
-			spw_record_scope_leave(cache, cache->depth > 0
-							      ? scope_innermost(cache)->recorded
-							      : NO_SCOPE);
+			spw_control_scope_leave(cache->control,
+						cache->depth > 0 ? scope_innermost(cache)->recorded
+								 : NO_SCOPE);
+		spw_window_follow(cache);
 	}
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace,

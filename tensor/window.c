@@ -14,13 +14,6 @@
 
 #include "tensor/internal.h"
 
-/*
- * Enough in flight that no drive is idle between two requests; what is begun later takes memory
- * later.
- */
-#define CHUNKS_IN_FLIGHT 4u /* of each drive */
-#define READS_IN_FLIGHT  2u
-
 static void window_enter(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -33,38 +26,47 @@ static void window_enter(struct entry *entry)
 		cache->count.prefetches_across++;
 }
 
-void spw_window_leave(struct entry *entry)
-{
-	if (!entry->in_window)
-		return;
-	entry->in_window = false;
-	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
-}
-
 /* Return: 0; or why not now: again when something has ended. */
 static int window_take_in(struct entry *entry)
 {
 	int rc = 0;
 
 	if (entry->state != ENTRY_STORED)
-		spw_spill_forward(entry);
+		spw_write_forward(entry);
 	else
-		rc = spw_fetch_ahead(entry);
+		rc = spw_read_ahead(entry);
 	if (rc == 0)
 		window_enter(entry);
 	return rc;
 }
 
-/* Whether the drives would be idle soon. */
-static bool reads_wanted(const struct spw_cache *cache)
+/* On the drives, or on its way there; and no take is at it already. */
+static bool is_on_its_way(const struct entry *entry)
 {
-	const struct flow *reads = &cache->measure.flows[DIRECTION_READ];
-
-	return reads->in_flight < READS_IN_FLIGHT ||
-	       reads->bytes_in_flight < CHUNKS_IN_FLIGHT * cache->chunk_bytes * cache->drives;
+	return entry->waiters == 0 &&
+	       (entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
+		entry->state == ENTRY_LEAVING);
 }
 
 /* ---- Without a plan ---- */
+
+/*
+ * Automatic: one scope ahead, so that the drives have as long as a scope's backward pass takes;
+ * never less than any one tensor, and enough to keep two chunks under way. Without scopes, two
+ * tensors of the largest size.
+ */
+static uint64_t window_bytes(const struct spw_cache *cache)
+{
+	uint64_t bytes = 2 * cache->chunk_bytes;
+
+	if (cache->opts.prefetch_bytes > 0)
+		return cache->opts.prefetch_bytes;
+	if (bytes < cache->scope_spilled_bytes_max)
+		bytes = cache->scope_spilled_bytes_max;
+	if (bytes < 2 * cache->tensor_spilled_bytes_max)
+		bytes = 2 * cache->tensor_spilled_bytes_max;
+	return bytes;
+}
 
 /* Go on to the backward stage that comes next, if it is known. Return: whether. */
 static bool window_go_on(struct spw_cache *cache)
@@ -81,24 +83,8 @@ static bool window_wants(const struct spw_cache *cache, const struct entry *entr
 {
 	if (entry->step != cache->step || entry->micro_batch != cache->window_micro_batch)
 		return false;
-	/* Too large for the budget at any time; or a take is at it already. */
-	if (entry->len_bytes > cache->count.prefetch_budget_bytes || entry->waiters > 0)
-		return false;
-	return entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
-	       entry->state == ENTRY_LEAVING;
-}
-
-/*
- * What this step has held already it may hold again: the peak stays as it is, and the drives may be
- * slow.
- */
-static bool fits_below_peak(const struct spw_cache *cache, const struct entry *entry)
-{
-	bool plans = cache->opts.mode == SPW_CACHE_FASTEST || cache->opts.mode == SPW_CACHE_BUDGET;
-
-	return plans && cache->opts.prefetch_bytes == 0 && cache->stage == SPW_STAGE_BACKWARD &&
-	       reads_wanted(cache) &&
-	       cache->count.activation_bytes + entry->len_bytes <= cache->adapt.peak_bytes;
+	/* Too large for the budget at any time? */
+	return entry->len_bytes <= cache->count.prefetch_budget_bytes && is_on_its_way(entry);
 }
 
 static void fill_in_reverse(struct spw_cache *cache)
@@ -111,7 +97,7 @@ static void fill_in_reverse(struct spw_cache *cache)
 		if (window_wants(cache, entry)) {
 			if (cache->count.prefetched_bytes + entry->len_bytes >
 				    cache->count.prefetch_budget_bytes &&
-			    !fits_below_peak(cache, entry))
+			    !spw_control_fits_below_peak(cache->control, entry->len_bytes))
 				return;
 			if (window_take_in(entry))
 				return;
@@ -122,53 +108,37 @@ static void fill_in_reverse(struct spw_cache *cache)
 
 /* ---- By the plan ---- */
 
-/*
- * @late: the plan would have begun it by now. So as to keep reads going, it may then take a little
- * more memory.
- */
-static bool room_now(const struct spw_cache *cache, const struct entry *entry, bool late)
-{
-	bool idle = cache->measure.flows[DIRECTION_READ].in_flight == 0;
-	uint64_t held_bytes = cache->count.activation_bytes - cache->adapt.old_bytes;
-
-	return held_bytes + entry->len_bytes <= spw_adapt_memory_bytes(cache, late && idle) &&
-	       reads_wanted(cache);
-}
-
-/* The turn of one tensor. Return: whether that of the next has come. */
-static bool fill_one(struct spw_cache *cache, uint32_t which, uint64_t now_ns)
-{
-	struct adapt *adapt = &cache->adapt;
-	struct entry *entry;
-
-	if (adapt->gone[which])
-		return true;
-	if (adapt->slots[which] ==
-	    NO_TENSOR) /* not offered: it comes yet, or it should have by now */
-		return adapt->progress_ns > adapt->basis.tensors[which].pack_ns;
-	entry = &cache->entries[adapt->slots[which]];
-	if (entry->waiters > 0 || (entry->state != ENTRY_STORED && entry->state != ENTRY_QUEUED &&
-				   entry->state != ENTRY_LEAVING))
-		return true;
-	if (now_ns + adapt->lead_ns < adapt->read_from_ns[which] && !adapt->stalled_now)
-		return false;
-	if (entry->state == ENTRY_STORED &&
-	    !room_now(cache, entry, now_ns > adapt->read_from_ns[which] + adapt->lead_ns))
-		return false;
-	return window_take_in(entry) == 0;
-}
-
 static void fill_by_plan(struct spw_cache *cache)
 {
-	struct adapt *adapt = &cache->adapt;
-	uint64_t now_ns;
+	uint32_t slot;
 
-	if (adapt->use_next == adapt->use_count)
-		return;
-	now_ns = spw_adapt_now_ns(cache);
-	while (adapt->use_next < adapt->use_count &&
-	       fill_one(cache, adapt->use_order[adapt->use_next], now_ns))
-		adapt->use_next++;
+	for (; (slot = spw_control_next(cache->control)) != NO_SLOT;
+	     spw_control_next_done(cache->control)) {
+		struct entry *entry = &cache->entries[slot];
+
+		if (!is_on_its_way(entry))
+			continue;
+		if (!spw_control_next_is_due(cache->control) ||
+		    (entry->state == ENTRY_STORED &&
+		     !spw_control_next_has_room(cache->control, entry->len_bytes)) ||
+		    window_take_in(entry))
+			return;
+	}
+}
+
+/* What was decided by another plan and has not been carried out yet: the new one may keep it. */
+static void keep_what_is_planned(struct spw_cache *cache)
+{
+	enum spw_plan_choice choice;
+
+	for (struct link *link = cache->order.next; link != &cache->order; link = link->next) {
+		struct entry *entry = ENTRY_OF(link, order);
+
+		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING) &&
+		    spw_control_choice(cache->control, &entry->track, &choice) &&
+		    choice == SPW_PLAN_KEEP)
+			spw_write_forward(entry);
+	}
 }
 
 /* ---- Both ---- */
@@ -178,31 +148,45 @@ void spw_window_forget(struct spw_cache *cache)
 	if (cache->count.prefetched_bytes == 0)
 		return;
 	for (struct link *link = cache->order.next; link != &cache->order; link = link->next)
-		spw_window_leave(ENTRY_OF(link, order));
+		spw_entry_leave_window(ENTRY_OF(link, order));
 }
 
 void spw_window_begin(struct spw_cache *cache)
 {
-	bool planned = spw_adapt_in_force(cache);
+	bool planned = spw_control_follows_plan(cache->control);
 
+	cache->plan_number = spw_control_plan_number(cache->control);
 	cache->window_next = false;
 	cache->window_micro_batch = cache->micro_batch;
 	cache->cursor = &cache->order;
 	if (planned && cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_adapt_memory_bytes(cache, false);
+		cache->count.prefetch_budget_bytes = spw_control_memory_bytes(cache->control);
 	} else if (!planned && cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+		cache->count.prefetch_budget_bytes = window_bytes(cache);
 		cache->cursor = cache->order.previous;
 	} else if (!planned && window_go_on(cache)) {
-		cache->count.prefetch_budget_bytes = spw_rule_window_bytes(cache);
+		cache->count.prefetch_budget_bytes = window_bytes(cache);
 	}
 	spw_window_fill(cache);
 }
 
 void spw_window_fill(struct spw_cache *cache)
 {
-	if (spw_adapt_in_force(cache))
+	if (spw_control_follows_plan(cache->control))
 		fill_by_plan(cache);
 	else
 		fill_in_reverse(cache);
+}
+
+void spw_window_follow(struct spw_cache *cache)
+{
+	uint32_t number = spw_control_plan_number(cache->control);
+
+	if (number == cache->plan_number)
+		return;
+	cache->plan_number = number;
+	if (spw_control_follows_plan(cache->control))
+		keep_what_is_planned(cache);
+	else
+		spw_window_begin(cache);
 }

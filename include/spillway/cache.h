@@ -5,7 +5,7 @@
  * The caller (a training framework's binding) says where it is and offers the tensors that the
  * forward pass saves; it gets an id for each, and later, for the id, the bytes. Everything in
  * between is decided here: by a fixed rule, or, in the modes that plan, from what the last steps
- * measured. tensor/adapt.c says how.
+ * measured. tensor/control/control.c says how.
  *
  * Contract
  *   Threads    Every function may be called from any thread. spw_cache_take() and spw_cache_close()

@@ -12,6 +12,7 @@
 
 #include <spillway/cache.h>
 
+#include "tensor/control/internal.h"
 #include "tensor/internal.h"
 #include "tools/replay/simstore.h"
 

@@ -17,9 +17,6 @@
 
 #include "tests/unit/cache_sim.h"
 
-#define CALM_STEPS    20u /* of tensor/adapt.c */
-#define STALLS_RECENT 8u
-
 static const struct sim_model gpt = {.layers = 24, .tensors = 6, .len = 8192, .tensor_ns = 10000};
 #define GPT_LAYER_BYTES ((8 + 1 + 16 + 4 + 8 + 12) * 1024u)
 
@@ -49,13 +46,16 @@ static void test_waits_at_once_count_once(void **state)
 {
 	(void)state;
 	open_at(SPW_CACHE_FASTEST, 1, 1);
-	spw_cache_lock(sim.cache);
-	for (uint64_t ns = 10; ns <= 30; ns += 10)
-		spw_record_wait_began(sim.cache, ns);
-	for (uint64_t ns = 50; ns <= 70; ns += 10)
-		spw_record_wait_ended(sim.cache, ns);
-	assert_int_equal(sim.cache->adapt.waited_ns, 60);
-	spw_cache_unlock(sim.cache);
+	for (unsigned i = 0; i < 6; i++) {
+		sim_advance(&sim, sim_clock() + 10);
+		spw_cache_lock(sim.cache);
+		if (i < 3)
+			(void)spw_control_wait_began(sim.cache->control);
+		else
+			(void)spw_control_wait_ended(sim.cache->control);
+		spw_cache_unlock(sim.cache);
+	}
+	assert_int_equal(sim.cache->control->waited_ns, 50);
 	sim_end(&sim);
 }
 
@@ -68,17 +68,17 @@ static void test_caution_plans_for_less(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(rates); i++) {
-		struct adapt *adapt;
+		struct control *control;
 		uint64_t peak;
 
 		open_at(SPW_CACHE_FASTEST, rates[i][0], rates[i][1]);
 		steps(4);
-		adapt = &sim.cache->adapt;
-		assert_int_equal(spw_adapt_plan(sim.cache), 0);
-		peak = adapt->result.peak_bytes;
-		adapt->caution = 0.5;
-		assert_int_equal(spw_adapt_plan(sim.cache), 0);
-		assert_true(adapt->result.peak_bytes > peak * 5 / 4);
+		control = sim.cache->control;
+		assert_int_equal(spw_planning_plan(control), 0);
+		peak = control->shape->result.peak_bytes;
+		control->caution = 0.5;
+		assert_int_equal(spw_planning_plan(control), 0);
+		assert_true(control->shape->result.peak_bytes > peak * 5 / 4);
 		sim_end(&sim);
 	}
 }
@@ -94,12 +94,12 @@ static void step_of(const struct sim_model *model, unsigned percent)
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
 	sim_backward(&sim, model, 0);
 	spw_cache_lock(sim.cache);
-	spw_record_wait_began(sim.cache, sim_clock());
+	(void)spw_control_wait_began(sim.cache->control);
 	spw_cache_unlock(sim.cache);
 	sim_advance(&sim, sim_clock() + 3 * model->layers * model->tensors * model->tensor_ns *
 						percent / 100);
 	spw_cache_lock(sim.cache);
-	spw_record_wait_ended(sim.cache, sim_clock());
+	(void)spw_control_wait_ended(sim.cache->control);
 	spw_cache_unlock(sim.cache);
 	spw_cache_step(sim.cache);
 }
@@ -126,7 +126,7 @@ static void test_daring_too_much_makes_it_rarer(void **state)
 	(void)state;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	steps(4);
-	for (unsigned needed = CALM_STEPS; needed <= 4 * CALM_STEPS; needed *= 2) {
+	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
 		assert_int_equal(sim_stats(&sim).plan_caution_percent, 100);
 		step_that_stalls(5);
 		assert_int_equal(sim_stats(&sim).plan_caution_percent, 95);
@@ -155,7 +155,7 @@ static void test_a_second_stall_is_believed(void **state)
 	assert_int_equal(sim_stats(&sim).plan_caution_percent, 30);
 	step_that_stalls(300);
 	assert_int_equal(sim_stats(&sim).plan_caution_percent, 30);
-	assert_true(steps_until_caution_is(100) >= CALM_STEPS);
+	assert_true(steps_until_caution_is(100) >= PATIENCE_STEPS);
 	sim_end(&sim);
 }
 
@@ -183,7 +183,7 @@ static void test_stalls_that_come_back_are_believed(void **state)
 	assert_in_range(sim_stats(&sim).plan_caution_percent, caution * 100 / 132,
 			caution * 100 / 128);
 	caution = (unsigned)sim_stats(&sim).plan_caution_percent;
-	for (unsigned i = 0; i < STALLS_RECENT; i++)
+	for (unsigned i = 0; i < RECENT_STEPS; i++)
 		step_of(&slower, 0);
 	step_of(&gpt, 20); /* after so long it is the first again */
 	assert_int_equal(sim_stats(&sim).plan_caution_percent, caution);
@@ -195,15 +195,27 @@ static void test_stalls_that_come_back_are_believed(void **state)
 /* Nothing is read for which the budget has no room, however late it is. */
 static void test_a_budget_has_no_slack(void **state)
 {
-	const struct adapt *adapt;
+	struct control *control;
+	uint64_t room;
 
 	(void)state;
 	open_at(SPW_CACHE_BUDGET, 1, 1);
 	steps(3);
-	adapt = &sim.cache->adapt;
-	assert_int_equal(adapt->result.memory_bytes, sim.opts.memory_bytes);
-	assert_int_equal(spw_adapt_memory_bytes(sim.cache, true), sim.opts.memory_bytes);
-	assert_int_equal(spw_adapt_memory_bytes(sim.cache, false), sim.opts.memory_bytes);
+	control = sim.cache->control;
+	assert_int_equal(control->shape->result.memory_bytes, sim.opts.memory_bytes);
+	assert_int_equal(spw_control_memory_bytes(control), sim.opts.memory_bytes);
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	sim_forward(&sim, &gpt, 0);
+	sim_advance(&sim, sim_clock() + 1000000); /* idle drives, and all reads are late */
+	spw_cache_lock(sim.cache);
+	control->use_next = 0;
+	room = sim.opts.memory_bytes - control->memory_bytes;
+	assert_true(spw_control_next_has_room(control, room));
+	assert_false(spw_control_next_has_room(control, room + 1));
+	spw_cache_unlock(sim.cache);
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+	sim_backward(&sim, &gpt, 0);
+	spw_cache_step(sim.cache);
 	sim_end(&sim);
 }
 
@@ -223,7 +235,7 @@ static unsigned steps_until_reserve_is_below(uint64_t bytes)
 {
 	unsigned count = 0;
 
-	for (; sim.cache->adapt.reserve_bytes >= bytes; count++) {
+	for (; sim.cache->control->shape->reserve_bytes >= bytes; count++) {
 		assert_true(count < 1000);
 		steps(1);
 	}
@@ -238,13 +250,14 @@ static void test_using_a_budget_again_too_early_makes_it_rarer(void **state)
 	(void)state;
 	open_at(SPW_CACHE_BUDGET, 1, 1);
 	steps(4);
-	for (unsigned needed = CALM_STEPS; needed <= 4 * CALM_STEPS; needed *= 2) {
-		uint64_t before = sim.cache->adapt.reserve_bytes;
+	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
+		uint64_t before = sim.cache->control->shape->reserve_bytes;
 
 		step_above_the_budget();
-		assert_true(sim.cache->adapt.reserve_bytes > before);
-		assert_int_equal(steps_until_reserve_is_below(sim.cache->adapt.reserve_bytes),
-				 needed);
+		assert_true(sim.cache->control->shape->reserve_bytes > before);
+		assert_int_equal(
+			steps_until_reserve_is_below(sim.cache->control->shape->reserve_bytes),
+			needed);
 	}
 	sim_end(&sim);
 }
@@ -277,25 +290,27 @@ static void test_left_in_the_backward_stage(void **state)
 /* Once a step has stalled memory counts for less than time. */
 static void test_hurried_reads_do_not_wait_for_their_time(void **state)
 {
-	struct adapt *adapt;
+	struct control *control;
+	struct shape *shape;
 	uint64_t prefetches;
 
 	(void)state;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	steps(4);
-	adapt = &sim.cache->adapt;
+	control = sim.cache->control;
+	shape = control->shape;
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
 	sim_forward(&sim, &gpt, 0);
 	/* nothing is under way, and nothing has happened since */
 	sim_advance(&sim, sim_clock() + 1000000);
 	sim_drain(&sim);
 	spw_cache_lock(sim.cache);
-	for (unsigned i = adapt->use_next; i < adapt->use_count; i++)
-		adapt->read_from_ns[adapt->use_order[i]] = UINT64_MAX / 2;
+	for (unsigned i = control->use_next; i < shape->use_count; i++)
+		shape->read_from_ns[shape->use_order[i]] = UINT64_MAX / 2;
 	prefetches = sim.cache->count.prefetches;
 	spw_window_fill(sim.cache);
 	assert_int_equal(sim.cache->count.prefetches, prefetches);
-	adapt->stalled_now = true;
+	control->stalled_now = true;
 	spw_window_fill(sim.cache);
 	assert_true(sim.cache->count.prefetches > prefetches);
 	spw_cache_unlock(sim.cache);
@@ -316,20 +331,20 @@ static const struct sim_model longer = {
  */
 static struct shape *at_the_fork(void)
 {
-	struct adapt *adapt;
+	struct control *control;
 	struct shape *other = NULL;
 
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	(void)sim_step(&sim, &longer);
 	steps(4);
-	adapt = &sim.cache->adapt;
-	for (unsigned i = 0; i < SHAPES_PARKED; i++)
-		if (adapt->parked[i].planned)
-			other = &adapt->parked[i];
+	control = sim.cache->control;
+	for (unsigned i = 0; i < SHAPES_MAX; i++)
+		if (control->shapes[i].planned && &control->shapes[i] != control->shape)
+			other = &control->shapes[i];
 	assert_non_null(other);
-	assert_int_equal(adapt->basis.plannable, gpt.layers * gpt.tensors);
+	assert_int_equal(control->shape->basis.plannable, gpt.layers * gpt.tensors);
 	/* still to be written at the end */
-	adapt->choices[gpt.layers * gpt.tensors - 1] = SPW_PLAN_SPILL;
+	control->shape->choices[gpt.layers * gpt.tensors - 1] = SPW_PLAN_SPILL;
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
 	sim_forward(&sim, &gpt, 0);
 	return other;
@@ -358,10 +373,9 @@ static struct entry *entry_of_slot(unsigned slot)
 /* What the shape's plan says of a tensor of this step. */
 static enum spw_plan_choice *choice_of(const struct shape *shape, const struct entry *entry)
 {
-	const struct recorded *recorded = &sim.cache->adapt.now.tensors[entry->recorded];
+	const struct recorded *recorded = &sim.cache->control->now.tensors[entry->track.recorded];
 
-	return &shape->choices[shape->basis.members[shape->basis.scopes[recorded->scope].first +
-						    recorded->place]];
+	return &shape->choices[spw_basis_place(&shape->basis, recorded)];
 }
 
 /* What that plan keeps must be in memory: it is no plan for a step that has given it away. */

@@ -206,18 +206,18 @@ static void test_a_stall_shows_no_faster_drives(void **state)
 	open_at(SPW_CACHE_FASTEST, 0.5);
 	sim.store->drives.read /= 2;
 	(void)stalled_steps(5);
-	counted_on = sim.cache->adapt.counted_on.read_bytes_per_second;
+	counted_on = sim.cache->control->shape->counted_on.read_bytes_per_second;
 	measured = sim_stats(&sim).read_bytes_per_second;
 	sim.store->drives.read *= 1.19;
 	sim.store->drives.latency_ns *= 15;
 	step = sim_step(&sim, &gpt);
 	assert_true(step.stall > STALL_MAX);
 	assert_true(sim_stats(&sim).read_bytes_per_second > measured + measured / 20);
-	assert_true(sim.cache->adapt.counted_on.read_bytes_per_second <= counted_on);
+	assert_true(sim.cache->control->shape->counted_on.read_bytes_per_second <= counted_on);
 	/* It does when the plan has room for it. */
 	sim.store->drives.latency_ns /= 15;
 	(void)stalled_steps(2);
-	assert_true(sim.cache->adapt.counted_on.read_bytes_per_second > counted_on);
+	assert_true(sim.cache->control->shape->counted_on.read_bytes_per_second > counted_on);
 	sim_end(&sim);
 }
 
@@ -504,8 +504,8 @@ static uint64_t spilled_by_plan(void)
 static void hang(uint64_t ns)
 {
 	spw_cache_lock(sim.cache);
-	spw_measure_began(&sim.cache->measure, DIRECTION_WRITE, 1024, sim_clock());
-	spw_measure_ended(&sim.cache->measure, DIRECTION_WRITE, 1024, true, sim_clock(),
+	spw_measure_began(&sim.cache->control->measure, DIRECTION_WRITE, 1024, sim_clock());
+	spw_measure_ended(&sim.cache->control->measure, DIRECTION_WRITE, 1024, true, sim_clock(),
 			  sim_clock() + ns);
 	spw_cache_unlock(sim.cache);
 }

@@ -28,6 +28,7 @@
 
 #include <spillway/cache.h>
 
+#include "tensor/control/internal.h"
 #include "tensor/internal.h"
 #include "tests/unit/cache_fake.h"
 
@@ -141,16 +142,21 @@ struct sums {
 /* What a plan knows of the tensors of this step. */
 static void check_place(const struct world *world, const struct entry *entry)
 {
-	const struct adapt *adapt = &entry->cache->adapt;
+	const struct control *control = entry->cache->control;
+	const struct recorded *recorded = spw_recording_of(control, &entry->track);
+	const struct recording *basis = &control->shape->basis;
 
-	if (entry->recorded_step != entry->cache->step || entry->matched == NO_TENSOR ||
-	    entry->state == ENTRY_DEAD)
+	if (!recorded || entry->state == ENTRY_DEAD)
 		return;
-	REQUIRE(world, adapt->planned && entry->matched < adapt->basis.count &&
-			       adapt->basis.tensors[entry->matched].plannable);
-	REQUIRE(world, adapt->basis.tensors[entry->matched].bytes == entry->len_bytes);
-	REQUIRE(world, adapt->slots[entry->matched] == (uint32_t)(entry - entry->cache->entries));
-	REQUIRE(world, !adapt->gone[entry->matched]);
+	REQUIRE(world, recorded->slot == (uint32_t)(entry - entry->cache->entries));
+	REQUIRE(world, recorded->stored == (entry->state == ENTRY_STORED));
+	if (recorded->matched == NO_TENSOR)
+		return;
+	REQUIRE(world, control->shape->planned && recorded->matched < basis->count &&
+			       basis->tensors[recorded->matched].plannable);
+	REQUIRE(world, basis->tensors[recorded->matched].bytes == entry->len_bytes);
+	REQUIRE(world, control->slots[recorded->matched] == recorded->slot);
+	REQUIRE(world, !control->gone[recorded->matched]);
 }
 
 static void check_entry(const struct world *world, const struct entry *entry, struct sums *sums)
@@ -161,7 +167,7 @@ static void check_entry(const struct world *world, const struct entry *entry, st
 	sums->entries++;
 	sums->activation += entry->owner_held ? entry->len_bytes : 0;
 	sums->activation += entry->memory ? entry->len_bytes : 0;
-	if (entry->recorded_step != entry->cache->step) {
+	if (entry->track.step != entry->cache->control->step) {
 		sums->old += entry->owner_held ? entry->len_bytes : 0;
 		sums->old += entry->memory ? entry->len_bytes : 0;
 	}
@@ -199,11 +205,13 @@ static void check_inside(const struct world *world)
 		if (cache->entries[i].state != ENTRY_FREE)
 			check_entry(world, &cache->entries[i], &sums);
 	REQUIRE(world, sums.in_flight == cache->io_in_flight);
-	REQUIRE(world, sums.old == cache->adapt.old_bytes);
-	REQUIRE(world, cache->adapt.waiting == 0);
-	REQUIRE(world, cache->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.writing);
-	REQUIRE(world, cache->measure.flows[DIRECTION_WRITE].in_flight +
-				       cache->measure.flows[DIRECTION_READ].in_flight ==
+	REQUIRE(world, sums.activation == cache->control->memory_bytes);
+	REQUIRE(world, sums.old == cache->control->old_bytes);
+	REQUIRE(world, cache->control->waiting == 0);
+	REQUIRE(world,
+		cache->control->measure.flows[DIRECTION_WRITE].bytes_in_flight == sums.writing);
+	REQUIRE(world, cache->control->measure.flows[DIRECTION_WRITE].in_flight +
+				       cache->control->measure.flows[DIRECTION_READ].in_flight ==
 			       sums.in_flight);
 	spw_cache_unlock(cache);
 	spw_cache_stats(cache, &stats, sizeof(stats));

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/measure.h"
+#include "tensor/control/measure.h"
 #include "util/util.h"
 
 #define TAIL_NS       200000u /* from the last byte to the end */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/measure.c - bandwidths and latency of the drives from the ends of transfers */
-#include "tensor/measure.h"
+/* tensor/control/measure.c - bandwidths and latency of the drives from the ends of transfers */
+#include "tensor/control/measure.h"
 
 #include <string.h>
 
@@ -15,9 +15,6 @@
 #define SLOPE_SAMPLES_MIN  8u
 #define SLOPE_VARIANCE_MIN 0.05
 #define SLOPE_RATE_MAX     4
-
-/* A figure that has changed by more than this is a change, not noise: the old one is forgotten. */
-#define CHANGE_RATIO 1.2
 
 /*
  * A bandwidth that rises is taken over only after it has stayed higher for RISE_STEPS steps, and at
@@ -206,7 +203,7 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 
 	if (now < 1)
 		return;
-	if (old > 0 && now >= old * CHANGE_RATIO) {
+	if (old > 0 && now >= old * (1 + CHANGE)) {
 		if (rise_believed(trust, now))
 			*figure = (uint64_t)(trust->lowest < RISE_RATIO_MAX * old
 						     ? trust->lowest
@@ -214,7 +211,7 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 		return;
 	}
 	trust->higher = 0;
-	if (old > 0 && now <= old / CHANGE_RATIO)
+	if (old > 0 && now <= old / (1 + CHANGE))
 		fell(trust);
 	else if (old > 0)
 		now = (old + now) / 2;

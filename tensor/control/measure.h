@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/measure.h - what the drives do, from when the cache's own transfers began and ended
+ * tensor/control/measure.h - what the drives do, from when the cache's transfers began and ended
  *
  * One transfer's end follows the end before, or the beginning of the first: that is how long the
  * drives took for its bytes, as they serve transfers of one direction in order: if it had been
@@ -19,19 +19,18 @@
  * A drive that hangs for once makes a latency that no plan could hide anything behind: it is
  * believed if the next step has it too, and no longer than until a whole transfer takes less.
  */
-#ifndef SPW_TENSOR_MEASURE_H
-#define SPW_TENSOR_MEASURE_H
+#ifndef SPW_TENSOR_CONTROL_MEASURE_H
+#define SPW_TENSOR_CONTROL_MEASURE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include <spillway/plan.h>
 
-enum direction {
-	DIRECTION_WRITE,
-	DIRECTION_READ,
-	DIRECTIONS,
-};
+#include "tensor/control/control.h"
+
+/* A figure that differs by more has changed; what differs by less is noise, and is averaged. */
+#define CHANGE 0.2
 
 struct service {
 	double bytes, ns; /* sums */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/fetch.c - takes, reads and how they end, leases */
+/* tensor/take.c - takes, leases and releases */
 #include <errno.h>
 #include <time.h>
 
@@ -8,104 +8,6 @@
 /* How long a take waits for others to let go of the store's requests: 10 s. */
 #define REQUEST_LOOK_NS   100000
 #define REQUEST_LOOKS_MAX 100000u
-
-/* ---- Reads ---- */
-
-static void read_ended(struct entry *entry, int res)
-{
-	struct spw_cache *cache = entry->cache;
-
-	entry->read_in_flight = false;
-	entry->read_request = NULL;
-	spw_measure_ended(&cache->measure, DIRECTION_READ, entry->len_bytes, res == 0,
-			  entry->io_began_ns, cache->ports.clock_ns());
-	if (res == 0)
-		cache->count.bytes_read += entry->len_bytes;
-	if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
-	} else if (res == 0) {
-		spw_entry_read_ended(entry);
-	} else {
-		spw_window_leave(entry);
-		spw_entry_read_failed(entry);
-	}
-	spw_cache_io_ended(cache);
-}
-
-static void prefetch_done(void *context, int res)
-{
-	struct entry *entry = context;
-	struct spw_cache *cache = entry->cache;
-
-	spw_cache_lock(cache);
-	if (res && res != -ECANCELED) {
-		cache->count.prefetches_failed++;
-		spw_cache_notice(cache, NOTICE_PREFETCH_FAILED,
-				 "reading ahead failed, it is tried again on use: %s",
-				 spw_last_error());
-	}
-	read_ended(entry, res);
-	spw_spill_held(cache);
-	spw_window_fill(cache);
-	spw_cache_unlock(cache);
-}
-
-/* Begin to read. @notify: a prefetch; NULL: the caller waits for @request. */
-static int read_begin(struct entry *entry, const struct spw_notify *notify,
-		      struct spw_request **request)
-{
-	struct spw_cache *cache = entry->cache;
-	/* What is read ahead for a device can wait until staging memory is free. */
-	int rc = entry->device && notify ? spw_entry_get_arena_memory(entry)
-					 : spw_entry_get_memory(entry);
-
-	if (rc)
-		return rc;
-	rc = cache->ports.get(cache->store, entry->object, 0, entry->memory, entry->len_bytes,
-			      notify ? SPW_PREFETCH : SPW_URGENT_READ, notify, request);
-	if (rc) {
-		spw_entry_put_memory(entry);
-		return rc;
-	}
-	spw_cache_io_began(cache);
-	entry->io_began_ns = cache->ports.clock_ns();
-	spw_measure_began(&cache->measure, DIRECTION_READ, entry->len_bytes, entry->io_began_ns);
-	spw_entry_begin_read(entry);
-	return 0;
-}
-
-/*
- * The taking thread waits by itself: so the failure's words, which the store gives to the thread
- * that waits, are those of its own read. Others that want the same bytes wait for io_ended.
- */
-static int read_urgently(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-	struct spw_request *request;
-	int rc = read_begin(entry, NULL, &request);
-
-	if (rc)
-		return rc;
-	spw_cache_unlock_and_notify(cache);
-	rc = cache->ports.wait(request);
-	spw_cache_lock(cache);
-	if (rc && rc != -ECANCELED)
-		cache->count.reads_failed++;
-	read_ended(entry, rc);
-	return rc;
-}
-
-int spw_fetch_ahead(struct entry *entry)
-{
-	const struct spw_notify notify = {.done = prefetch_done, .context = entry};
-	int rc = read_begin(entry, &notify, &entry->read_request);
-
-	if (rc == 0)
-		entry->cache->count.prefetches++;
-	return rc;
-}
-
-/* ---- Takes ---- */
 
 /*
  * How it stood with the bytes when they were asked for. They are not ahead of their use any more.
@@ -121,7 +23,7 @@ static void take_count(struct entry *entry)
 	else if (entry->foreseen && entry->memory && !entry->forwarded)
 		cache->count.prefetch_hits++;
 	entry->foreseen = false;
-	spw_window_leave(entry);
+	spw_entry_leave_window(entry);
 }
 
 /*
@@ -161,12 +63,12 @@ static int take_fetch(struct entry *entry)
 			spw_cache_wait_io(cache);
 			continue;
 		}
-		rc = read_urgently(entry);
+		rc = spw_read_urgently(entry);
 		if (rc && (rc != -ENOBUFS || !take_wait_for_request(cache, &looks)))
 			return rc;
 	}
 	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
-		spw_spill_forward(entry);
+		spw_write_forward(entry);
 	return 0;
 }
 
@@ -216,15 +118,10 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 static int take_wait(struct entry *entry, uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
-	uint64_t began_ns = cache->ports.clock_ns(), ended_ns;
-	int rc;
+	uint64_t began_ns = spw_control_wait_began(cache->control);
+	int rc = take_fetch(entry);
 
-	spw_record_wait_began(cache, began_ns);
-	rc = take_fetch(entry);
-	ended_ns = cache->ports.clock_ns();
-	spw_record_wait_ended(cache, ended_ns);
-	spw_adapt_waited(cache);
-	*wait_ns = ended_ns - began_ns;
+	*wait_ns = spw_control_wait_ended(cache->control) - began_ns;
 	cache->count.stall_ns += *wait_ns;
 	return rc;
 }
@@ -238,7 +135,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	take_count(entry);
 	entry->waiters++;
 	spw_rule_taken(cache);
-	spw_record_take(entry);
+	spw_control_taken(cache->control, &entry->track);
 	if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
 		rc = take_wait(entry, wait_ns);
 	else
@@ -251,7 +148,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	if (rc)
 		return rc;
 	/* Another thread's take may have waited for the same prefetch. */
-	spw_window_leave(entry);
+	spw_entry_leave_window(entry);
 	take_hand_out(entry, offset_bytes, taken);
 	/* Only now: it must not disturb the words of a failure. */
 	spw_window_fill(cache);
@@ -271,7 +168,7 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	spw_cache_lock(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
 	if (entry != cache->held)
-		spw_spill_held(cache);
+		spw_write_held(cache);
 	rc = take_check(entry, offset_bytes, len_bytes);
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
@@ -291,7 +188,7 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 	struct entry *entry;
 
 	spw_cache_lock(cache);
-	spw_spill_held(cache);
+	spw_write_held(cache);
 	entry = spw_entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
 		entry->leases--;
@@ -300,7 +197,7 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN,
 								  .tensor = lease});
 		if (entry->users == 0 && entry->leases == 0)
-			spw_record_release(entry);
+			spw_control_released(cache->control, &entry->track, false);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		else if (entry->device && entry->leases == 0 && entry->object_exists &&
@@ -308,8 +205,8 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 			spw_entry_returned(entry);
 		spw_window_fill(cache);
 	} else {
-		spw_cache_notice(cache, NOTICE_LEASE,
-				 "a lease was returned more often than it was given");
+		spw_notice(&cache->notices, NOTICE_LEASE,
+			   "a lease was returned more often than it was given");
 	}
 	spw_cache_unlock_and_notify(cache);
 }
@@ -322,7 +219,7 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 	spw_cache_lock(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
 	if (entry != cache->held)
-		spw_spill_held(cache);
+		spw_write_held(cache);
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
 		if (cache->opts.trace)

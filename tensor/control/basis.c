@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/basis.c - what plans are made from: a recording, smoothed over the steps that were
+ * like it
+ *
+ * Figures that change little are averaged; what changes much replaces what was.
+ */
+#include "tensor/control/internal.h"
+
+double spw_basis_drift(const struct recording *recording, const struct recording *basis,
+		       bool from_plan)
+{
+	double now = 0, was = 0, most = 0;
+
+	for (uint32_t i = 0; i < recording->scope_count && i < basis->scope_count; i++) {
+		now += (double)recording->scopes[i].compute_ns;
+		was += (double)(from_plan ? basis->scopes[i].planned_ns
+					  : basis->scopes[i].compute_ns);
+		if (now - was > most || was - now > most)
+			most = now > was ? now - was : was - now;
+	}
+	return was > 0 ? most / was : 0;
+}
+
+static uint64_t mix(uint64_t was, uint64_t now, bool replace)
+{
+	return replace ? now : was / 2 + now / 2;
+}
+
+static void merge_tensor(struct recorded *to, const struct recorded *from, bool replace)
+{
+	bool all = replace || (to->takes == 0) != (from->takes == 0);
+
+	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
+	to->use_ns = mix(to->use_ns, from->use_ns, all);
+	to->release_ns = mix(to->release_ns, from->release_ns, all);
+	to->takes = from->takes;
+	to->hint = from->hint;
+}
+
+/*
+ * What is not planned has no place. It holds memory all the same, and may be large: what the
+ * backward stage saves. As long as the step has as many of it in the same order, it is known by
+ * that.
+ */
+static void merge_unplanned(struct recording *basis, const struct recording *now, bool replace)
+{
+	uint32_t k = 0;
+
+	for (uint32_t i = 0; i < now->count; i++) {
+		const struct recorded *from = &now->tensors[i];
+
+		if (from->plannable)
+			continue;
+		while (k < basis->count && basis->tensors[k].plannable)
+			k++;
+		if (k == basis->count)
+			return;
+		if (basis->tensors[k].scope == from->scope &&
+		    basis->tensors[k].bytes == from->bytes)
+			merge_tensor(&basis->tensors[k], from, replace);
+		k++;
+	}
+}
+
+void spw_basis_merge(struct recording *basis, const struct recording *now)
+{
+	bool replace = spw_basis_drift(now, basis, false) > CHANGE;
+
+	for (uint32_t i = 0; i < now->scope_count && i < basis->scope_count; i++) {
+		struct recorded_scope *to = &basis->scopes[i];
+
+		to->enter_ns = mix(to->enter_ns, now->scopes[i].enter_ns, replace);
+		to->compute_ns = mix(to->compute_ns, now->scopes[i].compute_ns, replace);
+	}
+	for (uint32_t i = 0; i < now->count; i++)
+		if (now->tensors[i].matched != NO_TENSOR)
+			merge_tensor(&basis->tensors[now->tensors[i].matched], &now->tensors[i],
+				     replace);
+	merge_unplanned(basis, now, replace);
+	for (uint32_t i = 0; i < now->drains; i++)
+		basis->drains_ns[i] = mix(basis->drains_ns[i], now->drains_ns[i],
+					  replace || now->drains != basis->drains);
+	basis->drains = now->drains;
+	basis->forward_ns = mix(basis->forward_ns, now->forward_ns, replace);
+	basis->backward_ns = mix(basis->backward_ns, now->backward_ns, replace);
+}
+
+void spw_basis_replace(struct recording *basis, struct recording *now)
+{
+	struct recording recording = *now;
+	uint32_t first = 0;
+
+	*now = *basis;
+	for (uint32_t i = 0; i < recording.scope_count; i++) {
+		recording.scopes[i].first = first;
+		first += recording.scopes[i].plannable;
+		recording.scopes[i].plannable = 0; /* counted again below */
+	}
+	for (uint32_t i = 0; i < recording.count; i++) {
+		struct recorded_scope *scope = &recording.scopes[recording.tensors[i].scope];
+
+		if (recording.tensors[i].plannable)
+			recording.members[scope->first + scope->plannable++] = i;
+	}
+	*basis = recording;
+}
+
+/* ---- Is it this shape? ---- */
+
+uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded)
+{
+	const struct recorded_scope *scope = &basis->scopes[recorded->scope];
+
+	SPW_ASSERT(recorded->plannable && recorded->place < scope->plannable); /* CONTROL-3 */
+	return basis->members[scope->first + recorded->place];
+}
+
+static bool same_scope(const struct recorded_scope *now, const struct recorded_scope *was)
+{
+	return now->key == was->key && now->stage == was->stage &&
+	       now->micro_batch == was->micro_batch &&
+	       (!now->left || now->plannable >= was->plannable);
+}
+
+bool spw_basis_begins_like(const struct recording *now, const struct recording *basis)
+{
+	if (now->scope_count > basis->scope_count)
+		return false;
+	for (uint32_t i = 0; i < now->scope_count; i++)
+		if (!same_scope(&now->scopes[i], &basis->scopes[i]))
+			return false;
+	for (uint32_t i = 0; i < now->count; i++) {
+		const struct recorded *recorded = &now->tensors[i];
+
+		if (!recorded->plannable)
+			continue;
+		if (recorded->place >= basis->scopes[recorded->scope].plannable ||
+		    basis->tensors[spw_basis_place(basis, recorded)].bytes != recorded->bytes)
+			return false;
+	}
+	return true;
+}
+
+bool spw_basis_is_like(const struct recording *now, const struct recording *basis)
+{
+	return now->scope_count == basis->scope_count && now->plannable == basis->plannable &&
+	       spw_basis_begins_like(now, basis);
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/control.c - the controller's events, and the course of steps: recorded, ended,
+ * planned for if there is a reason to
+ *
+ * Reasons to plan: the first recording; another shape of step; a timeline, a bandwidth or a peak
+ * that is no longer what the plan counts on; a stall.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tensor/control/internal.h"
+
+int spw_control_open(const struct control_opts *opts, struct control **out)
+{
+	struct control *control = *out = calloc(1, sizeof(*control));
+
+	if (!control)
+		return spw_error(-ENOMEM, "no memory for a cache");
+	control->opts = *opts;
+	control->shape = &control->shapes[0];
+	control->probe = NO_TENSOR;
+	spw_margin_open(control);
+	spw_recording_begin(control); /* the first step has not begun: records is not set yet */
+	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
+	return control->records ? spw_recording_open(control) : 0;
+}
+
+void spw_control_close(struct control *control)
+{
+	if (control)
+		spw_recording_close(control);
+	free(control);
+}
+
+/* ---- Where the caller is ---- */
+
+/* The step is not the one that was planned for: another plan may fit, or the fixed rule does. */
+static void leave(struct control *control, const char *what)
+{
+	if (spw_shape_switch(control))
+		return;
+	control->left = true;
+	control->plan_number++;
+	control->opts.count->plan_mismatches++;
+	spw_notice(control->opts.notices, CONTROL_NOTICE_SHAPE,
+		   "%s: this step follows the fixed rule, and the next is planned anew", what);
+}
+
+void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_stage stage)
+{
+	control->micro_batch = micro_batch;
+	control->stage = stage;
+	control->stage_scope = spw_control_scope_enter(control, 0);
+}
+
+uint32_t spw_control_scope_enter(struct control *control, uint64_t key)
+{
+	uint32_t number = spw_recording_scope(control, key);
+	const char *what = number != NO_SCOPE ? spw_follow_scope(control, number) : NULL;
+
+	if (what)
+		leave(control, what);
+	return number;
+}
+
+void spw_control_scope_leave(struct control *control, uint32_t outer)
+{
+	uint32_t left = spw_recording_leave(control, outer);
+	const char *what = left != NO_SCOPE ? spw_follow_scope_left(control, left) : NULL;
+
+	if (what)
+		leave(control, what);
+}
+
+/* ---- Tensors ---- */
+
+struct track spw_control_track(const struct control *control)
+{
+	return (struct track){.recorded = NO_TENSOR, .step = control->step};
+}
+
+void spw_control_offered(struct control *control, struct track *track, uint32_t slot,
+			 uint64_t len_bytes, enum spw_cache_hint hint)
+{
+	struct recorded *recorded = spw_recording_offer(control, track, slot, len_bytes, hint);
+	const char *what;
+
+	if (!recorded || !recorded->plannable)
+		return;
+	what = spw_follow_offer(control, recorded);
+	if (what)
+		leave(control, what);
+	control->now.scopes[recorded->scope].plannable++;
+	control->now.plannable++;
+}
+
+void spw_control_hinted(struct control *control, const struct track *track,
+			enum spw_cache_hint hint)
+{
+	struct recorded *recorded = spw_recording_of(control, track);
+
+	if (recorded &&
+	    (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN)))
+		recorded->hint = (uint8_t)hint;
+}
+
+void spw_control_taken(struct control *control, const struct track *track)
+{
+	struct recorded *recorded = spw_recording_of(control, track);
+
+	if (!recorded)
+		return;
+	spw_recording_take(control, recorded);
+	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
+		spw_follow_progress(control,
+				    control->shape->basis.tensors[recorded->matched].use_ns);
+}
+
+void spw_control_released(struct control *control, const struct track *track, bool leased)
+{
+	struct recorded *recorded = spw_recording_of(control, track);
+
+	if (!recorded)
+		return;
+	spw_recording_release(control, recorded);
+	if (recorded->matched == NO_TENSOR)
+		return;
+	if (!leased)
+		spw_follow_progress(control,
+				    control->shape->basis.tensors[recorded->matched].release_ns);
+	control->slots[recorded->matched] = NO_SLOT;
+	control->gone[recorded->matched] = true;
+}
+
+void spw_control_stored(struct control *control, const struct track *track, bool stored)
+{
+	struct recorded *recorded = spw_recording_of(control, track);
+
+	if (recorded)
+		recorded->stored = stored;
+}
+
+/* ---- Memory and time ---- */
+
+void spw_control_memory_add(struct control *control, const struct track *track, uint64_t bytes)
+{
+	control->memory_bytes += bytes;
+	if (control->memory_bytes > control->peak_bytes)
+		control->peak_bytes = control->memory_bytes;
+	if (track->step != control->step)
+		control->old_bytes += bytes;
+}
+
+void spw_control_memory_sub(struct control *control, const struct track *track, uint64_t bytes)
+{
+	SPW_ASSERT(control->memory_bytes >= bytes);
+	control->memory_bytes -= bytes;
+	if (track->step == control->step)
+		return;
+	SPW_ASSERT(control->old_bytes >= bytes); /* CONTROL-2 */
+	control->old_bytes -= bytes;
+}
+
+void spw_control_drained(struct control *control)
+{
+	spw_recording_drain(control);
+}
+
+uint64_t spw_control_wait_began(struct control *control)
+{
+	uint64_t now_ns = control->opts.clock_ns();
+
+	if (control->waiting++ == 0)
+		control->waiting_since_ns = now_ns;
+	return now_ns;
+}
+
+/* Once a step stalls by more than its share, time is worth more than memory. */
+static void stall_noticed(struct control *control)
+{
+	if (!spw_control_follows_plan(control) || control->stalled_now ||
+	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
+	    (double)control->waited_ns < STALL_SHARE * (double)control->shape->result.wall_ns)
+		return;
+	control->stalled_now = true;
+	control->opts.count->steps_hurried++;
+}
+
+uint64_t spw_control_wait_ended(struct control *control)
+{
+	uint64_t now_ns = control->opts.clock_ns();
+
+	SPW_ASSERT(control->waiting > 0); /* CONTROL-1 */
+	if (--control->waiting == 0)
+		control->waited_ns += now_ns - control->waiting_since_ns;
+	stall_noticed(control);
+	return now_ns;
+}
+
+uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes)
+{
+	uint64_t now_ns = control->opts.clock_ns();
+
+	spw_measure_began(&control->measure, direction, bytes, now_ns);
+	return now_ns;
+}
+
+void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
+			  bool served, uint64_t began_ns)
+{
+	spw_measure_ended(&control->measure, direction, bytes, served, began_ns,
+			  control->opts.clock_ns());
+}
+
+/* ---- A step has ended ---- */
+
+static void count_step(const struct control *control)
+{
+	struct spw_cache_stats *count = control->opts.count;
+
+	count->step_compute_ns = spw_recording_compute_ns(control);
+	count->step_stall_ns = control->waited_ns;
+	count->step_peak_bytes = control->peak_bytes;
+	count->step_forward_ns = control->now.forward_ns;
+	count->step_backward_ns = control->now.backward_ns;
+}
+
+/*
+ * A backward pass that ended early, by an error or a loss that is no number: the step says nothing
+ * of the next one. Two in a row are how steps are now.
+ */
+static bool breaks_off(struct control *control)
+{
+	bool before = control->broke_off;
+
+	control->broke_off = false;
+	for (uint32_t i = 0; i < control->now.count && !control->broke_off; i++) {
+		const struct recorded *recorded = &control->now.tensors[i];
+
+		control->broke_off = recorded->matched != NO_TENSOR && recorded->takes == 0 &&
+				     control->shape->basis.tensors[recorded->matched].takes > 0;
+	}
+	return control->broke_off && !before;
+}
+
+static enum plan_reason planned_step_ended(struct control *control)
+{
+	control->opts.count->steps_planned++;
+	spw_shape_ended(control);
+	if (breaks_off(control))
+		return PLAN_REASON_NONE;
+	spw_basis_merge(&control->shape->basis, &control->now);
+	return spw_margin_step_ended(control);
+}
+
+static enum plan_reason fixed_step_ended(struct control *control)
+{
+	const struct spw_cache_opts *opts = &control->opts.cache;
+	struct spw_cache_stats *count = control->opts.count;
+
+	count->steps_fixed++;
+	if (control->shape->planned && !control->left)
+		count->plan_mismatches++; /* tensors were missing at the end */
+	if (control->now.is_short) {
+		count->recordings_short++;
+		spw_notice(control->opts.notices, CONTROL_NOTICE_SHORT,
+			   "a step of more than %u tensors or %u scopes is not planned: "
+			   "raise tensors_max",
+			   control->tensors_max, control->scopes_max);
+		return PLAN_REASON_NONE;
+	}
+	if (spw_shape_known(control)) {
+		spw_shape_ended(control);
+		return PLAN_REASON_NONE;
+	}
+	spw_shape_new(control);
+	spw_shape_ended(control);
+	spw_basis_replace(&control->shape->basis, &control->now);
+	if (control->measure.drives.write_bytes_per_second == 0)
+		return PLAN_REASON_NONE;
+	/* As its authors do: not from the first step, which warms up. */
+	if (opts->mode == SPW_CACHE_POSITIONAL && count->steps < 2)
+		return PLAN_REASON_NONE;
+	return count->plans == 0 ? PLAN_REASON_FIRST : PLAN_REASON_SHAPE;
+}
+
+bool spw_control_step_ended(struct control *control)
+{
+	bool followed = spw_control_follows_plan(control) &&
+			control->matched == control->shape->basis.plannable;
+
+	spw_recording_end(control);
+	if (control->opts.count->steps > 0) /* before the first there was none */
+		count_step(control);
+	spw_measure_step(&control->measure);
+	if (!followed)
+		spw_margin_step_unplanned(control);
+	/* Without a backward pass it was no training step, and says nothing of the next. */
+	if (!control->records || control->now.takes == 0)
+		control->reason = PLAN_REASON_NONE;
+	else
+		control->reason =
+			followed ? planned_step_ended(control) : fixed_step_ended(control);
+	if (control->reason != PLAN_REASON_NONE)
+		control->shape->planned = false;
+	return control->reason != PLAN_REASON_NONE;
+}
+
+/* ---- The plan ---- */
+
+void spw_control_plan(struct control *control)
+{
+	uint64_t began_ns = control->opts.clock_ns();
+
+	control->plan_rc = spw_planning_plan(control);
+	control->plan_cost_ns = control->opts.clock_ns() - began_ns;
+}
+
+static void count_plan(const struct control *control)
+{
+	struct spw_cache_stats *count = control->opts.count;
+
+	count->plans++;
+	count->plans_shape += control->reason == PLAN_REASON_SHAPE;
+	count->plans_timeline += control->reason == PLAN_REASON_TIMELINE;
+	count->plans_bandwidth += control->reason == PLAN_REASON_BANDWIDTH;
+	count->plans_stall += control->reason == PLAN_REASON_STALL;
+	count->plans_memory += control->reason == PLAN_REASON_MEMORY;
+}
+
+void spw_control_planned(struct control *control)
+{
+	struct shape *shape = control->shape;
+
+	control->opts.count->plan_cost_ns = control->plan_cost_ns;
+	if (control->plan_rc) {
+		control->opts.count->plans_failed++;
+		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
+			   "no plan for the next step, it follows the fixed rule: %s",
+			   spw_last_error());
+		return;
+	}
+	count_plan(control);
+	if (!shape->result.feasible && control->opts.cache.mode == SPW_CACHE_BUDGET) {
+		control->opts.count->plans_failed++;
+		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
+			   "a budget of %llu bytes cannot be met: planned for the lowest "
+			   "peak found, %llu bytes",
+			   (unsigned long long)control->opts.cache.memory_bytes,
+			   (unsigned long long)shape->result.peak_bytes);
+	}
+	for (uint32_t i = 0; i < shape->basis.scope_count; i++)
+		shape->basis.scopes[i].planned_ns = shape->basis.scopes[i].compute_ns;
+	shape->planned = true;
+}
+
+/* ---- A step begins ---- */
+
+void spw_control_step_began(struct control *control)
+{
+	control->step++;
+	spw_recording_begin(control);
+	spw_shape_predict(control);
+	control->switched = false;
+	spw_follow_begin(control);
+	if (control->shape->planned)
+		spw_planning_probe(control);
+}
+
+/* ---- Counters ---- */
+
+void spw_control_stats(const struct control *control, struct spw_cache_stats *stats)
+{
+	const struct spw_plan_drives *drives = &control->measure.drives;
+	const struct spw_plan_result *result = &control->shape->result;
+
+	stats->write_bytes_per_second = drives->write_bytes_per_second;
+	stats->read_bytes_per_second = drives->read_bytes_per_second;
+	stats->mixed_bytes_per_second = drives->mixed_bytes_per_second;
+	stats->drive_latency_ns = drives->latency_ns;
+	if (!control->shape->planned)
+		return;
+	stats->plan_tensors = control->shape->basis.count;
+	stats->plan_tensors_spilled = result->tensors_spilled;
+	stats->plan_peak_bytes = result->peak_bytes;
+	stats->plan_keep_all_bytes = result->peak_keep_all_bytes;
+	stats->plan_stall_ns = result->stall_ns;
+	stats->plan_wall_ns = result->wall_ns;
+	stats->plan_bytes_written = result->bytes_written;
+	stats->plan_bytes_read = result->bytes_read;
+	stats->plan_bytes_forwarded = result->bytes_forwarded;
+	stats->plan_memory_bytes = result->memory_bytes;
+	stats->plan_caution_percent = (uint64_t)(control->caution * 100 + 0.5);
+}

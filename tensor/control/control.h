@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/control.h - the step's controller: told what happens in a step, it answers what
+ * stays in memory, what is spilled, and what is read when
+ *
+ * The cache reports events; the controller records the step, measures the drives, and between
+ * steps asks the planner. Its state is its own. It moves no bytes, waits for nothing, and knows
+ * nothing of entries but a number for each, its slot.
+ *
+ * Threads: one at a time, as under the cache's lock; only spw_control_plan() runs without it.
+ */
+#ifndef SPW_TENSOR_CONTROL_H
+#define SPW_TENSOR_CONTROL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <spillway/cache.h>
+#include <spillway/plan.h>
+
+#include "util/notices.h"
+
+#define NO_SCOPE UINT32_MAX
+#define NO_SLOT  UINT32_MAX
+
+struct control; /* opaque */
+
+enum direction {
+	DIRECTION_WRITE,
+	DIRECTION_READ,
+	DIRECTIONS,
+};
+
+/* What is logged once per step; the cache's own kinds come after these. */
+enum control_notice {
+	CONTROL_NOTICE_SHAPE,
+	CONTROL_NOTICE_SHORT,
+	CONTROL_NOTICE_PLAN,
+	CONTROL_NOTICES,
+};
+
+/* What an entry keeps for the controller, which alone reads and writes it. */
+struct track {
+	uint32_t recorded, step; /* its record in that step, or none */
+};
+
+struct control_opts {
+	struct spw_cache_opts cache;
+	uint64_t chunk_bytes; /* of one drive */
+	uint32_t drives;
+	uint64_t (*clock_ns)(void);
+	struct spw_cache_stats *count; /* the cache's counters; the controller adds its own */
+	struct spw_notices *notices;   /* of enum control_notice, among others */
+};
+
+/* Return: 0; -ENOMEM: spw_control_close() all the same. */
+int spw_control_open(const struct control_opts *opts, struct control **control);
+void spw_control_close(struct control *control);
+
+/* ---- Events: where the caller is ---- */
+
+/*
+ * A step has ended. Return: whether it is to be planned anew: then call spw_control_plan(), without
+ * the lock as it takes milliseconds, and spw_control_planned(), with it. No plan is in force
+ * meanwhile.
+ */
+bool spw_control_step_ended(struct control *control);
+void spw_control_plan(struct control *control);
+void spw_control_planned(struct control *control);
+void spw_control_step_began(struct control *control);
+
+void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_stage stage);
+/* Return: the scope's number, or NO_SCOPE. */
+uint32_t spw_control_scope_enter(struct control *control, uint64_t key);
+/* Left: @outer is the innermost again; NO_SCOPE: none is. */
+void spw_control_scope_leave(struct control *control, uint32_t outer);
+
+/* ---- Events: tensors ---- */
+
+/* Of an entry that begins now. */
+struct track spw_control_track(const struct control *control);
+void spw_control_offered(struct control *control, struct track *track, uint32_t slot,
+			 uint64_t len_bytes, enum spw_cache_hint hint);
+void spw_control_hinted(struct control *control, const struct track *track,
+			enum spw_cache_hint hint);
+void spw_control_taken(struct control *control, const struct track *track);
+/* The last user is gone; said again when the last lease is. */
+void spw_control_released(struct control *control, const struct track *track, bool leased);
+/* The drives alone have its bytes, or do so no longer. */
+void spw_control_stored(struct control *control, const struct track *track, bool stored);
+/* Its bytes take so much memory more, or less. */
+void spw_control_memory_add(struct control *control, const struct track *track, uint64_t bytes);
+void spw_control_memory_sub(struct control *control, const struct track *track, uint64_t bytes);
+/* The caller asks for tokens. */
+void spw_control_drained(struct control *control);
+/* A take waits for I/O, and does so no longer. Both return the time. */
+uint64_t spw_control_wait_began(struct control *control);
+uint64_t spw_control_wait_ended(struct control *control);
+
+/* ---- Events: transfers ---- */
+
+/* Return: when; for spw_control_io_ended(). */
+uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes);
+/* @served: the drives have moved the bytes; else it failed, or was cancelled before. */
+void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
+			  bool served, uint64_t began_ns);
+
+/* ---- Decisions ---- */
+
+/* A plan is in force: the step was like it so far. */
+bool spw_control_follows_plan(const struct control *control);
+/*
+ * A number that is another one each time that another plan, or none, is followed: what was decided
+ * before may have to be decided again.
+ */
+uint32_t spw_control_plan_number(const struct control *control);
+/* What the plan in force says of a tensor of this step. Return: whether it says something. */
+bool spw_control_choice(const struct control *control, const struct track *track,
+			enum spw_plan_choice *choice);
+/* By the plan: how much of this step's tensors may be in memory for something to be read ahead. */
+uint64_t spw_control_memory_bytes(const struct control *control);
+/* Without a plan: whether this step has held so much before, and the drives would be idle soon. */
+bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes);
+
+/*
+ * The tensors that the plan has spilled, in the order of their use. The next one's slot; NO_SLOT:
+ * there is none yet.
+ */
+uint32_t spw_control_next(struct control *control);
+/* Whether it is time to read it. */
+bool spw_control_next_is_due(const struct control *control);
+/* Whether there is memory for it, and the drives would be idle soon. */
+bool spw_control_next_has_room(const struct control *control, uint64_t bytes);
+/* It needs nothing more. */
+void spw_control_next_done(struct control *control);
+
+/* The figures of the drives, and the plan in force. */
+void spw_control_stats(const struct control *control, struct spw_cache_stats *stats);
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/follow.c - a plan is carried out: which of its tensors is offered, how far along
+ * the step is, what is read next
+ *
+ * Place for place each tensor has the size that it had, or the step has left its plan: it goes on
+ * by the fixed rule, is recorded, and is planned for anew. What has been spilled by then is read
+ * ahead by the fixed rule too, within the memory that the step has held already: where sequences
+ * have ever other lengths, all steps are so.
+ */
+#include "tensor/control/internal.h"
+
+/*
+ * Enough in flight that no drive is idle between two requests; what is begun later takes memory
+ * later.
+ */
+#define CHUNKS_IN_FLIGHT 4u /* of each drive */
+#define READS_IN_FLIGHT  2u
+
+/* One of so many of the memory saved may be used to make up for a stall. */
+#define HURRY_PARTS 4u
+
+bool spw_control_follows_plan(const struct control *control)
+{
+	return control->shape->planned && !control->left && control->recording;
+}
+
+uint32_t spw_control_plan_number(const struct control *control)
+{
+	return control->plan_number;
+}
+
+void spw_follow_begin(struct control *control)
+{
+	control->plan_number++;
+	control->left = control->stalled_now = false;
+	control->matched = control->use_next = 0;
+	control->progress_ns = control->progress_at_ns = 0;
+	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++) {
+		control->slots[i] = NO_SLOT;
+		control->gone[i] = false;
+	}
+}
+
+void spw_follow_progress(struct control *control, uint64_t basis_ns)
+{
+	if (!spw_control_follows_plan(control) || basis_ns < control->progress_ns)
+		return;
+	control->progress_ns = basis_ns;
+	control->progress_at_ns = spw_recording_compute_ns(control);
+}
+
+/* Compute time of the basis that this step has come to. */
+static uint64_t progress_now_ns(const struct control *control)
+{
+	return control->progress_ns + spw_recording_compute_ns(control) - control->progress_at_ns;
+}
+
+/* ---- Is it the step that was planned for? ---- */
+
+const char *spw_follow_scope(struct control *control, uint32_t number)
+{
+	const struct recording *basis = &control->shape->basis;
+	const struct recorded_scope *now = &control->now.scopes[number],
+				    *was = &basis->scopes[number];
+
+	if (!spw_control_follows_plan(control))
+		return NULL;
+	if (number >= basis->scope_count || now->key != was->key || now->stage != was->stage ||
+	    now->micro_batch != was->micro_batch)
+		return "other scopes or stages than in the step that was planned for";
+	spw_follow_progress(control, was->enter_ns);
+	return NULL;
+}
+
+const char *spw_follow_scope_left(const struct control *control, uint32_t number)
+{
+	if (!spw_control_follows_plan(control) ||
+	    control->now.scopes[number].plannable >= control->shape->basis.scopes[number].plannable)
+		return NULL;
+	return "fewer tensors in a scope than in the step that was planned for";
+}
+
+const char *spw_follow_offer(struct control *control, struct recorded *recorded)
+{
+	const struct recording *basis = &control->shape->basis;
+	uint32_t which;
+
+	if (!spw_control_follows_plan(control))
+		return NULL;
+	if (recorded->place >= basis->scopes[recorded->scope].plannable)
+		return "more tensors in a scope than in the step that was planned for";
+	which = spw_basis_place(basis, recorded);
+	if (basis->tensors[which].bytes != recorded->bytes)
+		return "tensors of other sizes than in the step that was planned for";
+	recorded->matched = which;
+	control->slots[which] = recorded->slot;
+	control->matched++;
+	spw_follow_progress(control, basis->tensors[which].pack_ns);
+	return NULL;
+}
+
+bool spw_control_choice(const struct control *control, const struct track *track,
+			enum spw_plan_choice *choice)
+{
+	const struct recorded *recorded = spw_recording_of(control, track);
+
+	if (!spw_control_follows_plan(control) || !recorded || recorded->matched == NO_TENSOR)
+		return false;
+	*choice = recorded->matched == control->probe ? SPW_PLAN_SPILL
+						      : control->shape->choices[recorded->matched];
+	return true;
+}
+
+/* ---- Memory ---- */
+
+uint64_t spw_control_memory_bytes(const struct control *control)
+{
+	const struct spw_plan_result *result = &control->shape->result;
+	uint64_t bytes = result->memory_bytes;
+
+	if (bytes < result->peak_bytes)
+		bytes = result->peak_bytes; /* of a budget that cannot be met */
+	if (control->opts.cache.mode != SPW_CACHE_BUDGET && control->stalled_now &&
+	    bytes < result->peak_keep_all_bytes)
+		bytes += (result->peak_keep_all_bytes - bytes) / HURRY_PARTS;
+	return bytes;
+}
+
+/* By so much the plan may be exceeded so that the drives are not idle: what they have in flight. */
+static uint64_t slack_bytes(const struct control *control)
+{
+	return control->opts.cache.mode == SPW_CACHE_BUDGET
+		       ? 0
+		       : 2 * control->opts.chunk_bytes * control->opts.drives;
+}
+
+/* Whether the drives would be idle soon. */
+static bool reads_wanted(const struct control *control)
+{
+	const struct flow *reads = &control->measure.flows[DIRECTION_READ];
+
+	return reads->in_flight < READS_IN_FLIGHT ||
+	       reads->bytes_in_flight <
+		       CHUNKS_IN_FLIGHT * control->opts.chunk_bytes * control->opts.drives;
+}
+
+bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes)
+{
+	const struct spw_cache_opts *opts = &control->opts.cache;
+	bool plans = opts->mode == SPW_CACHE_FASTEST || opts->mode == SPW_CACHE_BUDGET;
+
+	return plans && opts->prefetch_bytes == 0 && control->stage == SPW_STAGE_BACKWARD &&
+	       reads_wanted(control) && control->memory_bytes + bytes <= control->peak_bytes;
+}
+
+/* ---- What is read next ---- */
+
+uint32_t spw_control_next(struct control *control)
+{
+	const struct shape *shape = control->shape;
+
+	for (; control->use_next < shape->use_count; control->use_next++) {
+		uint32_t which = shape->use_order[control->use_next];
+
+		if (control->slots[which] != NO_SLOT)
+			return control->slots[which];
+		/* Not offered: it comes yet, or it should have by now. */
+		if (!control->gone[which] &&
+		    control->progress_ns <= shape->basis.tensors[which].pack_ns)
+			break;
+	}
+	return NO_SLOT;
+}
+
+bool spw_control_next_is_due(const struct control *control)
+{
+	const struct shape *shape = control->shape;
+	uint32_t which = shape->use_order[control->use_next];
+
+	return control->stalled_now ||
+	       progress_now_ns(control) + shape->lead_ns >= shape->read_from_ns[which];
+}
+
+bool spw_control_next_has_room(const struct control *control, uint64_t bytes)
+{
+	const struct shape *shape = control->shape;
+	uint64_t from_ns = shape->read_from_ns[shape->use_order[control->use_next]];
+	uint64_t most_bytes = spw_control_memory_bytes(control);
+	bool idle = control->measure.flows[DIRECTION_READ].in_flight == 0;
+
+	SPW_ASSERT(control->memory_bytes >= control->old_bytes); /* CONTROL-2 */
+	/* The plan would have begun it by now. */
+	if (idle && progress_now_ns(control) > from_ns + shape->lead_ns)
+		most_bytes += slack_bytes(control);
+	return control->memory_bytes - control->old_bytes + bytes <= most_bytes &&
+	       reads_wanted(control);
+}
+
+void spw_control_next_done(struct control *control)
+{
+	control->use_next++;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/internal.h - the controller's state: the step as it is recorded, the shapes of
+ * step that are known, the plan in force
+ *
+ * A tensor of a step is known by its place: the how-manyth tensor worth planning that was offered
+ * in the how-manyth scope of the step. Stages count as scopes: what is offered outside all others
+ * belongs to them.
+ *
+ * Rules, cited by asserts
+ *   CONTROL-1  Takes that wait at once count as one wait.
+ *   CONTROL-2  Memory of earlier steps is part of the memory in use.
+ *   CONTROL-3  A tensor that is matched is worth planning, and so is what it is matched with.
+ *   CONTROL-4  Transfers that end have begun.
+ */
+#ifndef SPW_TENSOR_CONTROL_INTERNAL_H
+#define SPW_TENSOR_CONTROL_INTERNAL_H
+
+#include "tensor/control/control.h"
+#include "tensor/control/measure.h"
+#include "util/util.h"
+
+#define NO_TENSOR  UINT32_MAX
+#define SHAPES_MAX 4u
+
+/*
+ * A step may take this much longer than without spillway: the goal that is set for it. Less is no
+ * stall.
+ */
+#define STALL_SHARE 0.01
+
+/* Two stalls within so many steps are no accident. */
+#define RECENT_STEPS 8u
+/* Good steps before more is risked, at first. */
+#define PATIENCE_STEPS 20u
+
+/* Times are of compute: since the step began, less all time in which some take waited for I/O. */
+struct recorded {
+	uint64_t bytes;
+	uint64_t pack_ns, use_ns, release_ns;
+	uint32_t takes;
+	uint32_t scope;
+	uint32_t place;   /* among the plannable ones of its scope */
+	uint32_t matched; /* the tensor of the basis at the same place, or NO_TENSOR */
+	uint32_t slot;    /* of its entry, until it is released */
+	uint8_t hint;
+	bool plannable;
+	bool released;
+	bool stored; /* the drives alone have its bytes */
+};
+
+struct recorded_scope {
+	uint64_t key;
+	uint64_t enter_ns;
+	uint64_t compute_ns; /* while it was the innermost */
+	uint64_t planned_ns; /* what compute_ns was when the plan was made */
+	uint32_t micro_batch;
+	uint8_t stage;
+	bool left;          /* no more tensors follow */
+	uint32_t plannable; /* tensors */
+	uint32_t first;     /* of its tensors in members */
+};
+
+struct recording {
+	struct recorded *tensors;
+	struct recorded_scope *scopes;
+	uint32_t *members;   /* the plannable tensors by scope; made when it becomes the basis */
+	uint64_t *drains_ns; /* that are not at the time of some tensor's event */
+	uint32_t count, scope_count, plannable, drains;
+	uint64_t forward_ns, backward_ns;
+	uint64_t takes;
+	bool is_short; /* not all of the step had room */
+};
+
+/* Why the next step gets a plan of its own. */
+enum plan_reason {
+	PLAN_REASON_NONE,
+	PLAN_REASON_FIRST,
+	PLAN_REASON_SHAPE,
+	PLAN_REASON_TIMELINE,
+	PLAN_REASON_BANDWIDTH,
+	PLAN_REASON_STALL,
+	PLAN_REASON_MEMORY,
+};
+
+/* A shape of step, and its plan. */
+struct shape {
+	struct recording basis; /* what the plan was made from, smoothed */
+	enum spw_plan_choice *choices;
+	uint64_t *read_from_ns;
+	uint32_t *use_order; /* spilled tensors in the order of use */
+	uint32_t use_count;
+	/* reads begin when something happens: so they may be this early, or they would be late */
+	uint64_t lead_ns;
+	struct spw_plan_result result;
+	struct spw_plan_drives counted_on; /* measured, when the plan was made */
+	/* of the budget, left unplanned because earlier peaks were above it */
+	uint64_t reserve_bytes;
+	bool planned;
+	uint32_t id;      /* 0: none */
+	uint32_t next_id; /* of the shape that came after it the last time */
+	uint32_t step;    /* when another one was last put in its stead */
+};
+
+/* Good steps that are waited for before more is risked; twice as many each time that it failed. */
+struct patience {
+	uint32_t steps, needed;
+	bool risked; /* more, and nothing has shown since that it was too much */
+};
+
+struct control {
+	struct control_opts opts;
+	bool records;   /* the mode plans */
+	bool recording; /* a step is under way and is recorded */
+	uint32_t tensors_max, scopes_max;
+
+	/* this step */
+	uint32_t step;
+	uint32_t micro_batch;
+	enum spw_stage stage;
+	struct recording now;
+	uint32_t scope;       /* the innermost, or NO_SCOPE */
+	uint32_t stage_scope; /* of what is outside all scopes */
+	uint64_t charged_ns;  /* compute time that scopes have been given */
+	uint64_t event_ns;    /* of the last tensor packed, used or released */
+	uint64_t began_ns;    /* wall */
+	uint64_t waited_ns;   /* while at least one take waited for I/O */
+	uint64_t waiting_since_ns;
+	uint32_t waiting; /* takes */
+	/* in memory: now; the most in this step; now, of tensors of earlier steps */
+	uint64_t memory_bytes, peak_bytes, old_bytes;
+
+	struct shape shapes[SHAPES_MAX];
+	struct shape *shape; /* in force, if it is planned */
+	uint32_t ids;        /* given to shapes so far */
+	uint32_t before_id;  /* of the step before */
+
+	/* how far along the plan the step is */
+	uint32_t plan_number;
+	bool left;        /* this step is not like the basis */
+	bool switched;    /* it began by the plan of another shape: its memory proves nothing */
+	bool stalled_now; /* it has stalled: memory does not count */
+	uint32_t matched;
+	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */
+	uint64_t progress_at_ns; /* and in this step */
+	uint32_t use_next;
+	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet, or gone */
+	bool *gone;
+	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
+	uint32_t probe;
+
+	/* between steps */
+	struct measure measure;
+	struct spw_plan_tensor *tensors; /* the planner's input */
+	enum plan_reason reason;         /* of the plan that is being made */
+	int plan_rc;                     /* how that went, */
+	uint64_t plan_cost_ns;           /* and how long it took */
+	double caution;                  /* share of the bandwidth measured that the plan uses */
+	struct patience calm;            /* for more of it */
+	struct patience below;           /* for more of the budget */
+	uint64_t unmeasured;             /* steps in a row of plans that spill nothing */
+	uint32_t
+		stalled_ago; /* steps by plans since one stalled; 0: the last did; RECENT at most */
+	bool broke_off; /* the last step by its plan did not take all that the plan has taken */
+};
+
+/* ---- recording.c ---- */
+
+int spw_recording_open(struct control *control);
+void spw_recording_close(struct control *control);
+/* Compute time of this step. */
+uint64_t spw_recording_compute_ns(const struct control *control);
+void spw_recording_begin(struct control *control);
+void spw_recording_end(struct control *control);
+/* Return: its number, or NO_SCOPE. */
+uint32_t spw_recording_scope(struct control *control, uint64_t key);
+/* Return: the scope that has been left, or NO_SCOPE. */
+uint32_t spw_recording_leave(struct control *control, uint32_t outer);
+void spw_recording_drain(struct control *control);
+/* Its record in this step, or NULL. */
+struct recorded *spw_recording_of(const struct control *control, const struct track *track);
+struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
+				     uint64_t bytes, enum spw_cache_hint hint);
+void spw_recording_take(struct control *control, struct recorded *recorded);
+void spw_recording_release(struct control *control, struct recorded *recorded);
+
+/* ---- basis.c ---- */
+
+/*
+ * The most that the time until the end of any scope has changed, in parts of the whole. @from_plan:
+ * since the basis was planned.
+ */
+double spw_basis_drift(const struct recording *now, const struct recording *basis, bool from_plan);
+/* The step was like the basis: its figures are smoothed into it. */
+void spw_basis_merge(struct recording *basis, const struct recording *now);
+/* It was another: it becomes the basis itself. */
+void spw_basis_replace(struct recording *basis, struct recording *now);
+/* The tensor of the basis at the same place. */
+uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded);
+/* All that has been recorded so far is as in the basis. */
+bool spw_basis_begins_like(const struct recording *now, const struct recording *basis);
+/* And it is all of it. */
+bool spw_basis_is_like(const struct recording *now, const struct recording *basis);
+
+/* ---- follow.c ---- */
+
+/* The plan is followed from its beginning. */
+void spw_follow_begin(struct control *control);
+/* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
+const char *spw_follow_scope(struct control *control, uint32_t number);
+const char *spw_follow_scope_left(const struct control *control, uint32_t number);
+const char *spw_follow_offer(struct control *control, struct recorded *recorded);
+void spw_follow_progress(struct control *control, uint64_t basis_ns);
+
+/* ---- shapes.c ---- */
+
+/* Go on by the plan of another shape that is like this step so far. Return: whether one is. */
+bool spw_shape_switch(struct control *control);
+/* The step that has ended, not followed by its plan, is of a shape that has one. It is in force. */
+bool spw_shape_known(struct control *control);
+/* A new one, in the stead of the one that was not in force for the longest time. */
+void spw_shape_new(struct control *control);
+/* A step of the one in force has ended; the next begins, and may be of another. */
+void spw_shape_ended(struct control *control);
+void spw_shape_predict(struct control *control);
+
+/* ---- margin.c ---- */
+
+void spw_margin_open(struct control *control);
+/* What the next plan counts on, before the margin. */
+struct spw_plan_drives spw_margin_believed(const struct control *control);
+uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
+/* The step went by its plan. Return: whether, and why, to plan anew. */
+enum plan_reason spw_margin_step_ended(struct control *control);
+void spw_margin_step_unplanned(struct control *control);
+
+/* ---- planning.c ---- */
+
+int spw_planning_plan(struct control *control);
+/* A plan that spills nothing learns nothing of the drives: try them once in a while. */
+void spw_planning_probe(struct control *control);
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/control/planning.c - what the planner is asked, and what its answer becomes */
+#include "tensor/control/internal.h"
+#include "plan/internal.h"
+
+/*
+ * A plan that spills nothing measures nothing. Every so many steps one tensor is spilled that would
+ * come back in time; if so many times none would, then, and ever more seldom, the smallest.
+ */
+#define PROBE_STEPS 8u
+#define PROBE_BLIND 8u
+
+static struct spw_plan_step step_of(struct control *control, bool keep_hints)
+{
+	const struct recording *basis = &control->shape->basis;
+
+	for (uint32_t i = 0; i < basis->count; i++) {
+		const struct recorded *recorded = &basis->tensors[i];
+
+		control->tensors[i] = (struct spw_plan_tensor){
+			.bytes = recorded->bytes,
+			.pack_ns = recorded->pack_ns,
+			.use_ns = recorded->use_ns,
+			.release_ns = recorded->release_ns,
+			.users = recorded->takes,
+			.scope = recorded->scope,
+			.must_keep = !recorded->plannable || recorded->hint == SPW_HINT_PIN ||
+				     (keep_hints && recorded->hint == SPW_HINT_KEEP),
+		};
+	}
+	return (struct spw_plan_step){.tensors = control->tensors,
+				      .count = basis->count,
+				      .forward_ns = basis->forward_ns,
+				      .backward_ns = basis->backward_ns,
+				      .calls_ns = basis->drains_ns,
+				      .calls = basis->drains};
+}
+
+/*
+ * What has been measured is how much longer a whole tensor takes than its bytes do at full
+ * bandwidth. The planner adds the time of a chunk by itself, as that is when the last requests of a
+ * tensor end that others follow.
+ */
+static uint64_t latency_of(const struct spw_plan_drives *drives)
+{
+	double both =
+		(double)drives->write_bytes_per_second + (double)drives->read_bytes_per_second;
+	double chunk_ns = both > 0 ? (double)drives->chunk_bytes * 2e9 / both : 0;
+
+	return (double)drives->latency_ns > chunk_ns ? drives->latency_ns - (uint64_t)chunk_ns : 0;
+}
+
+static struct spw_plan_drives drives_of(const struct control *control)
+{
+	const struct control_opts *opts = &control->opts;
+	struct spw_plan_drives drives = control->shape->counted_on;
+	double caution = opts->cache.mode == SPW_CACHE_POSITIONAL ? 1 : control->caution;
+
+	if (drives.read_bytes_per_second == 0)
+		/* all was forwarded so far */
+		drives.read_bytes_per_second = drives.write_bytes_per_second;
+	drives.write_bytes_per_second = (uint64_t)((double)drives.write_bytes_per_second * caution);
+	drives.read_bytes_per_second = (uint64_t)((double)drives.read_bytes_per_second * caution);
+	drives.mixed_bytes_per_second = (uint64_t)((double)drives.mixed_bytes_per_second * caution);
+	drives.chunk_bytes = opts->chunk_bytes * opts->drives;
+	drives.latency_ns = latency_of(&drives);
+	drives.staging_bytes = opts->cache.staging_bytes;
+	return drives;
+}
+
+static struct spw_plan_opts plan_opts_of(const struct control *control)
+{
+	struct spw_plan_opts opts;
+
+	spw_plan_opts_init(&opts, sizeof(opts));
+	if (control->opts.cache.mode == SPW_CACHE_BUDGET)
+		opts.mode = SPW_PLAN_BUDGET;
+	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
+		opts.mode = SPW_PLAN_POSITIONAL;
+	opts.memory_bytes = control->opts.cache.memory_bytes - control->shape->reserve_bytes;
+	return opts;
+}
+
+/* The caller wants these spilled. */
+static int force_spills(struct shape *shape, const struct spw_plan_step *step,
+			const struct spw_plan_drives *drives)
+{
+	bool forced = false;
+
+	for (uint32_t i = 0; i < step->count; i++)
+		if (shape->basis.tensors[i].hint == SPW_HINT_SPILL &&
+		    shape->choices[i] == SPW_PLAN_KEEP && !step->tensors[i].must_keep) {
+			shape->choices[i] = SPW_PLAN_SPILL;
+			forced = true;
+		}
+	if (!forced)
+		return 0;
+	return spw_plan_simulate(step, drives, shape->result.memory_bytes, shape->choices, NULL, 0,
+				 &shape->result);
+}
+
+/* The mean time between two tensors packed or used. */
+static uint64_t lead_of(const struct spw_plan_step *step)
+{
+	uint64_t last_ns = 0;
+
+	for (uint32_t i = 0; i < step->count; i++)
+		if (step->tensors[i].users > 0 && step->tensors[i].use_ns > last_ns)
+			last_ns = step->tensors[i].use_ns;
+	return step->count > 0 ? last_ns / (2 * (uint64_t)step->count) : 0;
+}
+
+int spw_planning_plan(struct control *control)
+{
+	struct shape *shape = control->shape;
+	struct spw_plan_opts opts = plan_opts_of(control);
+	struct spw_plan_step step = step_of(control, true);
+	struct plan_schedule reads = {.from_ns = shape->read_from_ns, .order = shape->use_order};
+	struct spw_plan_drives drives;
+	int rc;
+
+	control->probe = NO_TENSOR; /* of the plan before: what is read from now on is this one's */
+	shape->counted_on = spw_margin_believed(control);
+	drives = drives_of(control);
+	shape->result = (struct spw_plan_result){.size = sizeof(shape->result)};
+	rc = spw_plan(&step, &drives, &opts, shape->choices, &shape->result);
+	if (rc == 0 && !shape->result.feasible) {
+		step = step_of(control, false);
+		rc = spw_plan(&step, &drives, &opts, shape->choices, &shape->result);
+	}
+	if (rc == 0)
+		rc = force_spills(shape, &step, &drives);
+	if (rc == 0)
+		rc = spw_planner_read_times(&step, &drives, shape->result.memory_bytes,
+					    shape->choices, &reads);
+	shape->use_count = reads.count;
+	shape->lead_ns = lead_of(&step);
+	return rc;
+}
+
+/* ---- Probes ---- */
+
+/*
+ * What comes back in time if the drives are as they were the last time known, or stalls the step by
+ * next to nothing. @blind: they may be better than they were: then the smallest tensor of all.
+ */
+static uint32_t probe_of(const struct control *control, bool blind)
+{
+	const struct shape *shape = control->shape;
+	const struct spw_plan_drives drives = drives_of(control);
+	double spare_ns = STALL_SHARE / 2 * (double)shape->result.wall_ns;
+	uint32_t best = NO_TENSOR;
+
+	for (uint32_t i = 0; i < shape->basis.count; i++) {
+		const struct recorded *recorded = &shape->basis.tensors[i];
+		double there_ns =
+			(double)recorded->bytes / ((double)spw_margin_mixed(&drives) / 1e9) +
+			(double)drives.latency_ns;
+		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
+
+		if (!recorded->plannable || recorded->takes == 0 ||
+		    recorded->hint != SPW_HINT_NONE || (!blind && 2 * there_ns > gap_ns + spare_ns))
+			continue;
+		if (best == NO_TENSOR || recorded->bytes < shape->basis.tensors[best].bytes)
+			best = i;
+	}
+	return best;
+}
+
+/* The tensor to try the drives with in this step, or NO_TENSOR. */
+static uint32_t probe_now(const struct control *control)
+{
+	uint64_t probes = control->unmeasured / PROBE_STEPS;
+	uint32_t probe;
+
+	if (control->unmeasured % PROBE_STEPS > 0)
+		return NO_TENSOR;
+	probe = probe_of(control, false);
+	if (probe == NO_TENSOR && probes >= PROBE_BLIND && (probes & (probes - 1)) == 0)
+		probe = probe_of(control, true);
+	return probe;
+}
+
+void spw_planning_probe(struct control *control)
+{
+	struct shape *shape = control->shape;
+	const struct recorded *recorded;
+
+	if (control->probe != NO_TENSOR) {
+		control->probe = NO_TENSOR;
+		shape->use_count = 0;
+	}
+	if (shape->result.tensors_spilled > 0)
+		control->unmeasured = 0;
+	if (control->opts.cache.mode != SPW_CACHE_FASTEST || shape->result.tensors_spilled > 0)
+		return;
+	control->unmeasured++;
+	control->probe = probe_now(control);
+	if (control->probe == NO_TENSOR)
+		return;
+	recorded = &shape->basis.tensors[control->probe];
+	control->opts.count->plan_probes++;
+	shape->use_order[0] = control->probe;
+	shape->use_count = 1;
+	shape->read_from_ns[control->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2;
+}

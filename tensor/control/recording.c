@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/recording.c - what a step is like: its scopes, its tensors, and when each was
+ * packed, used and released
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tensor/control/internal.h"
+
+#define SCOPES_MIN 8192u
+/* One between any two events of tensors, and two for each scope. */
+#define DRAINS_MAX(tensors, scopes) (3 * (size_t)(tensors) + 2 * (size_t)(scopes))
+/* Closer to a tensor's event it says nothing: the plan takes for granted that one follows. */
+#define DRAIN_APART_NS 1000u
+
+/* ---- Memory ---- */
+
+static int recording_open(struct recording *recording, uint32_t tensors, uint32_t scopes)
+{
+	recording->tensors = calloc(tensors, sizeof(*recording->tensors));
+	recording->scopes = calloc(scopes, sizeof(*recording->scopes));
+	recording->members = calloc(tensors, sizeof(*recording->members));
+	recording->drains_ns = calloc(DRAINS_MAX(tensors, scopes), sizeof(*recording->drains_ns));
+	return recording->tensors && recording->scopes && recording->members && recording->drains_ns
+		       ? 0
+		       : -ENOMEM;
+}
+
+static void recording_close(struct recording *recording)
+{
+	free(recording->tensors);
+	free(recording->scopes);
+	free(recording->members);
+	free(recording->drains_ns);
+}
+
+static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
+{
+	shape->choices = calloc(tensors, sizeof(*shape->choices));
+	shape->read_from_ns = calloc(tensors, sizeof(*shape->read_from_ns));
+	shape->use_order = calloc(tensors, sizeof(*shape->use_order));
+	if (!shape->choices || !shape->read_from_ns || !shape->use_order)
+		return -ENOMEM;
+	return recording_open(&shape->basis, tensors, scopes);
+}
+
+int spw_recording_open(struct control *control)
+{
+	uint32_t count = control->opts.cache.tensors_max;
+	int rc;
+
+	control->tensors_max = count;
+	control->scopes_max = count > SCOPES_MIN ? count : SCOPES_MIN;
+	control->slots = calloc(count, sizeof(*control->slots));
+	control->gone = calloc(count, sizeof(*control->gone));
+	control->tensors = calloc(count, sizeof(*control->tensors));
+	rc = recording_open(&control->now, count, control->scopes_max);
+	for (unsigned i = 0; i < SHAPES_MAX && rc == 0; i++)
+		rc = shape_open(&control->shapes[i], count, control->scopes_max);
+	if (rc || !control->slots || !control->gone || !control->tensors)
+		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max",
+				 count);
+	return 0;
+}
+
+void spw_recording_close(struct control *control)
+{
+	for (unsigned i = 0; i < SHAPES_MAX; i++) {
+		struct shape *shape = &control->shapes[i];
+
+		recording_close(&shape->basis);
+		free(shape->choices);
+		free(shape->read_from_ns);
+		free(shape->use_order);
+	}
+	recording_close(&control->now);
+	free(control->slots);
+	free(control->gone);
+	free(control->tensors);
+}
+
+/* ---- Time ---- */
+
+uint64_t spw_recording_compute_ns(const struct control *control)
+{
+	uint64_t until_ns =
+		control->waiting > 0 ? control->waiting_since_ns : control->opts.clock_ns();
+
+	return until_ns - control->began_ns - control->waited_ns;
+}
+
+/* Of an event: later than that of the one before, so that the planner sees them in their order. */
+static uint64_t event_ns(struct control *control)
+{
+	uint64_t now_ns = spw_recording_compute_ns(control);
+
+	if (now_ns <= control->event_ns)
+		now_ns = control->event_ns + 1;
+	control->event_ns = now_ns;
+	return now_ns;
+}
+
+void spw_recording_drain(struct control *control)
+{
+	struct recording *now = &control->now;
+
+	/*
+	 * What has no room is not known to the plan, which then expects memory to be given back a
+	 * little later.
+	 */
+	if (control->recording &&
+	    now->drains < DRAINS_MAX(control->tensors_max, control->scopes_max) &&
+	    spw_recording_compute_ns(control) >= control->event_ns + DRAIN_APART_NS)
+		now->drains_ns[now->drains++] = event_ns(control);
+}
+
+/* The time since this was last called goes to the scope that was the innermost. */
+static void charge(struct control *control, uint64_t now_ns)
+{
+	uint64_t ns = now_ns - control->charged_ns;
+
+	control->charged_ns = now_ns;
+	if (control->scope == NO_SCOPE)
+		return;
+	control->now.scopes[control->scope].compute_ns += ns;
+	if (control->now.scopes[control->scope].stage == SPW_STAGE_FORWARD)
+		control->now.forward_ns += ns;
+	else
+		control->now.backward_ns += ns;
+}
+
+void spw_recording_begin(struct control *control)
+{
+	struct recording *now = &control->now;
+
+	control->began_ns = control->opts.clock_ns();
+	control->waited_ns = 0;
+	control->waiting_since_ns = control->began_ns; /* of takes that are still at it */
+	control->charged_ns = control->event_ns = 0;
+	control->scope = control->stage_scope = NO_SCOPE;
+	control->peak_bytes = control->old_bytes = control->memory_bytes;
+	control->recording = control->records;
+	now->count = now->scope_count = now->plannable = now->drains = 0;
+	now->forward_ns = now->backward_ns = now->takes = 0;
+	now->is_short = false;
+}
+
+void spw_recording_end(struct control *control)
+{
+	uint64_t now_ns;
+
+	if (!control->recording)
+		return;
+	charge(control, spw_recording_compute_ns(control));
+	now_ns = event_ns(control);
+	for (uint32_t i = 0; i < control->now.count; i++)
+		if (!control->now.tensors[i].released)
+			control->now.tensors[i].release_ns = now_ns;
+	control->recording = false;
+}
+
+/* ---- Scopes ---- */
+
+uint32_t spw_recording_scope(struct control *control, uint64_t key)
+{
+	struct recording *now = &control->now;
+	uint64_t enter_ns;
+
+	if (!control->recording)
+		return NO_SCOPE;
+	enter_ns = spw_recording_compute_ns(control);
+	charge(control, enter_ns);
+	if (now->scope_count == control->scopes_max) {
+		now->is_short = true;
+		return NO_SCOPE;
+	}
+	now->scopes[now->scope_count] = (struct recorded_scope){.key = key,
+								.enter_ns = enter_ns,
+								.micro_batch = control->micro_batch,
+								.stage = (uint8_t)control->stage};
+	control->scope = now->scope_count++;
+	return control->scope;
+}
+
+uint32_t spw_recording_leave(struct control *control, uint32_t outer)
+{
+	uint32_t left = NO_SCOPE;
+
+	if (!control->recording)
+		return NO_SCOPE;
+	charge(control, spw_recording_compute_ns(control));
+	if (control->scope != NO_SCOPE && control->scope != control->stage_scope) {
+		left = control->scope;
+		control->now.scopes[left].left = true;
+	}
+	control->scope = outer != NO_SCOPE ? outer : control->stage_scope;
+	return left;
+}
+
+/* ---- Tensors ---- */
+
+struct recorded *spw_recording_of(const struct control *control, const struct track *track)
+{
+	if (!control->recording || track->recorded == NO_TENSOR || track->step != control->step)
+		return NULL;
+	return &control->now.tensors[track->recorded];
+}
+
+struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
+				     uint64_t bytes, enum spw_cache_hint hint)
+{
+	bool worth = bytes >= control->opts.cache.min_bytes || hint == SPW_HINT_SPILL;
+	struct recording *now = &control->now;
+	struct recorded *recorded;
+
+	track->recorded = NO_TENSOR;
+	if (!control->recording)
+		return NULL;
+	if (now->count == control->tensors_max || control->scope == NO_SCOPE) {
+		now->is_short = true;
+		return NULL;
+	}
+	recorded = &now->tensors[now->count];
+	*recorded = (struct recorded){.bytes = bytes,
+				      .pack_ns = event_ns(control),
+				      .scope = control->scope,
+				      .place = now->scopes[control->scope].plannable,
+				      .matched = NO_TENSOR,
+				      .slot = slot,
+				      .hint = (uint8_t)hint,
+				      .plannable = worth && control->stage == SPW_STAGE_FORWARD};
+	track->recorded = now->count++;
+	return recorded;
+}
+
+void spw_recording_take(struct control *control, struct recorded *recorded)
+{
+	if (recorded->takes++ == 0)
+		recorded->use_ns = event_ns(control);
+	control->now.takes++;
+}
+
+void spw_recording_release(struct control *control, struct recorded *recorded)
+{
+	recorded->released = true;
+	recorded->release_ns = event_ns(control);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/shapes.c - several shapes of step, each with a plan: training and evaluation,
+ * sequences of several lengths
+ *
+ * When a step shows not to be like the shape in force, it goes on by the plan of another one that
+ * is like all of it so far, if there is one, and if nothing that this one would keep has left
+ * memory. Each shape remembers which one came after it: so the plan is mostly right from the
+ * beginning. The one that was not in force for the longest time makes room for a new one.
+ */
+#include "tensor/control/internal.h"
+
+/* This one is in force from here on. */
+static void put_in_force(struct control *control, struct shape *shape)
+{
+	/* The probe was the only one to be read, and is of the shape that was in force. */
+	if (control->probe != NO_TENSOR) {
+		control->probe = NO_TENSOR;
+		control->shape->use_count = 0;
+	}
+	control->shape->step = control->step;
+	control->shape = shape;
+}
+
+/* Whether all that the plan keeps is in memory, or may stay there. */
+static bool keeps_what_it_wants(const struct recording *now, const struct shape *shape)
+{
+	for (uint32_t i = 0; i < now->count; i++) {
+		const struct recorded *recorded = &now->tensors[i];
+
+		if (recorded->plannable && recorded->stored && !recorded->released &&
+		    shape->choices[spw_basis_place(&shape->basis, recorded)] == SPW_PLAN_KEEP)
+			return false;
+	}
+	return true;
+}
+
+/* The tensors of this step so far are those of the plan that is in force now. */
+static void match_again(struct control *control)
+{
+	const struct recording *basis = &control->shape->basis;
+
+	for (uint32_t i = 0; i < control->now.count; i++) {
+		struct recorded *recorded = &control->now.tensors[i];
+
+		if (!recorded->plannable)
+			continue;
+		recorded->matched = spw_basis_place(basis, recorded);
+		control->matched++;
+		if (recorded->released)
+			control->gone[recorded->matched] = true;
+		else
+			control->slots[recorded->matched] = recorded->slot;
+	}
+	spw_follow_progress(control, basis->scopes[control->now.scope_count - 1].enter_ns);
+}
+
+bool spw_shape_switch(struct control *control)
+{
+	for (unsigned i = 0; i < SHAPES_MAX; i++) {
+		struct shape *shape = &control->shapes[i];
+
+		if (shape == control->shape || !shape->planned ||
+		    !spw_basis_begins_like(&control->now, &shape->basis) ||
+		    !keeps_what_it_wants(&control->now, shape))
+			continue;
+		put_in_force(control, shape);
+		spw_follow_begin(control);
+		match_again(control);
+		control->switched = true;
+		control->opts.count->plan_switches++;
+		return true;
+	}
+	return false;
+}
+
+/* ---- Between steps ---- */
+
+bool spw_shape_known(struct control *control)
+{
+	if (control->shape->planned && spw_basis_is_like(&control->now, &control->shape->basis))
+		return true;
+	for (unsigned i = 0; i < SHAPES_MAX; i++) {
+		struct shape *shape = &control->shapes[i];
+
+		if (shape == control->shape || !shape->planned ||
+		    !spw_basis_is_like(&control->now, &shape->basis))
+			continue;
+		put_in_force(control, shape);
+		return true;
+	}
+	return false;
+}
+
+static struct shape *oldest_of(struct control *control)
+{
+	struct shape *oldest = NULL;
+
+	for (unsigned i = 0; i < SHAPES_MAX; i++) {
+		struct shape *shape = &control->shapes[i];
+
+		if (shape != control->shape && (!oldest || shape->step < oldest->step))
+			oldest = shape;
+	}
+	return oldest;
+}
+
+void spw_shape_new(struct control *control)
+{
+	if (control->shape->planned)
+		put_in_force(control, oldest_of(control));
+	control->shape->planned = false;
+	control->shape->reserve_bytes = 0;
+	control->shape->id = ++control->ids;
+	control->shape->next_id = 0;
+}
+
+void spw_shape_ended(struct control *control)
+{
+	for (unsigned i = 0; i < SHAPES_MAX; i++)
+		if (control->shapes[i].id == control->before_id)
+			control->shapes[i].next_id = control->shape->id;
+	control->before_id = control->shape->id;
+}
+
+void spw_shape_predict(struct control *control)
+{
+	for (unsigned i = 0; i < SHAPES_MAX; i++) {
+		struct shape *shape = &control->shapes[i];
+
+		if (shape == control->shape || !shape->planned ||
+		    shape->id != control->shape->next_id)
+			continue;
+		put_in_force(control, shape);
+		return;
+	}
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/lock.c - the cache's lock: what is done when it is given up, and waiting for I/O */
+#include <sched.h>
+#include <stdlib.h>
+
+#include "tensor/internal.h"
+
+/* Held for less time than falling asleep takes: spin a little first. */
+static void mutex_open(pthread_mutex_t *lock)
+{
+	pthread_mutexattr_t attributes;
+
+	SPW_ASSERT(pthread_mutexattr_init(&attributes) == 0);
+	SPW_ASSERT(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP) == 0);
+	SPW_ASSERT(pthread_mutex_init(lock, &attributes) == 0);
+	SPW_ASSERT(pthread_mutexattr_destroy(&attributes) == 0);
+}
+
+void spw_cache_lock_open(struct spw_cache *cache)
+{
+	mutex_open(&cache->lock);
+	SPW_ASSERT(pthread_cond_init(&cache->io_ended, NULL) == 0);
+}
+
+void spw_cache_lock_close(struct spw_cache *cache)
+{
+	/* Who notified of the last end may not have returned from that yet. */
+	while (atomic_load(&cache->notifiers) > 0)
+		(void)sched_yield();
+	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);
+	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
+}
+
+void spw_cache_lock(struct spw_cache *cache)
+{
+	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
+}
+
+/* Without the lock: who waits needs it, and would be woken only to wait for it. */
+static void notify_waiters(struct spw_cache *cache)
+{
+	SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+	/* From here on the cache may be gone: see spw_cache_close(). */
+	(void)atomic_fetch_sub(&cache->notifiers, 1);
+}
+
+void spw_cache_unlock(struct spw_cache *cache)
+{
+	void *doomed = cache->doomed;
+	bool tell = cache->io_has_ended;
+
+	cache->doomed = NULL;
+	cache->io_has_ended = false;
+	if (tell)
+		(void)atomic_fetch_add(&cache->notifiers, 1);
+	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
+	if (tell)
+		notify_waiters(cache);
+	while (doomed) {
+		void *next = *(void **)doomed;
+
+		free(doomed);
+		doomed = next;
+	}
+}
+
+void spw_cache_unlock_and_notify(struct spw_cache *cache)
+{
+	uint32_t pending = cache->notices.pending;
+	struct spw_log log = cache->opts.log;
+	struct spw_notices notices;
+
+	if (pending)
+		notices = cache->notices;
+	cache->notices.pending = 0;
+	spw_cache_unlock(cache);
+	for (unsigned i = 0; pending && i < NOTICES; i++)
+		if (pending & 1u << i)
+			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING,
+				"cache: %s", notices.text[i]);
+}
+
+void spw_cache_wait_io(struct spw_cache *cache)
+{
+	if (cache->io_has_ended)
+		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+	cache->io_has_ended = false;
+	cache->waiters++;
+	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
+	cache->waiters--;
+}
+
+void spw_cache_io_began(struct spw_cache *cache)
+{
+	cache->io_in_flight++;
+}
+
+void spw_cache_io_ended(struct spw_cache *cache)
+{
+	SPW_ASSERT(cache->io_in_flight > 0);
+	cache->io_in_flight--;
+	if (cache->waiters > 0)
+		cache->io_has_ended = true;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/offer.c - offers: the same bytes again, or an entry that is kept or spilled; tokens */
+#include <errno.h>
+
+#include "tensor/internal.h"
+
+/* The longest element: on a device a part is looked at as elements where it lies in its storage. */
+#define ELEMENT_BYTES_MAX 16
+#define STORAGE_BYTES_MAX (UINT64_C(1) << 56)
+
+/* Which part of a storage is stored for an offer. */
+static void offer_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
+			uint64_t *len_bytes)
+{
+	uint64_t before = device ? offer->offset_bytes % ELEMENT_BYTES_MAX : 0;
+
+	/* Twice the part may not fit in 64 bits; the whole less the part does. */
+	if (offer->len_bytes >= offer->storage_len_bytes - offer->len_bytes) {
+		*offset_bytes = 0;
+		*len_bytes = offer->storage_len_bytes;
+	} else {
+		*offset_bytes = offer->offset_bytes - before;
+		*len_bytes = offer->len_bytes + before;
+	}
+}
+
+static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
+		       const spw_tensor *tensor)
+{
+	if (!offer || !tensor)
+		return spw_error(-EINVAL, "an offer needs a tensor to set");
+	if (hint > SPW_HINT_PIN)
+		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
+	if (offer->owner == 0 || !offer->storage_bytes)
+		return spw_error(
+			-EINVAL,
+			"an offer needs the storage's memory and an owner token that is not 0");
+	/* So that sums of sizes, and the entry's end, stay within 64 bits. */
+	if (offer->storage_len_bytes > STORAGE_BYTES_MAX)
+		return spw_error(-EINVAL, "a storage of %llu bytes is larger than any memory",
+				 (unsigned long long)offer->storage_len_bytes);
+	if (offer->len_bytes == 0 || offer->offset_bytes > offer->storage_len_bytes ||
+	    offer->len_bytes > offer->storage_len_bytes - offer->offset_bytes)
+		return spw_error(-EINVAL, "bytes %llu + %llu are not within a storage of %llu",
+				 (unsigned long long)offer->offset_bytes,
+				 (unsigned long long)offer->len_bytes,
+				 (unsigned long long)offer->storage_len_bytes);
+	return 0;
+}
+
+static bool memory_has(const uint8_t *memory, const struct entry *entry,
+		       const struct spw_offer *offer)
+{
+	const uint8_t *bytes = (const uint8_t *)offer->storage_bytes + offer->offset_bytes;
+
+	memory += offer->offset_bytes - entry->offset_bytes;
+	return memory == bytes || memcmp(memory, bytes, offer->len_bytes) == 0;
+}
+
+/*
+ * Compare with what was read back, or with what was written. Without the lock, for as long as
+ * reading memory takes: the entry has a user, so that what it has read stays. Return: as
+ * spw_store_holds().
+ */
+static int entry_compare(struct entry *entry, const struct spw_offer *offer)
+{
+	struct spw_cache *cache = entry->cache;
+	const uint8_t *memory = entry->state == ENTRY_RESIDENT ? entry->memory : NULL;
+	spw_object object = entry->object;
+	int rc;
+
+	spw_cache_unlock(cache);
+	if (memory)
+		rc = memory_has(memory, entry, offer);
+	else
+		rc = cache->ports.holds(cache->store, object,
+					(const uint8_t *)offer->storage_bytes + entry->offset_bytes,
+					offer->offset_bytes - entry->offset_bytes,
+					offer->len_bytes);
+	spw_cache_lock(cache);
+	if (rc >= 0)
+		cache->count.bytes_compared += offer->len_bytes;
+	return rc;
+}
+
+/*
+ * Memory of a device is not read: what the device still has is the same. What has left it cannot be
+ * compared.
+ */
+static bool device_has(const struct entry *entry, const struct spw_offer *offer)
+{
+	return entry_at_owner(entry) &&
+	       entry->bytes - entry->offset_bytes == (const uint8_t *)offer->storage_bytes;
+}
+
+/* Whether the entry has the bytes that are offered now. */
+static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32_t device)
+{
+	int rc;
+
+	if (entry->device || device)
+		return entry->device == device && device_has(entry, offer);
+	for (;;) {
+		if (entry->state == ENTRY_KEPT ||
+		    (entry->state == ENTRY_RESIDENT && !entry->memory))
+			return memory_has(entry->bytes, entry, offer);
+		rc = entry_compare(entry, offer);
+		if (rc != -EINPROGRESS)
+			return rc == 1;
+		if (entry->write_in_flight)
+			break;
+	}
+	/*
+	 * The drives have these bytes, or will have, if the memory has not changed since: that
+	 * shows at the end.
+	 */
+	entry->recheck = true;
+	return memory_has(entry->bytes, entry, offer);
+}
+
+/*
+ * The entry that has the same bytes, with one user more; or NULL. No write is held back afterwards.
+ */
+static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer,
+				  uint32_t device)
+{
+	struct entry *entry;
+
+	for (;;) {
+		spw_write_held(cache);
+		entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version,
+					   offer->offset_bytes, offer->len_bytes);
+		if (!entry)
+			return NULL;
+		entry->users++;
+		if (entry_has(entry, offer, device))
+			return entry;
+		entry->stale = true;
+		cache->count.offers_changed++;
+		spw_entry_leave(entry);
+	}
+}
+
+static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
+			   enum spw_cache_hint hint)
+{
+	struct spw_cache *cache = entry->cache;
+
+	spw_control_hinted(cache->control, &entry->track, hint);
+	cache->count.bytes_deduplicated += offer->len_bytes;
+	cache->count.tensors_deduplicated++;
+	/*
+	 * The last offer is the first use. In the backward pass the order is being used, not made.
+	 */
+	if (cache->stage == SPW_STAGE_FORWARD)
+		spw_entry_offered_again(entry);
+	if (entry->copies == 0 || entry->state != ENTRY_LEAVING)
+		return SPW_OFFER_DEDUP;
+	/* The memory may have changed since the copy began, and its version may not tell. */
+	entry->copies++;
+	cache->count.bytes_copied_again += entry->len_bytes;
+	return SPW_OFFER_COPY_AGAIN;
+}
+
+static void no_staging(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	kept_add(cache, KEEP_NO_STAGING, entry->len_bytes);
+	spw_notice(&cache->notices, NOTICE_STAGING,
+		   "no staging memory for a tensor of %llu bytes, which stays on its device: "
+		   "the store's arena is in use (arena_bytes)",
+		   (unsigned long long)entry->len_bytes);
+}
+
+static int offer_new(struct entry *entry, enum spw_cache_hint hint)
+{
+	struct spw_cache *cache = entry->cache;
+	enum keep_reason reason;
+	int rc;
+
+	spw_control_offered(cache->control, &entry->track, (uint32_t)(entry - cache->entries),
+			    entry->len_bytes, hint);
+	spw_window_follow(cache);
+	reason = spw_rule_keep(entry, hint);
+	if (reason == KEEP_NOT) {
+		rc = entry->device ? spw_write_begin_copy(entry) : spw_write_begin(entry);
+		if (rc == 0) {
+			spw_rule_offered(cache, entry->len_bytes, true);
+			return entry->device ? SPW_OFFER_COPY : SPW_OFFER_SPILL;
+		}
+		spw_entry_keep(entry);
+		if (entry->device && rc == -ENOBUFS)
+			no_staging(entry);
+		else
+			spw_write_failed(entry, rc, spw_last_error());
+	} else {
+		spw_entry_keep(entry);
+		kept_add(cache, reason, entry->len_bytes);
+		if (reason == KEEP_BACKPRESSURE)
+			spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
+				   "the drives do not keep up: tensors stay in memory while "
+				   "more than %llu bytes "
+				   "wait to be written (staging_bytes)",
+				   (unsigned long long)cache->opts.staging_bytes);
+	}
+	spw_rule_offered(cache, entry->len_bytes, false);
+	return SPW_OFFER_KEEP;
+}
+
+/* A trace is of any machine: a copy is a part of the way to the drives. */
+static enum spw_trace_result trace_result(int result)
+{
+	if (result == SPW_OFFER_COPY)
+		return SPW_TRACE_RESULT_SPILL;
+	if (result == SPW_OFFER_COPY_AGAIN)
+		return SPW_TRACE_RESULT_DEDUP;
+	return (enum spw_trace_result)result;
+}
+
+static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
+			enum spw_cache_hint hint, spw_tensor tensor, int result)
+{
+	if (!cache->opts.trace)
+		return;
+	spw_trace_write(cache->opts.trace,
+			&(struct spw_trace_event){.kind = SPW_TRACE_OFFER,
+						  .tensor = tensor.value,
+						  .storage_key = offer->storage_key,
+						  .storage_version = offer->storage_version,
+						  .storage_len_bytes = offer->storage_len_bytes,
+						  .hint = (enum spw_trace_hint)hint,
+						  .result = trace_result(result),
+						  .offset_bytes = offer->offset_bytes,
+						  .len_bytes = offer->len_bytes});
+}
+
+int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)
+{
+	uint64_t offset_bytes, len_bytes;
+	struct entry *entry;
+	int rc;
+
+	/* A caller that overlooks the error must not hold the id of another tensor. */
+	if (tensor)
+		tensor->value = 0;
+	rc = offer_check(offer, hint, tensor);
+	if (rc)
+		return rc;
+	offer_range(offer, device, &offset_bytes, &len_bytes);
+	spw_cache_lock(cache);
+	cache->count.offers++;
+	cache->count.bytes_offered += offer->len_bytes;
+	entry = duplicate_of(cache, offer, device);
+	if (entry) {
+		rc = offer_duplicate(entry, offer, hint);
+	} else {
+		entry = spw_entry_begin(cache, offer, device, offset_bytes, len_bytes);
+		if (entry) {
+			rc = offer_new(entry, hint);
+		} else {
+			kept_add(cache, KEEP_ENTRIES, len_bytes);
+			spw_notice(&cache->notices, NOTICE_ENTRIES,
+				   "all %u entries are in use: tensors stay in memory; raise "
+				   "tensors_max",
+				   cache->opts.tensors_max);
+			rc = -ENOBUFS;
+		}
+	}
+	if (entry) {
+		*tensor = spw_entry_id(entry);
+		offer_trace(cache, offer, hint, *tensor, rc);
+		if (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN)
+			*copy = (struct spw_copy){.staging = entry->memory,
+						  .offset_bytes = entry->offset_bytes,
+						  .len_bytes = entry->len_bytes};
+		spw_window_fill(cache);
+	}
+	spw_cache_unlock_and_notify(cache);
+	if (rc == -ENOBUFS)
+		(void)spw_error(rc, "all %u entries are in use: raise tensors_max",
+				cache->opts.tensors_max);
+	return rc;
+}
+
+int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
+{
+	return spw_offer_any(cache, offer, 0, SPW_HINT_NONE, tensor, NULL);
+}
+
+int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
+			 enum spw_cache_hint hint, spw_tensor *tensor)
+{
+	return spw_offer_any(cache, offer, 0, hint, tensor, NULL);
+}
+
+/* ---- Tokens ---- */
+
+int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[], unsigned count)
+{
+	unsigned drained = 0;
+
+	if (!owners && count > 0)
+		return spw_error(-EINVAL, "drain needs an array for the tokens");
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+	spw_control_drained(cache->control);
+	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
+		struct entry *entry = ENTRY_OF(tokens->next, drain);
+
+		owners[drained++] = entry->owner;
+		spw_entry_drained(entry);
+	}
+	/* What has been given back may be wanted soon. */
+	spw_window_fill(cache);
+	spw_cache_unlock_and_notify(cache);
+	return (int)drained;
+}
+
+int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
+{
+	return spw_offer_drain(cache, &cache->drain, owners, count);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/read.c - reads: ahead of their use, or urgently, and how they end */
+#include <errno.h>
+
+#include "tensor/internal.h"
+
+static void read_ended(struct entry *entry, int res)
+{
+	struct spw_cache *cache = entry->cache;
+
+	entry->read_in_flight = false;
+	entry->read_request = NULL;
+	spw_control_io_ended(cache->control, DIRECTION_READ, entry->len_bytes, res == 0,
+			     entry->io_began_ns);
+	if (res == 0)
+		cache->count.bytes_read += entry->len_bytes;
+	if (entry->state == ENTRY_DEAD) {
+		spw_entry_settle(entry);
+	} else if (res == 0) {
+		spw_entry_read_ended(entry);
+	} else {
+		spw_entry_leave_window(entry);
+		spw_entry_read_failed(entry);
+	}
+	spw_cache_io_ended(cache);
+}
+
+static void prefetch_done(void *context, int res)
+{
+	struct entry *entry = context;
+	struct spw_cache *cache = entry->cache;
+
+	spw_cache_lock(cache);
+	if (res && res != -ECANCELED) {
+		cache->count.prefetches_failed++;
+		spw_notice(&cache->notices, NOTICE_PREFETCH_FAILED,
+			   "reading ahead failed, it is tried again on use: %s", spw_last_error());
+	}
+	read_ended(entry, res);
+	spw_write_held(cache);
+	cache->go_on(cache);
+	spw_cache_unlock(cache);
+}
+
+/* Begin to read. @notify: a prefetch; NULL: the caller waits for @request. */
+static int read_begin(struct entry *entry, const struct spw_notify *notify,
+		      struct spw_request **request)
+{
+	struct spw_cache *cache = entry->cache;
+	/* What is read ahead for a device can wait until staging memory is free. */
+	int rc = entry->device && notify ? spw_entry_get_arena_memory(entry)
+					 : spw_entry_get_memory(entry);
+
+	if (rc)
+		return rc;
+	rc = cache->ports.get(cache->store, entry->object, 0, entry->memory, entry->len_bytes,
+			      notify ? SPW_PREFETCH : SPW_URGENT_READ, notify, request);
+	if (rc) {
+		spw_entry_put_memory(entry);
+		return rc;
+	}
+	spw_cache_io_began(cache);
+	entry->io_began_ns = spw_control_io_began(cache->control, DIRECTION_READ, entry->len_bytes);
+	spw_entry_begin_read(entry);
+	return 0;
+}
+
+int spw_read_urgently(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	struct spw_request *request;
+	int rc = read_begin(entry, NULL, &request);
+
+	if (rc)
+		return rc;
+	spw_cache_unlock_and_notify(cache);
+	rc = cache->ports.wait(request);
+	spw_cache_lock(cache);
+	if (rc && rc != -ECANCELED)
+		cache->count.reads_failed++;
+	read_ended(entry, rc);
+	return rc;
+}
+
+int spw_read_ahead(struct entry *entry)
+{
+	const struct spw_notify notify = {.done = prefetch_done, .context = entry};
+	int rc = read_begin(entry, &notify, &entry->read_request);
+
+	if (rc == 0)
+		entry->cache->count.prefetches++;
+	return rc;
+}

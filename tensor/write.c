@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/write.c - writes: how they begin, are held back, are not needed any more, and end */
+#include <errno.h>
+
+#include "tensor/internal.h"
+
+static enum keep_reason reason_of(int error)
+{
+	switch (error) {
+	case -ENOSPC: return KEEP_NO_SPACE;
+	case -ENOBUFS: return KEEP_BACKPRESSURE; /* all the store's requests wait for the drives */
+	case -ESTALE: return KEEP_CHANGED;
+	default: return KEEP_ERROR;
+	}
+}
+
+void spw_write_failed(struct entry *entry, int error, const char *words)
+{
+	struct spw_cache *cache = entry->cache;
+	enum keep_reason reason = reason_of(error);
+
+	kept_add(cache, reason, entry->len_bytes);
+	if (reason == KEEP_BACKPRESSURE)
+		spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
+			   "the drives do not keep up: tensors stay in memory: %s", words);
+	else if (reason == KEEP_CHANGED)
+		spw_notice(&cache->notices, NOTICE_CHANGED,
+			   "memory that was offered twice changed in between, and its "
+			   "version did not: it stays in "
+			   "memory");
+	else if (reason == KEEP_NO_SPACE)
+		spw_notice(&cache->notices, NOTICE_NO_SPACE,
+			   "no space on the drives: tensors stay in memory: %s", words);
+	else
+		spw_notice(&cache->notices, NOTICE_WRITE_FAILED,
+			   "a tensor of %llu bytes cannot be written and stays in memory: %s",
+			   (unsigned long long)entry->len_bytes, words);
+}
+
+/*
+ * Whether the memory still has the bytes that were written. It is compared without the lock, and
+ * again if it is offered once more meanwhile; it is the cache's until the write is said to have
+ * ended.
+ */
+static bool write_holds(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	bool holds = true;
+
+	while (holds && entry->recheck && entry->state == ENTRY_LEAVING) {
+		entry->recheck = false;
+		spw_cache_unlock(cache);
+		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0,
+					   entry->len_bytes) == 1;
+		spw_cache_lock(cache);
+		cache->count.bytes_compared += entry->len_bytes;
+	}
+	return holds;
+}
+
+/* On the drives. Staging memory is for the next; of a device, the token may be back already. */
+static void written(struct entry *entry)
+{
+	if (!entry->device) {
+		spw_entry_make_drainable(entry);
+		return;
+	}
+	spw_entry_put_memory(entry);
+	if (!entry->owner_held)
+		spw_entry_stored(entry);
+}
+
+/* Not on the drives: the bytes stay in the memory that the write is from. */
+static void not_written(struct entry *entry, int error, const char *words)
+{
+	if (entry->device)
+		spw_entry_stay(entry);
+	else
+		spw_entry_keep(entry);
+	spw_write_failed(entry, error, words);
+}
+
+/*
+ * The object has been written, or not: what becomes of the entry depends on what happened to it
+ * meanwhile.
+ */
+static void write_ended(struct entry *entry, int res, const char *words)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (res == 0) {
+		cache->count.bytes_spilled += entry->len_bytes;
+		cache->count.tensors_spilled++;
+	} else if (res != -ECANCELED && res != -ESTALE) {
+		cache->count.writes_failed++;
+	}
+	if (entry->state == ENTRY_RESIDENT) {
+		spw_entry_free_object(entry); /* forwarded: the bytes stay */
+		if (entry->memory && entry_at_owner(entry))
+			spw_entry_put_memory(entry);
+	} else if (entry->state == ENTRY_DEAD) {
+		spw_entry_settle(entry);
+	} else if (res == 0) {
+		written(entry);
+	} else {
+		spw_entry_free_object(entry);
+		not_written(entry, res, words);
+	}
+}
+
+static void write_done(void *context, int res)
+{
+	struct entry *entry = context;
+	struct spw_cache *cache = entry->cache;
+	bool changed;
+
+	spw_cache_lock(cache);
+	changed = res == 0 && !write_holds(entry);
+	entry->write_in_flight = false;
+	entry->write_request = NULL;
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
+			     entry->io_began_ns);
+	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
+	spw_cache_io_ended(cache);
+	spw_write_held(cache);
+	cache->go_on(cache);
+	spw_cache_unlock(cache);
+}
+
+static int write_submit(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	const struct spw_notify notify = {.done = write_done, .context = entry};
+	const uint8_t *bytes = entry->device ? entry->memory : entry->bytes;
+	int rc;
+
+	SPW_ASSERT(bytes && entry->copies == 0 && !entry->copy_failed); /* CACHE-7 */
+	rc = cache->ports.put(cache->store, bytes, entry->len_bytes, &notify, &entry->object,
+			      &entry->write_request);
+	if (rc)
+		return rc;
+	entry->object_exists = true;
+	entry->write_in_flight = true;
+	spw_cache_io_began(cache);
+	entry->io_began_ns =
+		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
+	if (!entry->device) /* else the copy was the beginning */
+		spw_entry_begin_leaving(entry);
+	return 0;
+}
+
+/*
+ * A put wakes the store's thread, and cancelling it does once more: for nothing, if the tensor is
+ * taken next. So the last write is held back until the next call of the cache, or until some I/O
+ * ends, whichever is first: while the drives are busy that costs no time, and of small tensors next
+ * to none.
+ */
+int spw_write_begin(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc = 0;
+
+	SPW_ASSERT(!cache->held);
+	if (cache->hold_bytes > 0 &&
+	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
+		cache->held = entry;
+		spw_entry_queue(entry);
+	} else {
+		rc = write_submit(entry);
+	}
+	if (rc == 0)
+		gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max,
+			  entry->len_bytes);
+	return rc;
+}
+
+/* The caller is to copy. Until that has ended, and the write, the bytes wait to be written. */
+int spw_write_begin_copy(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc = spw_entry_get_arena_memory(entry);
+
+	if (rc)
+		return rc;
+	entry->copies++;
+	spw_entry_begin_leaving(entry);
+	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
+	return 0;
+}
+
+void spw_write_copied(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc;
+
+	SPW_ASSERT(entry->device && entry->memory && entry->copies == 0);
+	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
+		spw_entry_make_drainable(entry);
+		rc = write_submit(entry);
+		if (rc) {
+			gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+			not_written(entry, rc, spw_last_error());
+		}
+		return;
+	}
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	spw_entry_put_memory(entry);
+	if (entry->state == ENTRY_DEAD) {
+		spw_entry_settle(entry);
+	} else if (entry->state == ENTRY_LEAVING) {
+		spw_entry_keep(entry);
+		kept_add(cache, KEEP_ERROR, entry->len_bytes);
+	}
+}
+
+void spw_write_held(struct spw_cache *cache)
+{
+	struct entry *entry = cache->held;
+	int rc;
+
+	if (!entry)
+		return;
+	cache->held = NULL;
+	rc = write_submit(entry);
+	if (rc == 0)
+		return;
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	not_written(entry, rc, spw_last_error());
+}
+
+void spw_write_forward(struct entry *entry)
+{
+	spw_entry_cancel_write(entry);
+	if (entry->object_exists && !entry->write_in_flight)
+		spw_entry_free_object(entry);
+	if (entry->drainable)
+		spw_entry_not_drainable(entry);
+	spw_entry_stay(entry);
+	entry->forwarded = true;
+}

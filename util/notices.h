@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * util/notices.h - texts for the log, each kind once in a while, written when no lock is held
+ *
+ * What goes wrong under a lock is noted there. Its owner takes the notes with it when it gives the
+ * lock up, and writes them to the log then.
+ */
+#ifndef SPW_NOTICES_H
+#define SPW_NOTICES_H
+
+#include <stdint.h>
+
+#include "util/util.h"
+
+#define SPW_NOTICES_MAX      16
+#define SPW_NOTICE_BYTES_MAX 320
+
+struct spw_notices {
+	uint32_t noted, pending; /* a bit for each kind */
+	char text[SPW_NOTICES_MAX][SPW_NOTICE_BYTES_MAX];
+};
+
+/* Note it, if none of this kind was noted since spw_notices_again(). */
+SPW_COLD void spw_notice(struct spw_notices *notices, unsigned kind, const char *format, ...)
+	SPW_PRINTF(3, 4);
+
+/* From here on each kind may be noted once more, but for those whose bit is in @never. */
+static inline void spw_notices_again(struct spw_notices *notices, uint32_t never)
+{
+	notices->noted &= never;
+}
+
+#endif
