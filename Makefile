@@ -155,9 +155,9 @@ test-torch-versions: ## build, and run tests/python, with the PyTorch of other D
 	@scripts/deps.sh releases && tests/python/versions.sh --work $(BUILD)/torch-versions $(SUITES)
 
 .PHONY: test-pytorch-suite
-test-pytorch-suite: ## PyTorch's own tests of autograd and modules, all that is saved on drives (30 min); WORDS= KINDS="direct c python" JOBS=2
+test-pytorch-suite: ## PyTorch's own tests of autograd and modules, all that is saved on drives (30 min); WORDS= JOBS=2
 	@scripts/deps.sh build pytorch-suite && $(MAKE) --no-print-directory all && tests/pytorch/fetch.sh $(BUILD)/pytorch-suite && \
-		tests/pytorch/suite.py --build $(BUILD) $(KINDS:%=--kind %) $(if $(JOBS),--jobs $(JOBS)) $(WORDS)
+		tests/pytorch/suite.py --build $(BUILD) $(if $(JOBS),--jobs $(JOBS)) $(WORDS)
 
 .PHONY: test-sanitized
 test-sanitized:
@@ -218,11 +218,11 @@ bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for
 
 .PHONY: bench-torch
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
-	@scripts/deps.sh build demo bench hooks && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/torch.sh
+	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/torch.sh
 
 .PHONY: bench-turns
 bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, step by step in turn; BENCH_OPTIONS=
-	@scripts/deps.sh build demo bench hooks && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
+	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
 
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=

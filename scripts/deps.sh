@@ -6,12 +6,10 @@
 #   scripts/deps.sh --list PURPOSE...
 #
 # Each entry is package[=probe]. A package counts as there when dpkg says so, or else when its probe, if it has one, succeeds: c:COMMAND,
-# h:HEADER below /usr/include or /usr/local/include, p:PYTHON_MODULE, t:HEADER of PyTorch. So other distributions and pip installations work
-# too.
+# h:HEADER below /usr/include or /usr/local/include, p:PYTHON_MODULE, y:HEADER of a Python from 3.11 on. So other distributions and pip
+# installations work too.
 set -euo pipefail
 
-# For the hooks on saved tensors in C, and what reads tensors for them.
-hooks="g++=c:g++ python3-dev=t:Python.h libtorch-dev=t:torch/csrc/autograd/python_variable.h pybind11-dev=t:pybind11/pybind11.h"
 # others: what else may want a drive. Tests try each that is there, against an open store.
 declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
@@ -19,23 +17,23 @@ declare -A packages=(
         libinih-dev=h:ini.h"
     [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch
         libopenblas0-pthread=p:torch python3-pytest=p:pytest python3-pip=p:pip python3-setuptools=p:setuptools
-        python3-wheel=p:wheel $hooks e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
+        python3-wheel=p:wheel python3-dev=y:Python.h e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
     [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
         bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio"
-    [demo]="python3=c:python3 python3-torch=p:torch libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
+    [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 python3-matplotlib=p:matplotlib dpkg-dev=c:dpkg-source mount=c:losetup"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
         g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
-    [hooks]="$hooks"
     [coverage]="gcovr=c:gcovr"
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"
     [releases]="debootstrap=c:debootstrap mount=c:mount util-linux=c:unshare"
-    [pytorch-suite]="python3-torch libopenblas0-pthread python3-pytest python3-scipy python3-pip util-linux=c:setpriv $hooks"
+    [pytorch-suite]="python3-torch libopenblas0-pthread python3-pytest python3-scipy python3-pip util-linux=c:setpriv
+        python3-dev=y:Python.h"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test others demo bench hooks check coverage valgrind fuzz releases pytorch-suite vm"
+purposes="build test others demo bench check coverage valgrind fuzz releases pytorch-suite vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2
@@ -51,15 +49,13 @@ has_python_module() {
     return 1
 }
 
-# Headers that lie with a PyTorch: its own packages bring them.
-has_torch_header() {
+# For the hooks on saved tensors, which one Python's headers are enough for.
+has_python_header() {
     local python
     for python in "${PYTHON:-python3}" /usr/bin/python3; do
         "$python" -c "
-import importlib.util, os, sys, sysconfig
-torch = importlib.util.find_spec('torch')
-folders = [os.path.dirname(torch.origin) + '/include', '/usr/include', sysconfig.get_paths()['include']] if torch else []
-sys.exit(not any(os.path.exists(folder + '/$1') for folder in folders))" 2>/dev/null && return 0
+import os, sys, sysconfig
+sys.exit(sys.version_info < (3, 11) or not os.path.exists(sysconfig.get_paths()['include'] + '/$1'))" 2>/dev/null && return 0
     done
     return 1
 }
@@ -69,7 +65,7 @@ probe() {
     c:*) command -v "${1#c:}" >/dev/null || [ -x "/sbin/${1#c:}" ] || [ -x "/usr/sbin/${1#c:}" ] ;;
     h:*) [ -e "/usr/include/${1#h:}" ] || [ -e "/usr/local/include/${1#h:}" ] ;;
     p:*) has_python_module "${1#p:}" ;;
-    t:*) has_torch_header "${1#t:}" ;;
+    y:*) has_python_header "${1#y:}" ;;
     *) return 1 ;;
     esac
 }

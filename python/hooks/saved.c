@@ -310,7 +310,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
-	/* Making an object collects garbage, which may do anything, and let another thread do it. */
+	/* Making objects collects garbage, which may do anything, or let another thread run. */
 	if (to_uint64(call(torch.address, seen->tensor), &address))
 		return -1;
 	if (address != (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes)

@@ -2,10 +2,10 @@
 # spillway/_device.py - copies between the memory of devices and the store's arena
 """Carries out what the cache decides, and decides nothing.
 
-Out: the stream that computes records an event; a side stream waits for it, copies into staging memory and records another. When that
-     has come the copy has ended.
-In:  new memory is taken by the stream that computes, so that it is of its own; a side stream waits for that, copies and records an
-     event, for which the stream that computes waits.
+Out: the stream that computes records an event; a side stream waits for it, copies into staging
+     memory and records another. When that has come the copy has ended.
+In:  new memory is taken by the stream that computes, so that it is of its own; a side stream waits
+     for that, copies and records an event, for which the stream that computes waits.
 
 No stream is waited for here but at the end.
 """
@@ -56,15 +56,19 @@ class Port:
         """The device's, from 1 on."""
         return self._numbers.setdefault(device, len(self._numbers) + 1)
 
-    def copy_out(self, tensor: Tensor, produced: Any, begin: int, length: int, staging: int, tensor_id: int) -> None:
+    def copy_out(
+        self, tensor: Tensor, produced: Any, begin: int, length: int, staging: int, number: int
+    ) -> None:
         """Part of the tensor's storage to staging memory, after an event."""
         device, table = tensor.device, self.table
         side = self._side(device, _OUT)
         table.wait(side, produced)
         table.copy(_bytes_at(staging, length), _bytes_of(tensor, begin, length), side)
-        self._copies[_OUT].setdefault(device, deque()).append((table.record(side), tensor_id, tensor))
+        self._copies[_OUT].setdefault(device, deque()).append((table.record(side), number, tensor))
 
-    def copy_in(self, device: torch.device, address: int, length: int, lease: int) -> Tuple[Tensor, Any]:
+    def copy_in(
+        self, device: torch.device, address: int, length: int, lease: int
+    ) -> Tuple[Tensor, Any]:
         """New memory of the device with bytes of a lease, and the event after the copy."""
         table = self.table
         side, consumer = self._side(device, _IN), table.current_stream(device)
@@ -76,8 +80,8 @@ class Port:
         return base, arrived
 
     def ended(self) -> Tuple[List[Tuple[int, int]], List[Tuple[int, int]]]:
-        """The copies out that have ended since the last call, as (tensor, 0 or a negative errno), and those in, as (lease, the
-        same)."""
+        """The copies out that have ended since the last call, as (tensor, 0 or a negative errno),
+        and those in, as (lease, the same)."""
         if self.table.capturing():
             return [], []
         return self._end(_OUT, self.table.done), self._end(_IN, self.table.done)
@@ -102,7 +106,7 @@ class Port:
                 try:
                     if not done(event):
                         break
-                except RuntimeError as error:  # every call fails from now on, and nothing runs on the device any more
+                except RuntimeError as error:  # so does every call from now on: nothing runs there
                     _log.warning("a copy to or from the device failed: %s", error)
                     result = -errno.EIO
                 ended.append((number, result))
@@ -127,4 +131,5 @@ def _bytes_at(address: int, length: int) -> Tensor:
 
 def _bytes_of(tensor: Tensor, begin: int, length: int) -> Tensor:
     """Part of the tensor's storage."""
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage_of(tensor), begin, (length,), (1,))
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage_of(tensor), begin, (length,), (1,))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_native.py - finds the hooks, which are in C, and tells them what of PyTorch they call
-"""The module that python/hooks builds, in the package, or beside the library in a source tree. One build serves every
-Python from 3.11 on and every PyTorch."""
+"""The module that python/hooks builds, in the package, or beside the library in a source tree.
+One build serves every Python from 3.11 on and every PyTorch."""
 from __future__ import annotations
 
 import importlib
@@ -19,14 +19,16 @@ from ._torch_compat import expired, free_weak_ref, storage_of
 
 _NAME = "spillway._hooks"
 _FILE = "_hooks.abi3.so"
-_FUNCTIONS = ("spw_cache_offer_hint", "spw_cache_take", "spw_cache_return", "spw_cache_release", "spw_cache_drain")
-_ATTRIBUTES = ("is_cpu", "is_leaf", "requires_grad", "dtype", "_version", "shape", "_base")
-_METHODS = ("detach", "stride", "storage_offset", "is_neg", "is_conj", "as_strided", "view", "numel")
+_FUNCTIONS = "offer_hint take return release drain".split()
+_ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base".split()
+_METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
 _CODES = {
-    torch.float32: _FLOAT, torch.bfloat16: _BFLOAT, torch.float16: _FLOAT, torch.float64: _FLOAT,
-    torch.uint8: _UNSIGNED, torch.int8: _INT, torch.int16: _INT, torch.int32: _INT, torch.int64: _INT,
-    torch.complex64: _COMPLEX, torch.complex128: _COMPLEX,
+    **dict.fromkeys((torch.float32, torch.float16, torch.float64), _FLOAT),
+    torch.bfloat16: _BFLOAT,
+    torch.uint8: _UNSIGNED,
+    **dict.fromkeys((torch.int8, torch.int16, torch.int32, torch.int64), _INT),
+    **dict.fromkeys((torch.complex64, torch.complex128), _COMPLEX),
 }
 
 
@@ -44,18 +46,20 @@ def _found() -> Any:
         spec.loader.exec_module(module)
     else:
         raise ImportError(
-            f"the hooks on saved tensors were not found, neither in the package nor as {path}: install Python's headers "
-            "(python3-dev) and build them (make, or let pip build the package)"
+            f"the hooks on saved tensors were not found, neither in the package nor as {path}: "
+            "install Python's headers (python3-dev) and build them (make, or pip install ./python)"
         )
     if module.VERSION != _library.VERSION:
         raise ImportError(
-            f"{module.__file__} is version {module.VERSION}, this package is version {_library.VERSION}: build it anew"
+            f"{module.__file__} is version {module.VERSION}, this package is version "
+            f"{_library.VERSION}: build it anew"
         )
     return module
 
 
 def types() -> List[Tuple[torch.dtype, int, int, int, bool, bool]]:
-    """(type, bytes of an element, DLPack's code and bits, whether it is complex, whether to view it as what it is)"""
+    """(type, bytes of an element, DLPack's code and bits, whether it is complex, whether to view
+    it as what it is)"""
     every = [thing for thing in vars(torch).values() if isinstance(thing, torch.dtype)]
     rows = []
     for dtype in sorted(set(every), key=lambda dtype: (list(_CODES) + [dtype]).index(dtype)):
@@ -67,7 +71,8 @@ def types() -> List[Tuple[torch.dtype, int, int, int, bool, bool]]:
             continue  # quantized: such tensors pass by
         size = sample.element_size()
         if not sample.is_quantized and size <= 16:
-            rows.append((dtype, size, _CODES.get(dtype, _INT), 8 * size, dtype.is_complex, dtype not in _CODES))
+            code, is_viewed = _CODES.get(dtype, _INT), dtype not in _CODES
+            rows.append((dtype, size, code, 8 * size, dtype.is_complex, is_viewed))
     return rows
 
 
@@ -101,7 +106,8 @@ def things() -> Dict[str, Any]:
 
 def addresses() -> Tuple[Any, ...]:
     """Of the library's functions that are called."""
-    return tuple(cast(getattr(_library.fast, name), c_void_p).value for name in _FUNCTIONS)
+    functions = (getattr(_library.fast, "spw_cache_" + name) for name in _FUNCTIONS)
+    return tuple(cast(function, c_void_p).value for function in functions)
 
 
 hooks = _found()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_on_device.py - what autograd saves on a device: from the hooks to the way of its bytes (_device.py) and back
-"""All of the hooks that a model without tensors on a device does without. What is checked here of a tensor is what the
-hooks in C check of one in host memory."""
+# spillway/_on_device.py - what autograd saves on a device: from the hooks to _device.py and back
+"""All of the hooks that a model without tensors on a device does without. What is checked here
+of a tensor is what the hooks in C check of one in host memory."""
 from __future__ import annotations
 
 import errno
@@ -55,7 +55,8 @@ class _Version:
             self.counter = counted_by(tensor, NOTHING)
 
     def lend(self, memory: Tensor) -> Tensor:
-        """What was read back, as it is handed out: with the same counter, for the next use may get the same memory."""
+        """What was read back, as it is handed out: with the same counter, for the next use may
+        get the same memory."""
         return memory if self.counter is None or COUNTED else counted_by(self.counter, memory)
 
     def _now(self) -> int:
@@ -71,7 +72,8 @@ class _Version:
             raise_modified(shown, now, self.number)
 
     def current(self, number: int) -> bool:
-        """Whether a tensor of this storage that has version ``number`` now still has the same content."""
+        """Whether a tensor of this storage that has version ``number`` now still has the same
+        content."""
         return number == self.number == self._now() and not self.modified
 
 
@@ -99,7 +101,9 @@ class _Record:
 class SavedOnDevice:
     """A saved tensor of a device that the cache knows: its id, and its shape."""
 
-    def __init__(self, session: "Session", version: _Version, tensor: Tensor, conj: bool, neg: bool) -> None:
+    def __init__(
+        self, session: "Session", version: _Version, tensor: Tensor, conj: bool, neg: bool
+    ) -> None:
         self.session = session
         self.version = version
         self.device = tensor.device
@@ -115,13 +119,13 @@ class SavedOnDevice:
             self.length = (1 + sum((n - 1) * step for n, step in zip(size, stride))) * itemsize
         self.conj = conj
         self.neg = neg
-        # What was handed out last, as long as this may be used again. What autograd alone has it changes in place, so as to
-        # add gradients: one of these may be what was saved.
+        # What was handed out last, as long as this may be used again. What autograd alone has it
+        # changes in place, so as to add gradients: one of these may be what was saved.
         self.borrowed: Optional[Tensor] = None
 
     def is_kept(self, tensor: Tensor, storage_length: int) -> bool:
-        """No elements, or not all of them there; or what must stay the tensor that it is: a part of a storage that is no
-        view, views of one, and what is no view and has no dimensions."""
+        """No elements, or not all of them there; or what must stay the tensor that it is: a part
+        of a storage that is no view, views of one, and what is no view and has no dimensions."""
         if not 0 < self.length <= storage_length - self.offset:
             return True
         base = tensor._base
@@ -136,7 +140,9 @@ class SavedOnDevice:
         session.unpacked = True
         base, start = session.device.load(self)
         lent = self.version.lend(base)
-        tensor = on(lent, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg)
+        tensor = on(
+            lent, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg
+        )
         self.version.check(tensor)
         self.borrowed = tensor
         session.trace("use", began, self)
@@ -144,7 +150,8 @@ class SavedOnDevice:
 
 
 class _Owner:
-    """Memory of a device that the cache may still have copied, or handed out: held until its token is back."""
+    """Memory of a device that the cache may still have copied, or handed out: held until its token
+    is back."""
 
     __slots__ = ("tensor", "version", "produced")
 
@@ -173,8 +180,8 @@ class _Users:
 
 
 class _End(weakref.ref):
-    """The end of a saved tensor, noted in a list (by a list's own append) and seen to later: an exception of Ctrl-C that
-    came in a finaliser would be lost."""
+    """The end of a saved tensor, noted in a list (by a list's own append) and seen to later: an
+    exception of Ctrl-C that came in a finaliser would be lost."""
 
     __slots__ = ("id",)
     __hash__ = object.__hash__
@@ -183,8 +190,8 @@ class _End(weakref.ref):
 
 
 class DeviceTensors:
-    """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one per device for the backward
-    pass."""
+    """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
+    per device for the backward pass."""
 
     def __init__(self, port: "Port", cache: Cache) -> None:
         self.port = port
@@ -221,7 +228,8 @@ class DeviceTensors:
             if saved.is_kept(tensor, storage.nbytes()):
                 return None
             token = next(self._serial)
-            offer = Offer(key, version.epoch, storage.data_ptr(), storage.nbytes(), saved.offset, saved.length, token)
+            address, total = storage.data_ptr(), storage.nbytes()
+            offer = Offer(key, version.epoch, address, total, saved.offset, saved.length, token)
             hint = _HINT_PIN if session.excluding else _HINT_NONE
             result = self._cache.call(self._offer, offer, hint, saved, held, version)
             if result < 0:
@@ -231,48 +239,67 @@ class DeviceTensors:
             return saved
 
     def _version_of(self, tensor: Tensor, storage: Any, step: int) -> Tuple[_Version, int]:
+        """And the storage's key."""
         record = self._records.get(storage._cdata)
         if record is None:
             if len(self._records) >= self._prune_at:
                 self.prune()
-            record = self._records[storage._cdata] = _Record(_KEYS + next(self._serial), storage)
+            record = _Record(_KEYS + next(self._serial), storage)
+            self._records[storage._cdata] = record
         return record.version_of(tensor, step), record.key
 
-    def _offer(self, handle: int, offer: Offer, hint: int, saved: SavedOnDevice, held: Tensor, version: _Version) -> int:
+    def _offer(
+        self,
+        handle: int,
+        offer: Offer,
+        hint: int,
+        saved: SavedOnDevice,
+        held: Tensor,
+        version: _Version,
+    ) -> int:
         """The cache is not closed before this returns; but it may be about to."""
-        table = self.port.table
-        number, copy = c_uint64(), Copy()
-        device = self.port.number(held.device)
+        table, number, copy = self.port.table, c_uint64(), Copy()
         produced = table.record(table.current_stream(held.device))
         # Before the call: it is held from when the cache has it.
         self._owners[offer.owner] = _Owner(held, version, produced)
-        result: int = fast.spw_cache_offer_device(handle, byref(offer), device, hint, byref(number), byref(copy))
+        device, to_number, to_copy = self.port.number(held.device), byref(number), byref(copy)
+        result: int = fast.spw_cache_offer_device(
+            handle, byref(offer), device, hint, to_number, to_copy
+        )
         if result in (_DEDUP, _COPY_AGAIN) or result < 0:
             del self._owners[offer.owner]
         if result < 0:
             return result
-        saved.id = number.value
+        self._note_user(saved, number.value)
         if result in (_COPY, _COPY_AGAIN):
-            try:
-                self.port.copy_out(held, produced, copy.offset_bytes, copy.len_bytes, copy.staging, saved.id)
-            except BaseException as error:
-                fast.spw_cache_copied(handle, saved.id, -errno.EIO)
-                if not isinstance(error, RuntimeError):
-                    fast.spw_cache_release(handle, saved.id)
-                    raise
-                _log.warning("a tensor cannot be copied from its device, and stays there: %s", str(error))  # which else holds it
-        users = self._users.setdefault(saved.id, _Users())
-        users.count += 1
-        users.unused += 1
-        end = _End(saved, self._ended.append)
-        end.id = saved.id
-        self._ends.add(end)
+            self._copy_out(handle, held, produced, copy, saved.id)
         self._finish_if_closing()
         return result
 
+    def _note_user(self, saved: SavedOnDevice, number: int) -> None:
+        saved.id = number
+        users = self._users.setdefault(number, _Users())
+        users.count += 1
+        users.unused += 1
+        end = _End(saved, self._ended.append)
+        end.id = number
+        self._ends.add(end)
+
+    def _copy_out(self, handle: int, held: Tensor, produced: Any, copy: Copy, number: int) -> None:
+        """A copy that cannot begin gives its staging memory back: the tensor stays where it is."""
+        begin, length, staging = copy.offset_bytes, copy.len_bytes, copy.staging
+        try:
+            self.port.copy_out(held, produced, begin, length, staging, number)
+        except BaseException as error:
+            fast.spw_cache_copied(handle, number, -errno.EIO)
+            if not isinstance(error, RuntimeError):
+                raise
+            # Not the error itself, which holds it: a log may be kept.
+            _log.warning("a tensor cannot be copied from its device: %s", str(error))
+
     def load(self, saved: SavedOnDevice) -> Tuple[Tensor, int]:
-        """A tensor on the device, and where in the saved storage its own begins. The stream that computes now waits for the
-        bytes.
+        """A tensor on the device, and where in the saved storage its own begins. The stream that
+        computes now waits for the bytes.
 
         :raises SpillwayError: the drive failed, or the cache is closed
         """
@@ -295,7 +322,8 @@ class DeviceTensors:
         """As _offer()."""
         taken, table = Taken(), self.port.table
         try:
-            check(blocking.spw_cache_take(handle, saved.id, saved.offset, saved.length, byref(taken)))
+            part = saved.offset, saved.length
+            check(blocking.spw_cache_take(handle, saved.id, *part, byref(taken)))
             with self._lock:
                 consumer = table.current_stream(saved.device)
                 if not taken.bytes:
@@ -304,8 +332,8 @@ class DeviceTensors:
                     table.wait(consumer, owner.produced)
                     table.keep(owner.tensor, consumer)
                     return owner.tensor, 0
-                begin = saved.offset - taken.storage_bytes_before
-                address, length = taken.bytes - taken.storage_bytes_before, taken.storage_bytes_total
+                before, length = taken.storage_bytes_before, taken.storage_bytes_total
+                begin, address = saved.offset - before, taken.bytes - before
                 base, arrived = self.port.copy_in(saved.device, address, length, taken.lease)
                 taken.lease = 0
                 table.wait(consumer, arrived)
@@ -318,7 +346,8 @@ class DeviceTensors:
                 fast.spw_cache_return(handle, taken.lease)
 
     def progress(self) -> None:
-        """Go on with what can go on. Not if somebody does: it may be this thread, that runs the handler of a signal."""
+        """Go on with what can go on. Not if somebody does: it may be this thread, that runs the
+        handler of a signal."""
         if self._lock.acquire(blocking=False):
             try:
                 self._go_on()
@@ -366,7 +395,11 @@ class DeviceTensors:
 
     def prune(self) -> None:
         """Forget storages that are gone: nobody can save them again, and keys are never reused."""
-        self._records = {address: record for address, record in self._records.items() if not record.weak.expired()}
+        self._records = {
+            address: record
+            for address, record in self._records.items()
+            if not record.weak.expired()
+        }
         self._prune_at = max(_PRUNE_MIN, 2 * len(self._records))
 
     def known(self) -> int:
@@ -388,13 +421,20 @@ class DeviceTensors:
 def _passes_by(session: "Session", tensor: Tensor) -> bool:
     if session.cache.forgotten:
         return True
-    if tensor.__class__ is not Tensor or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+    if (
+        tensor.__class__ is not Tensor
+        or tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor.is_quantized
+    ):
         return True
     if tensor.is_leaf and tensor.requires_grad:
         return True
     if tensor._base is not None and tensor._base.__class__ is not Tensor:
-        return True  # part of a parameter, whose memory FSDP takes away and fills again behind everybody's back
-    return hasattr(tensor, "_TE_do_not_offload")  # Transformer Engine's mark, which Megatron sets too
+        # Part of a parameter, whose memory FSDP takes away and fills again behind everybody's back.
+        return True
+    # Transformer Engine's mark, which Megatron sets too.
+    return hasattr(tensor, "_TE_do_not_offload")
 
 
 def device_table(devices: Set[str]) -> Any:
@@ -407,12 +447,13 @@ def device_table(devices: Set[str]) -> Any:
 
 
 def device_tensors(model: nn.Module, cache: Cache, mode: str) -> Optional[DeviceTensors]:
-    """For tensors of a GPU, if the model has any. Without it they are kept: training goes on as without spillway."""
+    """For tensors of a GPU, if the model has any. Without it they are kept: training goes on as
+    without spillway."""
     devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
     if devices.difference(SPILLED):
         _log.warning(
-            "the model is on %s: only what is saved in host memory and on CUDA devices spills; tensors of other devices "
-            "are kept",
+            "the model is on %s: only what is saved in host memory and on CUDA devices spills; "
+            "tensors of other devices are kept",
             " and ".join(sorted(devices)),
         )
     table = device_table(devices)

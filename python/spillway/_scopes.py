@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_scopes.py - what of a model is a scope, what is excluded, and the hooks that tell where it is
+# spillway/_scopes.py - scopes of a model, what is excluded, and the hooks that tell where it is
 from __future__ import annotations
 
 import contextlib
@@ -18,13 +18,15 @@ Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Modu
 
 
 class Hook:
-    """A function that a module calls. The copy of a module, or one that was saved and loaded, calls one that does nothing; so do
-    modules inside of what torch.compile makes one piece of, that has no layers any more."""
+    """A function that a module calls. The copy of a module, or one that was saved and loaded,
+    calls one that does nothing; so do modules inside of what torch.compile makes one piece of,
+    that has no layers any more."""
 
     __slots__ = ("_method", "_given")
 
     def __init__(self, method: Callable[..., None], *given: Any) -> None:
-        self._method = weakref.WeakMethod(method)  # whoever has the hooks keeps what they belong to for no longer
+        # Whoever has the hooks keeps what they belong to for no longer.
+        self._method = weakref.WeakMethod(method)
         self._given = given
 
     def __call__(self, *arguments: Any) -> None:
@@ -42,8 +44,8 @@ def _is_container(module: nn.Module) -> bool:
 
 
 def layers_of(model: nn.Module) -> List[nn.Module]:
-    """The layers of a model: the children of its outermost ModuleLists and Sequentials, in order; none lies inside
-    another."""
+    """The layers of a model: the children of its outermost ModuleLists and Sequentials, in
+    order; none lies inside another, and none is a ScriptModule, which takes no hooks."""
     layers: List[nn.Module] = []
     seen: Set[int] = set()
 
@@ -53,7 +55,7 @@ def layers_of(model: nn.Module) -> List[nn.Module]:
                 visit(child, True)
             elif not inside:
                 visit(child, False)
-            elif id(child) not in seen and not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
+            elif id(child) not in seen and not isinstance(child, torch.jit.ScriptModule):
                 seen.add(id(child))
                 layers.append(child)
 
@@ -69,7 +71,8 @@ def scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
     return list(scopes)
 
 
-# The noise that it multiplies by is saved before it is drawn: only what stays where it is will be right.
+# The noise that it multiplies by is saved before it is drawn: only what stays where it is will be
+# right.
 _FILLS_LATER = nn.RReLU
 
 
@@ -106,9 +109,9 @@ def tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
 def identities(tensors: Iterable[Tensor]) -> Set[int]:
     found = set()
     for tensor in tensors:
-        if not is_lazy(tensor) and tensor.layout is torch.strided and tensor.device.type in SPILLED and not tensor.is_nested:
-            try:
+        if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_nested:
+            continue
+        if tensor.device.type in SPILLED:
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # of vmap: it has none
                 found.add(storage_of(tensor)._cdata)
-            except (RuntimeError, NotImplementedError):  # a tensor of vmap has none
-                pass
     return found

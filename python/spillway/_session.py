@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_session.py - what outlives the context: the hooks, which are in C, and what is rare of them
+# spillway/_session.py - what outlives the context: the hooks in C, and what is rare of them
 from __future__ import annotations
 
 import time
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Session(hooks.Session):  # type: ignore[misc]
     """The cache, the memory that it may read, the memory that it lent. Every saved tensor holds it.
 
-    Plain tensors in host memory are saved and used in C. What is here is for a recorded step, and for a model that has
-    tensors on a device.
+    Plain tensors in host memory are saved and used in C. What is here is for a recorded step,
+    and for a model that has tensors on a device.
     """
 
     cache: Cache
@@ -51,19 +51,21 @@ class Session(hooks.Session):  # type: ignore[misc]
         return tensor
 
     def trace(self, what: str, began_ns: int, saved: Any) -> None:
-        """Note in the recording, if there is one, what was done with a saved tensor; not if it passed by."""
+        """Note in the recording, if there is one, what was done with a saved tensor; not if it
+        passed by."""
         tracer = self.tracer
         if tracer is not None and not self.cache.closed and not isinstance(saved, hooks.Kept):
             tracer.tensor(what, began_ns, saved.length, saved.id, self.cache.stats())
 
     def prune(self) -> None:
-        """Forget storages that are gone: nobody can offer them again, and serial keys are never reused."""
+        """Forget storages that are gone: nobody can offer them again, and serial keys are never
+        reused."""
         super().prune()
         if self.device is not None:
             self.device.prune()
 
     def drain(self) -> None:
-        """Tell the cache what is used no longer, and let go of the memory that it needs no longer."""
+        """Tell the cache what is used no longer, and let go of memory that it needs no longer."""
         super().drain()
         if self.device is not None:
             self.device.progress()

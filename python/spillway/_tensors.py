@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_tensors.py - tensors made anew on memory that there is: for the hooks, where that is rare, and for a device
-"""Such a tensor has no graph, and counts its changes in place with another one that had the same bytes."""
+# spillway/_tensors.py - tensors made anew on memory that there is
+"""Such a tensor has no graph, and counts its changes in place with another one that had the same
+bytes."""
 from __future__ import annotations
 
 from typing import Any, Optional
@@ -15,15 +16,16 @@ with torch.inference_mode(False):  # whatever this is imported in
 
 
 def counted_by(counter: Tensor, memory: Tensor) -> Tensor:
-    """A tensor with the version counter of one tensor, and with the memory, the type and the shape of another."""
+    """A tensor with the version counter of one tensor, and with the memory, the type and the
+    shape of another."""
     tensor = counter.detach()
     tensor.data = memory
     return tensor
 
 
 def _autograd_counts() -> bool:
-    """Whether autograd counts changes of what a hook hands out with those of what was saved, whatever was handed out:
-    so up to PyTorch 2.4 (its issue 128611)."""
+    """Whether autograd counts changes of what a hook hands out with those of what was saved,
+    whatever was handed out: so up to PyTorch 2.4 (its issue 128611)."""
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other)
     with torch.inference_mode(False), torch.enable_grad(), hooks:
         other = torch.zeros(1).add_(1)
@@ -45,8 +47,8 @@ def raise_modified(tensor: Optional[Tensor], now: int, expected: int) -> None:
     else:
         what = f"[{tensor.type()} {list(tensor.size())}]"
     raise RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace operation"
-        f": {what} is at version {now}; expected version {expected} instead. "
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: {what} is at version {now}; expected version {expected} instead. "
         "Hint: use the out-of-place form of the operation that changed it after it was used."
     )
 
@@ -66,7 +68,15 @@ def flagged(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
     return torch._neg_view(tensor) if neg else tensor
 
 
-def on(base: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: int, conj: bool, neg: bool) -> Tensor:
+def on(
+    base: Tensor,
+    dtype: torch.dtype,
+    size: Any,
+    stride: Any,
+    offset_bytes: int,
+    conj: bool,
+    neg: bool,
+) -> Tensor:
     """A tensor of any type on the storage of another one, with whose changes it counts its own."""
     empty = torch.empty(0, dtype=dtype, device=base.device)
     offset = offset_bytes // empty.element_size()

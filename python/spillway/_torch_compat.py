@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_torch_compat.py - the few places where PyTorch 1.13 and 2.x differ
-"""Storages: how to get at one, hold it weakly, and make a tensor on one; hooks. Nothing else of spillway depends on PyTorch's
-version."""
+"""Storages: how to get at one, hold it weakly, and make a tensor on one; hooks. Nothing else of
+spillway depends on PyTorch's version."""
 from __future__ import annotations
 
 import itertools
@@ -19,21 +19,26 @@ def _storage_getter() -> Callable[[torch.Tensor], Any]:
     return torch.Tensor._storage  # type: ignore[attr-defined]
 
 
-# storage_of(tensor): the untyped storage; its _cdata is its identity, data_ptr() and nbytes() its memory.
+# storage_of(tensor): the untyped storage; its _cdata is its identity, data_ptr() and nbytes() its
+# memory.
 storage_of = _storage_getter()
 
-_Untyped = torch.UntypedStorage  # whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost
+# Whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost.
+_Untyped = torch.UntypedStorage
 free_weak_ref = _Untyped._free_weak_ref  # type: ignore[attr-defined]
 expired = _Untyped._expired  # type: ignore[attr-defined]
 
 
 class SavedTensorsHooks:
-    """torch.autograd.graph.saved_tensors_hooks in two calls. Whatever exception comes in between two instructions, as Ctrl-C does,
-    it is known whether they are pushed: one call of a list, in C, does both."""
+    """torch.autograd.graph.saved_tensors_hooks in two calls. Whatever exception comes in between
+    two instructions, as Ctrl-C does, it is known whether they are pushed: one call of a list, in
+    C, does both."""
 
     __slots__ = ("_pairs", "_pushed", "_popped")
 
-    def __init__(self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]) -> None:
+    def __init__(
+        self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]
+    ) -> None:
         self._pairs = [(pack, unpack)]
         self._pushed: List[None] = []
         self._popped: List[None] = []
@@ -42,17 +47,21 @@ class SavedTensorsHooks:
         """
         :raises RuntimeError: PyTorch takes none here
         """
-        self._pushed.extend(itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs))
+        self._pushed.extend(
+            itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs)
+        )
 
     def pop(self) -> None:
         """Once, if they are pushed."""
         if len(self._pushed) > len(self._popped):
-            self._popped.extend(itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()]))
+            self._popped.extend(
+                itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()])
+            )
 
 
 class WeakStorage:
-    """Holds a storage weakly. While it does, no other storage can have the same _cdata, though the memory may be
-    gone."""
+    """Holds a storage weakly. While it does, no other storage can have the same _cdata, though
+    the memory may be gone."""
 
     __slots__ = ("_address", "_free")
 
@@ -68,8 +77,8 @@ class WeakStorage:
 
 
 def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> Any:
-    """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword arguments: kwargs is then
-    not given."""
+    """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword
+    arguments: kwargs is then not given."""
     if _HAS_UNTYPED:
         return module.register_forward_pre_hook(hook, with_kwargs=True)  # type: ignore[call-arg]
     return module.register_forward_pre_hook(hook)
@@ -101,5 +110,6 @@ def _probe_for_backward() -> Callable[[], bool]:
     return probe
 
 
-# in_backward(): whether this thread is inside a backward pass. Autograd gives that a copy of the thread's hooks.
+# in_backward(): whether this thread is inside a backward pass. Autograd gives that a copy of the
+# thread's hooks.
 in_backward = _probe_for_backward()

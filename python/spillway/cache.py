@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/cache.py - a thin handle on the tensor cache of the C library
-"""The tensor cache decides, in C, what spills and when it comes back. Here are its handle and its counters; no
-policy."""
+"""The tensor cache decides, in C, what spills and when it comes back. Here are its handle and
+its counters; no policy."""
 from __future__ import annotations
 
 import ctypes
@@ -26,8 +26,9 @@ STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 @dataclasses.dataclass(frozen=True)
 class CacheStats:
-    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``, ``entries``,
-    ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
+    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``,
+    ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
+    ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
 
     steps: int
     offers: int
@@ -144,14 +145,16 @@ class Cache:
     """A tensor cache over a store.
 
     :param store: where to spill; may be None in mode "observe"
-    :param mode: "spill": by a fixed rule; "observe": keep everything and count; "fastest": plan the lowest peak that
-        does not wait for drives; "budget": plan the fewest bytes written such that memory_bytes suffice; "positional":
-        plan once, by position: SSDTrain's rule, for comparison
+    :param mode: "spill": by a fixed rule; "observe": keep everything and count; "fastest": plan the
+        lowest peak that does not wait for drives; "budget": plan the fewest bytes written such that
+        memory_bytes suffice; "positional": plan once, by position: SSDTrain's rule, for comparison
     :param min_bytes: smaller tensors are kept
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
-    :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope spilled
+    :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope
+        spilled
     :param memory_bytes: in mode "budget": most bytes of activations in memory
-    :param record: a file for a trace of every call, for ``spillway plan``; complete when the cache is closed
+    :param record: a file for a trace of every call, for ``spillway plan``; complete when the cache
+        is closed
     :param record_model: what is recorded, in words
     """
 
@@ -187,9 +190,14 @@ class Cache:
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:
-            check(fast.spw_trace_create(os.fsencode(record), record_model.encode(), byref(self._recorder)))
+            check(
+                fast.spw_trace_create(
+                    os.fsencode(record), record_model.encode(), byref(self._recorder)
+                )
+            )
             opts.trace = self._recorder
-        # Of both a list's own append and pop are used alone: whatever other threads do, one of them closes the cache, and once.
+        # Of both a list's own append and pop are used alone: whatever other threads do, one of them
+        # closes the cache, and once.
         self._closing: List[int] = []  # the C handle, from close() until nothing uses it any more
         self._users: List[None] = []
         self.leases: Optional[Any] = None  # the same for users that the hooks count
@@ -215,13 +223,15 @@ class Cache:
 
     def __reduce__(self) -> Any:
         """Neither copied nor pickled: both would close it."""
-        raise TypeError("a Cache cannot be copied or pickled: open one in each process, on a store of its own")
+        raise TypeError(
+            "a Cache cannot be copied or pickled: open one in each process, on a store of its own"
+        )
 
     def close(self) -> None:
         """Wait for I/O in flight and forget everything. Closing twice does nothing.
 
-        Memory that was lent out stays valid: if somebody still uses it, the end of the last use closes the cache (and
-        its store).
+        Memory that was lent out stays valid: if somebody still uses it, the end of the last use
+        closes the cache (and its store).
         """
         handle, self._handle = self._handle, None
         if handle is None:
@@ -256,7 +266,8 @@ class Cache:
             self._store.drop_dependent(self)
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when it has returned.
+        """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when
+        it has returned.
 
         :raises SpillwayError: EBADF the cache is closed
         """
@@ -269,7 +280,8 @@ class Cache:
                 self._finish()
 
     def forget(self) -> None:
-        """Drop the handle without closing: for a child of fork(), to which the cache does not belong."""
+        """Drop the handle without closing: for a child of fork(), to which the cache does not
+        belong."""
         self._handle = None
         self._closing.clear()
         self.forgotten = True
@@ -285,8 +297,8 @@ class Cache:
         if self._handle is None:
             raise SpillwayError(
                 errno.EBADF,
-                "the tensor cache is closed (so was its store, or offload.close() was called); what was saved in it is "
-                "gone: run the forward pass again with an open store",
+                "the tensor cache is closed (so was its store, or offload.close() was called); "
+                "what was saved in it is gone: run the forward pass again with an open store",
             )
         return self._handle
 

@@ -10,18 +10,21 @@
 ...             loss.backward()
 ...         optimizer.step()
 
-The model is not changed. Inside the context the tensors that autograd saves are offered to the tensor cache (in C: it
-decides what is written, kept, read ahead and handed back); every tensor comes back bit for bit.
+The model is not changed. Inside the context the tensors that autograd saves are offered to the
+tensor cache (in C: it decides what is written, kept, read ahead and handed back); every tensor
+comes back bit for bit.
 
-What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of them), tensors that
-are not plain dense tensors in host memory or on a CUDA device, and tensors without elements.
+What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of
+them), tensors that are not plain dense tensors in host memory or on a CUDA device, and tensors
+without elements.
 
-In-place modification. PyTorch raises in backward when a saved tensor was modified after it was saved, by whomever: also by
-a backward pass that was handed it. So does this, wherever the bytes are. What PyTorch does not count (through .data,
-through NumPy) is not seen by it either.
+In-place modification. PyTorch raises in backward when a saved tensor was modified after it was
+saved, by whomever: also by a backward pass that was handed it. So does this, wherever the bytes
+are. What PyTorch does not count (through .data, through NumPy) is not seen by it either.
 
-Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a SpillwayError; PyTorch 1.13
-hands it on as a RuntimeError that has its text. Wrong bytes are never handed to autograd.
+Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a
+SpillwayError; PyTorch 1.13 hands it on as a RuntimeError that has its text. Wrong bytes are
+never handed to autograd.
 """
 from __future__ import annotations
 
@@ -39,7 +42,16 @@ from torch import Tensor, nn
 from . import _library, _native
 from ._library import SpillwayError, fast
 from ._on_device import DeviceTensors, device_tensors
-from ._scopes import Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of, tensors_in
+from ._scopes import (
+    Exclude,
+    Hook,
+    Scopes,
+    excluded_of,
+    identities,
+    layers_of,
+    scopes_of,
+    tensors_in,
+)
 from ._session import Session
 from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
@@ -59,12 +71,12 @@ _active = threading.local()
 
 
 class Offload:
-    """A context in which what autograd saves is spilled. Made by offload(); entered once per step, or once around a
-    loop.
+    """A context in which what autograd saves is spilled. Made by offload(); entered once per step,
+    or once around a loop.
 
-    Backward may run inside or after the context. A step begins with the first forward pass after a backward pass;
-    programs that run several forward passes per step (gradient accumulation) say so by calling step() at the start of
-    each.
+    Backward may run inside or after the context. A step begins with the first forward pass after
+    a backward pass; programs that run several forward passes per step (gradient accumulation)
+    say so by calling step() at the start of each.
     """
 
     def __init__(
@@ -83,12 +95,16 @@ class Offload:
         self._excluded_hooks = Hook(self._excluded_enter), Hook(self._excluded_leave)
         self._excluded_modules: Set[nn.Module] = set()  # that have them
         self._own_store = own_store
-        self._drives_before = [] if cache.store is None else cache.store.drive_stats()  # others may have used the store
+        # Others may have used the store.
+        self._drives_before = [] if cache.store is None else cache.store.drive_stats()
         self._session = Session(cache)
         self._session.device = device
-        self._progress = Progress(sys.stderr if progress is True else progress) if progress else None
+        self._progress = (
+            Progress(sys.stderr if progress is True else progress) if progress else None
+        )
         self._hooks: Optional[SavedTensorsHooks] = None
-        self._module_hooks: List[Tuple[Callable[..., Any], nn.Module, Hook]] = []  # the same ones each time: compiled code asks
+        # The same ones each time: compiled code asks.
+        self._module_hooks: List[Tuple[Callable[..., Any], nn.Module, Hook]] = []
         self._handles: List[Any] = []
         self._active = False
         self._in_backward = False  # entered there: by a function that a checkpoint runs again
@@ -101,28 +117,30 @@ class Offload:
         self._micro_batch = 0
         self._troubles: Dict[str, int] = {}
 
-    # ---- The context -----------------------------------------------------------------------------------------------
+    # ---- The context -----------------------------------------------------------------------------
 
     def __enter__(self) -> "Offload":
         if self._active:
             raise RuntimeError(
-                "this offload context is active already; leave it before entering it again (where an interrupt left it half "
-                "way, by __exit__(None, None, None))"
+                "this offload context is active already; leave it before entering it again (where "
+                "an interrupt left it half way, by __exit__(None, None, None))"
             )
         if getattr(_active, "offload", None) is not None:
             raise RuntimeError(
-                "an offload context is active in this thread already: autograd serves only the innermost one: leave the "
-                "first before entering the next"
+                "an offload context is active in this thread already: autograd serves only the "
+                "innermost one: leave the first before entering the next"
             )
         self._session.cache.handle  # a closed store is told now, not in backward
         self._hooks = SavedTensorsHooks(self._session.pack, _native.hooks.unpack)
         try:
-            self._active, _active.offload = True, self  # from here on leaving it undoes what has been done, whatever comes in between
+            # From here on leaving it undoes what has been done, whatever comes in between.
+            self._active, _active.offload = True, self
             self._in_backward = in_backward()
             self._push_hooks()
             self._refresh_excluded()
             self._install()
-            if getattr(self._model, "_compiled_call_impl", None) is not None:  # compiled in place, it does not call its hooks
+            # Compiled in place, it does not call its hooks.
+            if getattr(self._model, "_compiled_call_impl", None) is not None:
                 self._begin_step_if_due()
         except BaseException:
             if self._active:
@@ -133,7 +151,8 @@ class Offload:
     def __exit__(self, *exc_info: Any) -> None:
         interrupted = None
         checked: List[bool] = []
-        while not checked or self._active:  # a Ctrl-C meanwhile is raised afterwards: in a notebook, training goes on after it
+        # A Ctrl-C meanwhile is raised afterwards: in a notebook, training goes on after it.
+        while not checked or self._active:
             try:
                 if not checked:
                     checked.append(self._check_leaving())
@@ -144,7 +163,8 @@ class Offload:
             raise interrupted
         self._session.drain()
         self._write_trace()
-        if self._session.unpacked and not self._explicit_steps:  # else the step may go on; its end is told when it is known
+        # Else the step may go on: its end is told when it is known.
+        if self._session.unpacked and not self._explicit_steps:
             self._tell_progress()
 
     def _push_hooks(self) -> None:
@@ -152,21 +172,27 @@ class Offload:
         try:
             self._hooks.push()
         except RuntimeError as error:
-            # disable_saved_tensors_hooks(), or a transform that cannot have them. Training goes on as without spillway.
-            _log.warning("PyTorch takes no hooks for saved tensors here: everything is kept in memory (%s)", error)
+            # disable_saved_tensors_hooks(), or a transform that cannot have them. Training goes on
+            # as without spillway.
+            _log.warning(
+                "PyTorch takes no hooks for saved tensors here: everything is kept in memory (%s)",
+                error,
+            )
 
     def _check_leaving(self) -> bool:
         """Whether it is left within a backward pass."""
         if getattr(_active, "offload", None) is not self:
             raise RuntimeError(
-                "this offload context is not active in this thread: PyTorch has hooks per thread, so leave it in the thread "
-                "that entered it, and once"
+                "this offload context is not active in this thread: PyTorch has hooks per thread, "
+                "so leave it in the thread that entered it, and once"
             )
         within = in_backward()
         if within and not self._in_backward:
-            # Popped from the copy, the hooks would go and their place on the thread's own stack stay.
+            # Popped from the copy, the hooks would go and their place on the thread's own stack
+            # stay.
             raise RuntimeError(
-                "the offload context cannot be left inside of a backward pass, by a hook: leave it after backward() returns"
+                "the offload context cannot be left inside of a backward pass, by a hook: leave it "
+                "after backward() returns"
             )
         return within
 
@@ -196,20 +222,23 @@ class Offload:
             self._own_store.close()
 
     def step(self) -> None:
-        """A training step begins. Needed only when a step has several forward passes; from the first call on it must be
-        called in every step."""
+        """A training step begins. Needed only when a step has several forward passes; from the
+        first call on it must be called in every step."""
         self._explicit_steps = True
         self._begin_step()
 
     def stage(self, micro_batch: int, phase: str, next: Optional[Stage] = None) -> None:
-        """The schedule of a pipeline goes on to the forward or backward pass of a micro-batch: call it before each.
+        """The schedule of a pipeline goes on to the forward or backward pass of a micro-batch: call
+        it before each.
 
-        From the first call on every pass must be told, and every step by step(): nothing is guessed any more.
+        From the first call on every pass must be told, and every step by step(): nothing is guessed
+        any more.
 
-        :param micro_batch: counted from 0 in each step; several model chunks per rank give each pair of micro-batch and
-            chunk a number of its own
+        :param micro_batch: counted from 0 in each step; several model chunks per rank give each
+            pair of micro-batch and chunk a number of its own
         :param phase: "forward" or "backward"
-        :param next: the (micro_batch, phase) that comes after it, if that is known: reading ahead goes on into it
+        :param next: the (micro_batch, phase) that comes after it, if that is known: reading ahead
+            goes on into it
         :raises ValueError: no such phase, or a micro-batch below 0
         """
         here = _stage_of(micro_batch, phase)
@@ -233,7 +262,8 @@ class Offload:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        if self._session.cache.forgotten:  # a child of fork(), a worker of a data loader perhaps: it keeps what it saves
+        # A child of fork(), a worker of a data loader perhaps: it keeps what it saves.
+        if self._session.cache.forgotten:
             return
         self._next_trace()
         self._tell_progress()
@@ -251,7 +281,9 @@ class Offload:
         model = self._model
         things = excluded_of(model, self._exclude)
         tensors = (thing for thing in things if isinstance(thing, Tensor))
-        self._session.excluded = identities(itertools.chain(model.parameters(), model.buffers(), tensors))
+        self._session.excluded = identities(
+            itertools.chain(model.parameters(), model.buffers(), tensors)
+        )
         for module in things:
             if isinstance(module, nn.Module) and module not in self._excluded_modules:
                 self._excluded_modules.add(module)
@@ -264,23 +296,37 @@ class Offload:
         for name, words in (
             ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
             ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
-            ("bytes_kept_changed", "memory that was saved twice changed in between in a way that PyTorch does not count (.data, NumPy): "
-             "it was kept"),
-            ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
+            (
+                "bytes_kept_changed",
+                "memory that was saved twice changed in between in a way that "
+                "PyTorch does not count (.data, NumPy): it was kept",
+            ),
+            (
+                "bytes_kept_entries",
+                "more tensors than the cache has entries for: they were kept in memory",
+            ),
         ):
             total = getattr(stats, name)
             if total > self._troubles.get(name, 0):
-                _log.warning("%s (%d bytes in the last step)%s", words, total - self._troubles.get(name, 0), self._drives_out())
+                _log.warning(
+                    "%s (%d bytes in the last step)%s",
+                    words,
+                    total - self._troubles.get(name, 0),
+                    self._drives_out(),
+                )
                 self._troubles[name] = total
 
     def _drives_out(self) -> str:
         store = self._session.cache.store
         drives = [] if store is None or store.closed else store.drive_stats()
         return "".join(
-            f"; {drive.path} is out of service: {'there is no space below it' if drive.full else 'it failed'}" for drive in drives if drive.retired
+            f"; {drive.path} is out of service: "
+            + ("there is no space below it" if drive.full else "it failed")
+            for drive in drives
+            if drive.retired
         )
 
-    # ---- Where the model is ----------------------------------------------------------------------------------------
+    # ---- Where the model is ----------------------------------------------------------------------
 
     def _install(self) -> None:
         if not self._module_hooks:
@@ -290,11 +336,17 @@ class Offload:
 
     def _make_hooks(self) -> None:
         before, after = nn.Module.register_forward_pre_hook, nn.Module.register_forward_hook
-        hooks = [(register_forward_pre_hook, self._model, Hook(self._model_enter)), (after, self._model, Hook(self._model_leave))]
+        hooks = [
+            (register_forward_pre_hook, self._model, Hook(self._model_enter)),
+            (after, self._model, Hook(self._model_leave)),
+        ]
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
-            hooks += [(before, module, Hook(self._scope_enter, key, name)), (after, module, Hook(self._scope_leave))]
+            hooks += [
+                (before, module, Hook(self._scope_enter, key, name)),
+                (after, module, Hook(self._scope_leave)),
+            ]
         self._module_hooks = hooks
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
@@ -323,12 +375,15 @@ class Offload:
 
     def _scope_enter(self, key: int, name: str, _module: nn.Module, _args: Any) -> None:
         session = self._session
-        # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs: nobody leaves then.
+        # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs:
+        # nobody leaves then.
         told = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
         self._entered.append(told)
-        if told and (session.unpacked or not self._begun) and not self._called and not self._explicit_steps:
+        due = session.unpacked or not self._begun
+        if told and due and not self._called and not self._explicit_steps:
             self._refresh_excluded()
-            self._begin_pass()  # of a model whose parts alone are called, as by model.training_step()
+            # Of a model whose parts alone are called, as by model.training_step().
+            self._begin_pass()
         if told:
             session.cache.call(fast.spw_cache_scope_enter, key)
             if session.tracer is not None:
@@ -351,7 +406,7 @@ class Offload:
                 if self._session.tracer is not None:
                     self._session.tracer.end()
 
-    # ---- What it did -----------------------------------------------------------------------------------------------
+    # ---- What it did -----------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
         """Counters since offload() was called."""
@@ -359,7 +414,8 @@ class Offload:
         return self._session.cache.stats()
 
     def device_stats(self) -> Optional[DeviceStats]:
-        """Of the counters those that only tensors on CUDA devices have; None: the model has none there."""
+        """Of the counters those that only tensors on CUDA devices have; None: the model has none
+        there."""
         return None if self._session.device is None else DeviceStats.of(self.stats())
 
     def _tell_progress(self) -> None:
@@ -368,20 +424,27 @@ class Offload:
 
     @property
     def activation_peak_bytes(self) -> int:
-        """The most bytes in memory at once that held activations: saved tensors, staging and prefetched memory; of a device,
-        what was in its own memory."""
+        """The most bytes in memory at once that held activations: saved tensors, staging and
+        prefetched memory; of a device, what was in its own memory."""
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, to standard output or a file."""
-        print(table_of(self.stats(), self._session.cache.store, self._drives_before, self.device_stats()), file=file or sys.stdout)
+        """Print a table of what the cache and the drives did since offload() was called, to
+        standard output or a file."""
+        print(
+            table_of(
+                self.stats(), self._session.cache.store, self._drives_before, self.device_stats()
+            ),
+            file=file or sys.stdout,
+        )
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-        The file shows layers, stages, each tensor saved and used, how long its use waited, and how much memory held
-        activations, waited to be written and was read ahead. It is complete when the step after begins, or at close();
-        and is written each time that the context is left meanwhile. Recording costs some microseconds per tensor.
+        The file shows layers, stages, each tensor saved and used, how long its use waited, and how
+        much memory held activations, waited to be written and was read ahead. It is complete when
+        the step after begins, or at close(); and is written each time that the context is left
+        meanwhile. Recording costs some microseconds per tensor.
 
         :raises OSError: the file cannot be made
         """
@@ -416,8 +479,15 @@ def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
 
 
 def rank_of_environment() -> Optional[int]:
-    """The number of this process on its machine, as torchrun, Open MPI, MVAPICH and Slurm give it; None: there is none."""
-    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "RANK"):
+    """The number of this process on its machine, as torchrun, Open MPI, MVAPICH and Slurm give
+    it; None: there is none."""
+    for name in (
+        "LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "SLURM_LOCALID",
+        "RANK",
+    ):
         value = os.environ.get(name, "")
         if value.isdigit():
             return int(value)
@@ -433,8 +503,9 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
     if isinstance(store, Store):
         if rank is not None and store.stats().partition != rank:
             raise ValueError(
-                f"the store is open on partition {store.stats().partition}, but rank is {rank}: open it with "
-                f"Store(drives, partition={rank}), or give offload() the drives and it does"
+                f"the store is open on partition {store.stats().partition}, but rank is {rank}: "
+                f"open it with Store(drives, partition={rank}), or give offload() the drives and it "
+                "does"
             )
         return store, None
     drives = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else list(store)
@@ -442,6 +513,21 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
         rank = rank_of_environment()
     opened = Store(drives, partition=rank)
     return opened, opened
+
+
+def _check_arguments(model: nn.Module, mode: str, budget_bytes: Optional[int]) -> None:
+    """What can be told before drives are opened."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            "a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one "
+            "made for that"
+        )
+    if (mode == "budget") != (budget_bytes is not None):
+        raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
+    if budget_bytes is not None:
+        _library.number("budget_bytes", budget_bytes, 64)  # of the others the cache says so
 
 
 def offload(
@@ -459,38 +545,35 @@ def offload(
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
 ) -> Offload:
-    """A context manager that spills what autograd saves onto a store. See the module's text for use.
+    """A context manager that spills what autograd saves onto a store. See the module's text for
+    use.
 
     :param model: used to know parameters, buffers and layers; not changed
-    :param store: an open store; or the drives of one, which is then opened on the partition of this rank and closed by
-        close(); may be None in mode "observe"
+    :param store: an open store; or the drives of one, which is then opened on the partition of this
+        rank and closed by close(); may be None in mode "observe"
     :param min_bytes: smaller tensors are kept (default 64 KiB)
-    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept (default 1 GiB)
-    :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope spilled
-    :param mode: "fastest": after a first step that is only measured, plan the lowest peak without waiting for drives;
-        "budget": plan the fewest bytes written such that activations fit budget_bytes; "spill": by a fixed rule, all but
-        what the backward pass needs first; "observe": keep everything and count what plain training holds
+    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
+        (default 1 GiB)
+    :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope
+        spilled
+    :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
+        waiting for drives; "budget": plan the fewest bytes written such that activations fit
+        budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
+        "observe": keep everything and count what plain training holds
     :param budget_bytes: with mode "budget": most bytes of activations in memory
-    :param exclude: what is never written: modules (all that is saved while one runs its forward) and tensors, or a
-        function of (name, module)
-    :param rank: the partition for this process, of a store formatted with as many as there are ranks on the machine;
-        default: LOCAL_RANK and the like from the environment, else any that is free
-    :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself (standard error)
+    :param exclude: what is never written: modules (all that is saved while one runs its forward)
+        and tensors, or a function of (name, module)
+    :param rank: the partition for this process, of a store formatted with as many as there are
+        ranks on the machine; default: LOCAL_RANK and the like from the environment, else any that
+        is free
+    :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
+        (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
-    :param scopes: the modules after which the cache decides: a list, or a function of (name, module); default: the
-        children of the outermost ModuleLists and Sequentials
+    :param scopes: the modules after which the cache decides: a list, or a function of (name,
+        module); default: the children of the outermost ModuleLists and Sequentials
     :raises SpillwayError: the store is closed; no memory
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError("a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one made for that")
-    if (mode == "budget") != (budget_bytes is not None):
-        raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
-    for name, value in (("min_bytes", min_bytes), ("staging_bytes", staging_bytes), ("prefetch_bytes", prefetch_bytes),
-                        ("budget_bytes", budget_bytes)):
-        if value is not None:
-            _library.number(name, value, 64)
+    _check_arguments(model, mode, budget_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is told now

@@ -20,12 +20,12 @@ headed() {
 
 begin "the loader's tables are filled in at once and then read-only, and the stack is guarded"
 for file in "$SPW_BUILD"/libspillway.so "$SPW_BUILD"/spillway "$SPW_BUILD"/libspillway_malloc.so "$SPW_BUILD"/libspillway_fio.so \
-    "$SPW_BUILD"/_hooks.*.so "$SPW_BUILD"/_reader.*.so; do
+    "$SPW_BUILD"/_hooks.abi3.so; do
     [ -e "$file" ] || continue
     headed "$file" 'FLAGS.*\bNOW\b' || fail "$file is linked lazily"
     headed "$file" GNU_RELRO || fail "$file has no RELRO"
 done
-for file in "$SPW_BUILD"/libspillway.so "$SPW_BUILD"/spillway "$SPW_BUILD"/libspillway_malloc.so "$SPW_BUILD"/_hooks.*.so; do
+for file in "$SPW_BUILD"/libspillway.so "$SPW_BUILD"/spillway "$SPW_BUILD"/libspillway_malloc.so "$SPW_BUILD"/_hooks.abi3.so; do
     [ ! -e "$file" ] || calls "$file" '__stack_chk_fail' || fail "$file has no guard on its stack"
 done
 

@@ -203,7 +203,6 @@ def test_a_layer_trains_to_the_same_bits(store, name):
     assert trained(name, lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill")) == plain
 
 
-@pytest.mark.parametrize("hooks", ["c", "python"], indirect=True)
 @pytest.mark.parametrize("wait", [True, False], ids=["stored", "at once"])
 def test_parts_that_do_not_know_of_each_other(store, wait):
     """What torch.unsafe_chunk() gives, as cells of nn.LSTM have it: changing one in place shows in no counter of the others. They are
@@ -224,7 +223,6 @@ def test_parts_that_do_not_know_of_each_other(store, wait):
     assert off.stats().offers == 0
 
 
-@pytest.mark.parametrize("hooks", ["c", "python"], indirect=True)
 def test_views_know_of_each_other(store):
     """As what torch.chunk() gives: one object for all."""
     off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
@@ -237,7 +235,6 @@ def test_views_know_of_each_other(store):
     assert (off.stats().tensors_spilled, off.stats().tensors_deduplicated) == (1, 3)
 
 
-@pytest.mark.parametrize("hooks", ["c", "python"], indirect=True)
 @pytest.mark.parametrize("min_bytes", [1, None], ids=["all", "by default"])
 def test_a_number_of_python_stays_one(store, min_bytes):
     """Saved as a tensor of doubles without dimensions, whose type yields to that of others: gradients are computed as floats."""

@@ -138,9 +138,13 @@ copy_tree() {
     fi | tar -C "$folder/src" --no-same-owner -x -f -
 }
 
-# By the project's own list of packages.
+# By the project's own list of packages, and PyTorch's headers for what torch.compile makes.
 install_packages() {
     enter /src/scripts/deps.sh build test || die "$suite: packages are missing"
+    enter apt-get install -q -y --no-install-recommends libtorch-dev >"$folder.log" 2>&1 </dev/null || {
+        tail -n 5 "$folder.log" >&2
+        die "$suite: apt-get could not install libtorch-dev"
+    }
     enter apt-get clean
 }
 

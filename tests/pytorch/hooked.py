@@ -2,7 +2,7 @@
 # tests/pytorch/hooked.py - a plugin for pytest: every test runs with hooks on saved tensors, and what came of it is noted at once
 """Loaded by suite.py, by -p. In its environment:
 
-  SPW_SUITE_WAY      plain: no hooks; copies: hooks that only copy; spilled: spillway's, whichever SPILLWAY_HOOKS says
+  SPW_SUITE_WAY      plain: no hooks; copies: hooks that only copy; spilled: spillway's
   SPW_SUITE_RESULTS  a file that grows by lines of JSON: {"begun": test}, then {"test": ..., "outcome": ...}. Tests that it names
                      already are left out: so a run goes on after the test that ended the last one
   SPW_SUITE_TIMEOUT  seconds for one test; then the process ends, and shows its stacks

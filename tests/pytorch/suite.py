@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # tests/pytorch/suite.py - PyTorch's own tests of autograd and of modules, with everything that autograd saves on drives
-"""Usage: tests/pytorch/suite.py --build FOLDER [--kind KIND]... [--jobs N] [--timeout SECONDS] [WORD...]
+"""Usage: tests/pytorch/suite.py --build FOLDER [--jobs N] [--timeout SECONDS] [WORD...]
 
 The tests that fetch.sh has put into FOLDER/pytorch-suite run without hooks on saved tensors, with hooks that only copy, and with
-spillway's of each kind, by which every tensor is written to drives that are files and read back (hooked.py). A test has failed if it
+spillway's, by which every tensor is written to drives that are files and read back (hooked.py). A test has failed if it
 ends otherwise than without hooks, and not as with hooks that only copy, by the same error: what those change too is due to there being
 hooks at all, a test that asks for the saved tensor itself for example. With words, only tests whose names contain one.
 
@@ -34,7 +34,7 @@ import drives  # noqa: E402
 import results  # noqa: E402
 
 PYTHON = "/usr/bin/python3"  # whose PyTorch is Debian's, of which the tests are
-KINDS = ("direct", "c", "python")
+WAYS = ("plain", "copies", "spilled")
 FILES = ("test_nn.py", "test_modules.py", "test_autograd.py", "nn/test_*.py")  # those that take longest first
 DRIVE_MIB = 1024  # sparse; of four drives, that may be in memory, for each job
 NOTHING_SELECTED = 5  # pytest's exit status
@@ -45,14 +45,13 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="WORD", help="only tests whose names contain one of these")
     parser.add_argument("--build", default="build", help="the build folder (build)")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="only these of spillway's hooks; may be repeated")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="files of tests at once (2)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds per test (600)")
     return parser.parse_args()
 
 
 class Run:
-    """One file of tests in one way: "plain", "copies", or a kind of hooks."""
+    """One file of tests in one of the WAYS."""
 
     def __init__(self, suite, way, file):
         self.suite, self.way, self.file = suite, way, file
@@ -82,11 +81,10 @@ class Run:
                 "--noconftest", "-c", "/dev/null", "--rootdir=.", "-q", "--tb=short", "--color=no", *selected, self.file]
 
     def environment(self, place):
-        spilled = self.way in KINDS
         paths = [os.path.join(ROOT, "tests", "pytorch"), os.path.join(self.suite.folder, "modules"), os.path.join(ROOT, "python")]
         env = dict(os.environ, PYTHONPATH=":".join(paths), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", TMPDIR=place.tmp,
-                   SPILLWAY_LIBRARY=os.path.join(self.suite.build, "libspillway.so"), SPILLWAY_HOOKS=self.way if spilled else "",
-                   SPW_SUITE_WAY="spilled" if spilled else self.way, SPW_SUITE_RESULTS=self.results_path,
+                   SPILLWAY_LIBRARY=os.path.join(self.suite.build, "libspillway.so"),
+                   SPW_SUITE_WAY=self.way, SPW_SUITE_RESULTS=self.results_path,
                    SPW_SUITE_TIMEOUT=str(self.suite.timeout), SPW_TEST_DEVICES=" ".join(place.devices))
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"):
             env.pop(name, None)
@@ -138,7 +136,6 @@ class Suite:
         self.test_folder = os.path.join(self.folder, "test")
         in_memory = not os.environ.get("TMPDIR") and os.path.isdir("/dev/shm") and drives.takes_o_direct("/dev/shm")
         self.scratch = drives.Scratch("/dev/shm" if in_memory else None, args.build)
-        self.ways = ["plain", "copies"] + [kind for kind in KINDS if kind in (args.kind or KINDS)]
         self.running = set()
         self.lock = threading.Lock()
         self.ending = False
@@ -171,7 +168,7 @@ class Suite:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def execute(self, jobs):
-        runs = [Run(self, way, file) for file in self.files() for way in self.ways]
+        runs = [Run(self, way, file) for file in self.files() for way in WAYS]
         shutil.rmtree(os.path.join(self.folder, "runs"), ignore_errors=True)
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             futures = [pool.submit(self.execute_one, run) for run in runs]
@@ -221,7 +218,7 @@ def verdict(name, plain, copies, ours):
     return "failed", f"{plain['outcome']} without hooks, {copies['outcome']} with hooks that only copy, {outcome} with spillway's"
 
 
-def compare(runs, ways, tally):
+def compare(runs, tally):
     """Into the tally. Return the table: of each test, what it did in each way."""
     tests = collections.defaultdict(dict)
     for run in runs:
@@ -230,27 +227,25 @@ def compare(runs, ways, tally):
     missing = {"outcome": "not run", "message": ""}
     why_skipped = collections.Counter()
     for name, by_way in tests.items():
-        plain, copies = by_way.get("plain", missing), by_way.get("copies", missing)
-        for way in ways[2:]:
-            ours = by_way.get(way, missing)
-            word, why = verdict(name, plain, copies, ours)
-            if word == "failed":
-                message = ours["message"].replace("\n", "\n         | ")
-                tally.failures.append((way, name, why))
-                print(f"  FAIL  {way}  {name}: {why}\n         | {message}", flush=True)
-            elif word == "skipped" and plain["outcome"] == "passed":
-                print(f"         skipped  {way}  {name}: {why}")
-            elif word == "skipped":
-                why_skipped[way, why] += 1
-            setattr(tally, word, getattr(tally, word) + 1)
-    for (way, why), count in why_skipped.items():
-        print(f"         skipped  {way}  {count} tests: {why}")
+        plain, copies, ours = (by_way.get(way, missing) for way in WAYS)
+        word, why = verdict(name, plain, copies, ours)
+        if word == "failed":
+            message = ours["message"].replace("\n", "\n         | ")
+            tally.failures.append(("spilled", name, why))
+            print(f"  FAIL  {name}: {why}\n         | {message}", flush=True)
+        elif word == "skipped" and plain["outcome"] == "passed":
+            print(f"         skipped  {name}: {why}")
+        elif word == "skipped":
+            why_skipped[why] += 1
+        setattr(tally, word, getattr(tally, word) + 1)
+    for why, count in why_skipped.items():
+        print(f"         skipped  {count} tests: {why}")
     return {name: {way: what["outcome"] for way, what in by_way.items()} for name, by_way in tests.items()}
 
 
-def counted(runs, ways):
+def counted(runs):
     """Of each way: outcomes, seconds, and the sums of what the cache counted."""
-    sums = {way: collections.Counter() for way in ways}
+    sums = {way: collections.Counter() for way in WAYS}
     for run in runs:
         for what in run.tests.values():
             sums[run.way][what["outcome"]] += 1
@@ -258,13 +253,12 @@ def counted(runs, ways):
     return sums
 
 
-def check_spilled(sums, ways, suite, tally):
-    for way in ways[2:]:
-        kept = {name: value for name, value in sums[way].items() if name.startswith("tensors_kept") and value}
-        if kept:
-            tally.note(f"{way}: not all was spilled: {kept}")
-        if not sums[way]["tensors_spilled"] and not suite.words:
-            tally.fail(way, "no tensor was spilled: nothing was tested")
+def check_spilled(sums, suite, tally):
+    kept = {name: value for name, value in sums["spilled"].items() if name.startswith("tensors_kept") and value}
+    if kept:
+        tally.note(f"not all was spilled: {kept}")
+    if not sums["spilled"]["tensors_spilled"] and not suite.words:
+        tally.fail("spilled", "no tensor was spilled: nothing was tested")
 
 
 def run_suite(suite, jobs):
@@ -280,15 +274,15 @@ def run_suite(suite, jobs):
     for run in runs:
         if run.problem:
             tally.fail(run.name, run.problem.replace("\n", "\n         | "))
-    tests = compare(runs, suite.ways, tally)
-    sums = counted(runs, suite.ways)
+    tests = compare(runs, tally)
+    sums = counted(runs)
     if not tests:
         tally.fail("no test matches", " ".join(suite.words))
-    check_spilled(sums, suite.ways, suite, tally)
+    check_spilled(sums, suite, tally)
     with open(os.path.join(suite.folder, "version"), encoding="utf-8") as file:
         version = file.read().strip()
     table = {"pytorch": version, "words": suite.words, "ways": sums, "tests": tests,
-             "failed": [{"way": way, "test": test, "why": why} for way, test, why in tally.failures]}
+             "failed": [{"test": test, "why": why} for _, test, why in tally.failures]}
     with open(os.path.join(suite.folder, "results.json"), "w", encoding="utf-8") as file:
         json.dump(table, file, indent=1)
     for way, sum_ in sums.items():
