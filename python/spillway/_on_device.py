@@ -160,10 +160,6 @@ class _Owner:
         self.version = version
         self.produced = produced  # the event after what computed it
 
-    def mark(self) -> None:
-        if self.tensor._version != self.version.number:
-            self.version.modified = True
-
 
 class _Users:
     """The saved tensors that are one entry of the cache."""
@@ -328,7 +324,8 @@ class DeviceTensors:
                 consumer = table.current_stream(saved.device)
                 if not taken.bytes:
                     owner = self._owners[taken.owner]
-                    owner.mark()
+                    if owner.tensor._version != owner.version.number:
+                        owner.version.modified = True
                     table.wait(consumer, owner.produced)
                     table.keep(owner.tensor, consumer)
                     return owner.tensor, 0
@@ -377,7 +374,7 @@ class DeviceTensors:
         while count == _DRAIN_MAX:
             count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
             for token in tokens[:count]:
-                self._owners.pop(token).mark()
+                del self._owners[token]
 
     def _end_user(self, handle: int, number: int) -> None:
         users = self._users[number]
