@@ -271,7 +271,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	if (entry) {
 		*tensor = spw_entry_id(entry);
 		offer_trace(cache, offer, hint, *tensor, rc);
-		if (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN)
+		if (copy && (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN))
 			*copy = (struct spw_copy){.staging = entry->memory,
 						  .offset_bytes = entry->offset_bytes,
 						  .len_bytes = entry->len_bytes};

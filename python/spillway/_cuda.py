@@ -35,14 +35,6 @@ class Table:
         """An event after all that the stream was given so far."""
         return stream.record_event()
 
-    def record_timed(self, stream: Any) -> Any:
-        """The same, for nanoseconds()."""
-        return stream.record_event(torch.cuda.Event(enable_timing=True))
-
-    def nanoseconds(self, begin: Any, end: Any) -> int:
-        """Between two timed events of one device that have come."""
-        return int(begin.elapsed_time(end) * 1e6)
-
     def wait(self, stream: Any, event: Any) -> None:
         """What the stream is given from now on begins after the event. The caller does not wait."""
         stream.wait_event(event)
@@ -63,8 +55,7 @@ class Table:
             to.copy_(source, non_blocking=True)
 
     def empty(self, length: int, device: torch.device, stream: Any) -> Tensor:
-        """Bytes on the device, that the stream may write to at once: of memory that only it has used, or that others have
-        done with."""
+        """Bytes on the device, in the stream's order: what was done before with that memory is given to the same stream."""
         with torch.cuda.stream(stream):
             return torch.empty(length, dtype=torch.uint8, device=device)
 

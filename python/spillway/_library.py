@@ -134,58 +134,29 @@ class CacheOpts(Structure):
     ]
 
 
-class PlanTensor(Structure):
+class Offer(Structure):
     _fields_ = [
-        ("bytes", c_uint64),
-        ("pack_ns", c_uint64),
-        ("use_ns", c_uint64),
-        ("release_ns", c_uint64),
-        ("users", c_uint32),
-        ("scope", c_uint32),
-        ("must_keep", c_bool),
+        ("storage_key", c_uint64),
+        ("storage_version", c_uint64),
+        ("storage_bytes", c_void_p),
+        ("storage_len_bytes", c_uint64),
+        ("offset_bytes", c_uint64),
+        ("len_bytes", c_uint64),
+        ("owner", c_uint64),
     ]
 
 
-class PlanStep(Structure):
+class Copy(Structure):
+    _fields_ = [("staging", c_void_p), ("offset_bytes", c_uint64), ("len_bytes", c_uint64)]
+
+
+class Taken(Structure):
     _fields_ = [
-        ("tensors", POINTER(PlanTensor)),
-        ("count", c_uint32),
-        ("forward_ns", c_uint64),
-        ("backward_ns", c_uint64),
-        ("calls_ns", POINTER(c_uint64)),
-        ("calls", c_uint32),
-    ]
-
-
-class PlanDrives(Structure):
-    _fields_ = [
-        ("write_bytes_per_second", c_uint64),
-        ("read_bytes_per_second", c_uint64),
-        ("mixed_bytes_per_second", c_uint64),
-        ("latency_ns", c_uint64),
-        ("chunk_bytes", c_uint64),
-        ("staging_bytes", c_uint64),
-    ]
-
-
-class PlanOpts(Structure):
-    _fields_ = [("size", c_size_t), ("mode", c_int), ("memory_bytes", c_uint64)]
-
-
-class PlanResult(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("feasible", c_bool),
-        ("peak_bytes", c_uint64),
-        ("peak_keep_all_bytes", c_uint64),
-        ("memory_bytes", c_uint64),
-        ("stall_ns", c_uint64),
-        ("wall_ns", c_uint64),
-        ("bytes_written", c_uint64),
-        ("bytes_read", c_uint64),
-        ("bytes_forwarded", c_uint64),
-        ("tensors_spilled", c_uint32),
-        ("points", c_uint32),
+        ("bytes", c_void_p),
+        ("owner", c_uint64),
+        ("lease", c_uint64),
+        ("storage_bytes_before", c_uint64),
+        ("storage_bytes_total", c_uint64),
     ]
 
 
@@ -200,11 +171,9 @@ STRUCTS: Dict[str, Type[Structure]] = {
     "spw_tune": Tune,
     "spw_store_opts": StoreOpts,
     "spw_cache_opts": CacheOpts,
-    "spw_plan_tensor": PlanTensor,
-    "spw_plan_step": PlanStep,
-    "spw_plan_drives": PlanDrives,
-    "spw_plan_opts": PlanOpts,
-    "spw_plan_result": PlanResult,
+    "spw_offer": Offer,
+    "spw_copy": Copy,
+    "spw_taken": Taken,
 }
 
 
@@ -250,22 +219,15 @@ _PROTOTYPES = {
         [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, c_int, c_void_p, POINTER(c_void_p)],
     ),
     "spw_store_free": (c_int, [c_void_p, c_uint64]),
-    "spw_store_alloc": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
-    "spw_store_release": (None, [c_void_p, c_void_p]),
-    "spw_request_wait": (c_int, [c_void_p]),
+    "spw_store_arena": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),
     "spw_request_wait_any": (c_int, [POINTER(c_void_p), c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
-    "spw_request_raise": (None, [c_void_p, c_int]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),
     "spw_store_description": (c_char_p, [c_void_p]),
     "spw_store_chunk_bytes": (c_uint64, [c_void_p]),
     "spw_trace_create": (c_int, [c_char_p, c_char_p, POINTER(c_void_p)]),
     "spw_trace_finish": (c_int, [c_void_p]),
-    "spw_plan": (
-        c_int,
-        [POINTER(PlanStep), POINTER(PlanDrives), POINTER(PlanOpts), POINTER(c_int), POINTER(PlanResult)],
-    ),
     "spw_cache_opts_init": (None, [POINTER(CacheOpts), c_size_t]),
     "spw_cache_open": (c_int, [c_void_p, POINTER(CacheOpts), POINTER(c_void_p)]),
     "spw_cache_close": (None, [c_void_p]),
@@ -274,6 +236,15 @@ _PROTOTYPES = {
     "spw_cache_stage_next": (None, [c_void_p, c_uint32, c_int, c_uint32, c_int]),
     "spw_cache_scope_enter": (None, [c_void_p, c_uint64]),
     "spw_cache_scope_leave": (None, [c_void_p]),
+    "spw_cache_offer_device": (
+        c_int,
+        [c_void_p, POINTER(Offer), c_uint32, c_int, POINTER(c_uint64), POINTER(Copy)],
+    ),
+    "spw_cache_copied": (c_int, [c_void_p, c_uint64, c_int]),
+    "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
+    "spw_cache_return": (None, [c_void_p, c_uint64]),
+    "spw_cache_release": (c_int, [c_void_p, c_uint64]),
+    "spw_cache_drain_device": (c_int, [c_void_p, POINTER(c_uint64), c_uint]),
     "spw_cache_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_cache_reset_peak": (None, [c_void_p]),
 }

@@ -4,29 +4,35 @@
 of a tensor is what the hooks in C check of one in host memory."""
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
+import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set
+from ctypes import byref, c_uint64
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from ._library import SpillwayError
+from ._library import Copy, Offer, SpillwayError, Taken, blocking, check, fast
 from ._tensors import COUNTED, NOTHING, counted_by, on, plain, raise_modified
 from ._torch_compat import WeakStorage, storage_of
-from .store import Store
+from .cache import Cache
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
-    from ._device import DevicePath, Entry
+    from ._device import Port
     from ._session import Session
 
 _log = logging.getLogger("spillway")
 
 SPILLED = ("cpu", "cuda")  # devices whose tensors spill
 _PRUNE_MIN = 1024  # storages in mind before those that are gone are forgotten
-_MIN_BYTES = 64 << 10  # smaller tensors are kept, as the cache does by default
+_DRAIN_MAX = 64
+_HINT_NONE, _HINT_PIN = 0, 3
+_KEEP, _DEDUP, _COPY, _COPY_AGAIN = 0, 2, 3, 4  # what became of an offer
+_KEYS = 1 << 63  # storages in host memory have lower keys
 
 
 class _Version:
@@ -93,16 +99,15 @@ class _Record:
 
 
 class SavedOnDevice:
-    """A saved tensor of a device: its shape, and where its bytes are."""
-
-    id = 0  # it has none of the cache
+    """A saved tensor of a device that the cache knows: its id, and its shape."""
 
     def __init__(
         self, session: "Session", version: _Version, tensor: Tensor, conj: bool, neg: bool
     ) -> None:
         self.session = session
         self.version = version
-        self.entry: Optional["Entry"] = None
+        self.device = tensor.device
+        self.id = 0  # set when the cache has it
         self.dtype = tensor.dtype
         self.size = size = tensor.size()
         self.stride = stride = tensor.stride()
@@ -131,9 +136,9 @@ class SavedOnDevice:
     def unpack(self) -> Tensor:
         """The hook."""
         session, began = self.session, time.perf_counter_ns()
-        assert session.device is not None and self.entry is not None
+        assert session.device is not None
         session.unpacked = True
-        base, start = session.device.path.load(self.entry)
+        base, start = session.device.load(self)
         lent = self.version.lend(base)
         tensor = on(
             lent, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg
@@ -144,22 +149,65 @@ class SavedOnDevice:
         return tensor
 
 
-class DeviceTensors:
-    """Tensors of a device, as a session sees them."""
+class _Owner:
+    """Memory of a device that the cache may still have copied, or handed out: held until its token
+    is back."""
 
-    def __init__(self, path: "DevicePath") -> None:
-        self.path = path
+    __slots__ = ("tensor", "version", "produced")
+
+    def __init__(self, tensor: Tensor, version: _Version, produced: Any) -> None:
+        self.tensor = tensor
+        self.version = version
+        self.produced = produced  # the event after what computed it
+
+
+class _Users:
+    """The saved tensors that are one entry of the cache."""
+
+    __slots__ = ("count", "unused", "base", "arrived", "begin")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.unused = 0  # that did not use it yet, if each does once
+        # On the device again, until the last use or as long as there are several users.
+        self.base: Optional[Tensor] = None
+        self.arrived: Any = None
+        self.begin = 0  # in the storage
+
+
+class _End(weakref.ref):
+    """The end of a saved tensor, noted in a list (by a list's own append) and seen to later: an
+    exception of Ctrl-C that came in a finaliser would be lost."""
+
+    __slots__ = ("id",)
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    id: int
+
+
+class DeviceTensors:
+    """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
+    per device for the backward pass."""
+
+    def __init__(self, port: "Port", cache: Cache) -> None:
+        self.port = port
+        self._cache = cache
+        self._lock = threading.Lock()  # not held while a take waits
         self._records: Dict[int, _Record] = {}  # of storages, by their identity
         self._prune_at = _PRUNE_MIN
         self._serial = itertools.count(1)
+        self._owners: Dict[int, _Owner] = {}
+        self._users: Dict[int, _Users] = {}
+        self._ends: Set[_End] = set()
+        self._ended: List[_End] = []
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether it is one of the device."""
-        return bool(self.path.table.is_device(tensor))
+        """Whether it is one of a device."""
+        return bool(self.port.table.is_device(tensor))
 
     def save(self, session: "Session", tensor: Tensor) -> Optional[SavedOnDevice]:
         """None: the caller keeps it."""
-        if _passes_by(session, tensor):
+        if self.port.table.capturing() or _passes_by(session, tensor):
             return None
         try:
             storage = storage_of(tensor)
@@ -167,26 +215,181 @@ class DeviceTensors:
             return None
         if storage._cdata in session.excluded:
             return None
+        with self._lock:
+            self._go_on()
+            version, key = self._version_of(tensor, storage, session.steps)
+            conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
+            held = plain(tensor, conj, neg)
+            saved = SavedOnDevice(session, version, held, conj, neg)
+            if saved.is_kept(tensor, storage.nbytes()):
+                return None
+            token = next(self._serial)
+            address, total = storage.data_ptr(), storage.nbytes()
+            offer = Offer(key, version.epoch, address, total, saved.offset, saved.length, token)
+            hint = _HINT_PIN if session.excluding else _HINT_NONE
+            result = self._cache.call(self._offer, offer, hint, saved, held, version)
+            if result < 0:
+                return None
+            if result != _KEEP:
+                version.watch(held)
+            return saved
+
+    def _version_of(self, tensor: Tensor, storage: Any, step: int) -> Tuple[_Version, int]:
+        """And the storage's key."""
         record = self._records.get(storage._cdata)
         if record is None:
             if len(self._records) >= self._prune_at:
                 self.prune()
-            record = self._records[storage._cdata] = _Record(next(self._serial), storage)
-        version = record.version_of(tensor, session.steps)
-        conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
-        held = plain(tensor, conj, neg)
-        saved = SavedOnDevice(session, version, held, conj, neg)
-        if saved.is_kept(tensor, storage.nbytes()):
-            return None
-        entry = self.path.save(
-            held, (record.key, version.epoch), version, saved.offset, saved.length, saved
+            record = _Record(_KEYS + next(self._serial), storage)
+            self._records[storage._cdata] = record
+        return record.version_of(tensor, step), record.key
+
+    def _offer(
+        self,
+        handle: int,
+        offer: Offer,
+        hint: int,
+        saved: SavedOnDevice,
+        held: Tensor,
+        version: _Version,
+    ) -> int:
+        """The cache is not closed before this returns; but it may be about to."""
+        table, number, copy = self.port.table, c_uint64(), Copy()
+        produced = table.record(table.current_stream(held.device))
+        # Before the call: it is held from when the cache has it.
+        self._owners[offer.owner] = _Owner(held, version, produced)
+        device, to_number, to_copy = self.port.number(held.device), byref(number), byref(copy)
+        result: int = fast.spw_cache_offer_device(
+            handle, byref(offer), device, hint, to_number, to_copy
         )
-        if entry is None:
-            return None
-        if not entry.kept:
-            version.watch(held)
-        saved.entry = entry
-        return saved
+        if result in (_DEDUP, _COPY_AGAIN) or result < 0:
+            del self._owners[offer.owner]
+        if result < 0:
+            return result
+        self._note_user(saved, number.value)
+        if result in (_COPY, _COPY_AGAIN):
+            self._copy_out(handle, held, produced, copy, saved.id)
+        self._finish_if_closing()
+        return result
+
+    def _note_user(self, saved: SavedOnDevice, number: int) -> None:
+        saved.id = number
+        users = self._users.setdefault(number, _Users())
+        users.count += 1
+        users.unused += 1
+        end = _End(saved, self._ended.append)
+        end.id = number
+        self._ends.add(end)
+
+    def _copy_out(self, handle: int, held: Tensor, produced: Any, copy: Copy, number: int) -> None:
+        """A copy that cannot begin gives its staging memory back: the tensor stays where it is."""
+        begin, length, staging = copy.offset_bytes, copy.len_bytes, copy.staging
+        try:
+            self.port.copy_out(held, produced, begin, length, staging, number)
+        except BaseException as error:
+            if not self.port.is_copying_out(number):
+                fast.spw_cache_copied(handle, number, -errno.EIO)
+            if not isinstance(error, RuntimeError):
+                raise
+            # Not the error itself, which holds it: a log may be kept.
+            _log.warning("a tensor cannot be copied from its device: %s", str(error))
+
+    def load(self, saved: SavedOnDevice) -> Tuple[Tensor, int]:
+        """A tensor on the device, and where in the saved storage its own begins. The stream that
+        computes now waits for the bytes.
+
+        :raises SpillwayError: the drive failed, or the cache is closed
+        """
+        table = self.port.table
+        with self._lock:
+            self._cache.handle
+            self._go_on()
+            users = self._users[saved.id]
+            users.unused -= users.unused > 0
+            if users.base is not None:
+                base, consumer = users.base, table.current_stream(saved.device)
+                table.wait(consumer, users.arrived)
+                table.keep(base, consumer)
+                if users.count <= 1:
+                    users.base = users.arrived = None
+                return base, users.begin
+        return self._cache.call(self._take, saved, users)  # type: ignore[no-any-return]
+
+    def _take(self, handle: int, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
+        """As _offer()."""
+        taken, table = Taken(), self.port.table
+        try:
+            part = saved.offset, saved.length
+            check(blocking.spw_cache_take(handle, saved.id, *part, byref(taken)))
+            with self._lock:
+                consumer = table.current_stream(saved.device)
+                if not taken.bytes:
+                    owner = self._owners[taken.owner]
+                    if owner.tensor._version != owner.version.number:
+                        owner.version.modified = True
+                    table.wait(consumer, owner.produced)
+                    table.keep(owner.tensor, consumer)
+                    return owner.tensor, 0
+                before, length = taken.storage_bytes_before, taken.storage_bytes_total
+                begin, address = saved.offset - before, taken.bytes - before
+                base, arrived = self.port.copy_in(saved.device, address, length, taken.lease)
+                taken.lease = 0
+                table.wait(consumer, arrived)
+                if users.count > 1:
+                    users.base, users.arrived, users.begin = base, arrived, begin
+                self._finish_if_closing()
+                return base, begin
+        finally:
+            if taken.lease:  # nothing is copied from there
+                fast.spw_cache_return(handle, taken.lease)
+
+    def progress(self) -> None:
+        """Go on with what can go on. Not if somebody does: it may be this thread, that runs the
+        handler of a signal."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._go_on()
+            finally:
+                self._lock.release()
+
+    def _go_on(self) -> None:
+        if not self._cache.closed:
+            try:
+                self._cache.call(self._tell)
+            except SpillwayError:  # closed by another thread since
+                pass
+
+    def _tell(self, handle: int) -> None:
+        """The cache hears what has ended, and memory is let go that it needs no longer."""
+        copied, returned = self.port.ended()
+        for number, result in copied:
+            fast.spw_cache_copied(handle, number, result)
+        for number, _ in returned:
+            fast.spw_cache_return(handle, number)
+        while self._ended:
+            end = self._ended.pop()
+            self._ends.discard(end)
+            self._end_user(handle, end.id)
+        count = _DRAIN_MAX
+        tokens = (c_uint64 * _DRAIN_MAX)()
+        while count == _DRAIN_MAX:
+            count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
+            for token in tokens[:count]:
+                del self._owners[token]
+
+    def _end_user(self, handle: int, number: int) -> None:
+        users = self._users[number]
+        users.count -= 1
+        users.unused = min(users.unused, users.count)
+        if users.count <= 1 and not users.unused:
+            users.base = users.arrived = None
+        if not users.count:
+            del self._users[number]
+        fast.spw_cache_release(handle, number)
+
+    def _finish_if_closing(self) -> None:
+        if self._cache.closed:
+            self.port.finish()
 
     def prune(self) -> None:
         """Forget storages that are gone: nobody can save them again, and keys are never reused."""
@@ -198,16 +401,23 @@ class DeviceTensors:
         self._prune_at = max(_PRUNE_MIN, 2 * len(self._records))
 
     def known(self) -> int:
-        """How many storages are kept in mind."""
-        return len(self._records)
+        """How many storages, saved tensors and tokens are kept in mind."""
+        return len(self._records) + len(self._ends) + len(self._owners)
+
+    def part(self) -> None:
+        """The cache is about to close: copies from and to its memory end first."""
+        with self._lock:
+            self.port.finish()
 
     def forget(self) -> None:
-        """Nothing is saved any more."""
-        self._records.clear()
+        """The cache is closed."""
+        for things in (self._records, self._owners, self._users, self._ends, self._ended):
+            things.clear()  # type: ignore[attr-defined]
+        self.port.unpin()
 
 
 def _passes_by(session: "Session", tensor: Tensor) -> bool:
-    if session.excluding or session.cache.forgotten:
+    if session.cache.forgotten:
         return True
     if (
         tensor.__class__ is not Tensor
@@ -234,13 +444,7 @@ def device_table(devices: Set[str]) -> Any:
     return Table()
 
 
-def device_tensors(
-    model: nn.Module,
-    store: Optional[Store],
-    mode: str,
-    min_bytes: Optional[int],
-    budget_bytes: Optional[int],
-) -> Optional[DeviceTensors]:
+def device_tensors(model: nn.Module, cache: Cache, mode: str) -> Optional[DeviceTensors]:
     """For tensors of a GPU, if the model has any. Without it they are kept: training goes on as
     without spillway."""
     devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
@@ -251,23 +455,12 @@ def device_tensors(
             " and ".join(sorted(devices)),
         )
     table = device_table(devices)
-    if table is None or store is None or mode == "observe":
+    if table is None:
         return None
-    from ._device import DevicePath, StoreTransfers
-    from ._device_plan import DevicePlan
+    from ._device import Port
 
-    plan, pinned_bytes = None, store.arena_bytes // 2
-    if mode in ("fastest", "budget"):
-        plan = DevicePlan(
-            table,
-            mode,
-            budget_bytes or 0,
-            pinned_bytes,
-            store.chunk_bytes * len(store.drive_stats()),
-        )
     try:
-        least = _MIN_BYTES if min_bytes is None else min_bytes
-        return DeviceTensors(DevicePath(table, StoreTransfers(store), pinned_bytes, least, plan))
-    except (SpillwayError, RuntimeError) as error:
+        return DeviceTensors(Port(table, None if mode == "observe" else cache.store), cache)
+    except RuntimeError as error:
         _log.warning("no pinned memory: tensors on the GPU are kept there (%s)", error)
         return None

@@ -64,6 +64,12 @@ class Session(hooks.Session):  # type: ignore[misc]
         if self.device is not None:
             self.device.prune()
 
+    def drain(self) -> None:
+        """Tell the cache what is used no longer, and let go of memory that it needs no longer."""
+        super().drain()
+        if self.device is not None:
+            self.device.progress()
+
     def held(self) -> int:
         """How much memory is held because the cache may read it."""
         return int(self.counts()[0])
@@ -74,6 +80,8 @@ class Session(hooks.Session):  # type: ignore[misc]
 
     def _part(self) -> None:
         self.part()
+        if self.device is not None:
+            self.device.part()
 
     def _forget(self) -> None:
         """The cache is closed and reads no memory any more."""
@@ -83,9 +91,7 @@ class Session(hooks.Session):  # type: ignore[misc]
 
     def close(self) -> None:
         """Closing twice does nothing."""
-        if self.device is not None:
-            self.device.path.close()
-        self.part()  # the cache's own call does not come any more when both are garbage
+        self._part()  # the cache's own call does not come any more when both are garbage
         self.cache.close()
 
     def __del__(self) -> None:

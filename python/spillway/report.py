@@ -12,35 +12,24 @@ from .store import DriveStats, Store
 Row = Tuple[str, str]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class DeviceStats:
-    """What became of tensors on devices since offload() was called; ``pinned_bytes_used`` is of now, ``plan_*`` of the last
-    plan."""
+    """Of tensors on devices, as in CacheStats; ``device_bytes`` and ``device_staging_bytes`` are of now."""
 
-    bytes_offered: int = 0
-    bytes_spilled: int = 0
-    bytes_read: int = 0
-    bytes_forwarded: int = 0
-    bytes_deduplicated: int = 0
-    bytes_kept_small: int = 0
-    bytes_kept_planned: int = 0
-    bytes_kept_no_slot: int = 0
-    bytes_kept_no_space: int = 0
-    bytes_kept_error: int = 0
-    tensors_offered: int = 0
-    tensors_spilled: int = 0
-    prefetches: int = 0
-    prefetch_hits: int = 0
-    reads_failed: int = 0
-    reads_outside_pinned: int = 0
-    stall_ns: int = 0
-    pinned_bytes: int = 0
-    pinned_bytes_used: int = 0
-    pinned_bytes_used_max: int = 0
-    plans: int = 0
-    plan_peak_bytes: int = 0
-    plan_keep_all_bytes: int = 0
-    bytes_copied_again: int = 0  # to pinned memory, of duplicates
+    device_bytes: int
+    device_bytes_max: int
+    device_staging_bytes: int
+    device_staging_bytes_max: int
+    copies: int
+    bytes_copied: int
+    copies_failed: int
+    bytes_copied_again: int
+    bytes_kept_no_staging: int
+    tensors_kept_no_staging: int
+
+    @classmethod
+    def of(cls, stats: CacheStats) -> "DeviceStats":
+        return cls(**{field.name: getattr(stats, field.name) for field in dataclasses.fields(cls)})
 
 
 def bytes_text(count: float) -> str:
@@ -65,8 +54,9 @@ _KEPT = (
     ("changed", "changed in a way that PyTorch does not count"),
     ("backpressure", "drives too slow"),
     ("no_space", "store full"),
-    ("error", "drives failed"),
+    ("error", "drives or copies failed"),
     ("entries", "no entry free"),
+    ("no_staging", "no staging memory free"),
 )
 
 
@@ -92,18 +82,11 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
 
 
 def _device_rows(stats: DeviceStats) -> Iterable[Row]:
-    yield "offered on devices", bytes_text(stats.bytes_offered)
-    yield "  written to drives", f"{bytes_text(stats.bytes_spilled)} in {stats.tensors_spilled} tensors"
-    yield "  handed over out of memory", bytes_text(stats.bytes_forwarded)
-    yield "  the same bytes as another", bytes_text(stats.bytes_deduplicated)
-    for name, words in (("small", "too small"), ("planned", "by the plan"), ("no_slot", "no pinned memory free"), ("no_space", "store full"),
-                        ("error", "drives failed")):
-        if getattr(stats, "bytes_kept_" + name):
-            yield f"  kept: {words}", bytes_text(getattr(stats, "bytes_kept_" + name))
-    if stats.plans:
-        yield "  peak predicted", f"{bytes_text(stats.plan_peak_bytes)} of {bytes_text(stats.plan_keep_all_bytes)}"
-    yield "  read back", f"{bytes_text(stats.bytes_read)}, waited {stats.stall_ns / 1e6:.1f} ms"
-    yield "  pinned memory, peak", f"{bytes_text(stats.pinned_bytes_used_max)} of {bytes_text(stats.pinned_bytes)}"
+    yield "on devices, peak", bytes_text(stats.device_bytes_max)
+    yield "  copied to host memory", f"{bytes_text(stats.bytes_copied)} in {stats.copies} copies"
+    yield "  staging memory, peak", bytes_text(stats.device_staging_bytes_max)
+    if stats.copies_failed:
+        yield "  copies failed", str(stats.copies_failed)
 
 
 def _drive_rows(now: Sequence[DriveStats], before: Sequence[DriveStats]) -> Iterable[Row]:

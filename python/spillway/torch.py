@@ -162,8 +162,6 @@ class Offload:
         if interrupted is not None:
             raise interrupted
         self._session.drain()
-        if self._session.device is not None:
-            self._session.device.path.progress()
         self._write_trace()
         # Else the step may go on: its end is told when it is known.
         if self._session.unpacked and not self._explicit_steps:
@@ -270,8 +268,6 @@ class Offload:
         self._next_trace()
         self._tell_progress()
         session = self._session
-        if session.device is not None:
-            session.device.path.step()
         session.cache.call(fast.spw_cache_step)
         session.steps += 1
         self._begun = True
@@ -297,10 +293,9 @@ class Offload:
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
         stats = self.stats()
-        on_device = self.device_stats()
         for name, words in (
             ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
-            ("bytes_kept_error", "drives failed: tensors were kept in memory"),
+            ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
             (
                 "bytes_kept_changed",
                 "memory that was saved twice changed in between in a way that "
@@ -311,7 +306,7 @@ class Offload:
                 "more tensors than the cache has entries for: they were kept in memory",
             ),
         ):
-            total = getattr(stats, name) + getattr(on_device, name, 0)
+            total = getattr(stats, name)
             if total > self._troubles.get(name, 0):
                 _log.warning(
                     "%s (%d bytes in the last step)%s",
@@ -377,8 +372,6 @@ class Offload:
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.drain()
-        if self._session.device is not None:
-            self._session.device.path.progress()
 
     def _scope_enter(self, key: int, name: str, _module: nn.Module, _args: Any) -> None:
         session = self._session
@@ -421,12 +414,9 @@ class Offload:
         return self._session.cache.stats()
 
     def device_stats(self) -> Optional[DeviceStats]:
-        """What became of tensors on CUDA devices since offload() was called; None: the model has
-        none there."""
-        if self._session.device is None:
-            return None
-        self._session.device.path.progress()
-        return self._session.device.path.stats()
+        """Of the counters those that only tensors on CUDA devices have; None: the model has none
+        there."""
+        return None if self._session.device is None else DeviceStats.of(self.stats())
 
     def _tell_progress(self) -> None:
         if self._progress is not None and not self._session.cache.closed:
@@ -435,7 +425,7 @@ class Offload:
     @property
     def activation_peak_bytes(self) -> int:
         """The most bytes in memory at once that held activations: saved tensors, staging and
-        prefetched memory."""
+        prefetched memory; of a device, what was in its own memory."""
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
@@ -600,7 +590,7 @@ def offload(
             record=record,
             record_model=type(model).__name__,
         )
-        device = device_tensors(model, opened, mode, min_bytes, budget_bytes)
+        device = device_tensors(model, cache, mode)
     except BaseException:
         if own is not None:
             own.close()

@@ -22,6 +22,8 @@ sys.path.insert(0, str(ROOT / "python"))
 import spillway  # noqa: E402
 
 
+MANY_SMALL_TESTS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls",
+                    "test_tensors")
 LAYER = os.environ.get("SPW_TEST_LAYER", "all")
 
 
@@ -73,7 +75,7 @@ def store(drives, request):
     """An open store on four drives. It must be empty again when the test ends."""
     # To clear its memory takes most of the time to open one: little where tests are many.
     options = {}
-    if request.module.__name__ in EVERY_KIND_OF_HOOKS:
+    if request.module.__name__ in MANY_SMALL_TESTS:
         options["arena_bytes"] = 16 << 20
     spillway.format_store(drives)
     with spillway.Store(drives, **options) as opened:

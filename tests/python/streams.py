@@ -17,8 +17,8 @@ class Stream:
 
 
 class Event:
-    def __init__(self, stream, at=0):
-        self.stream, self.after, self.polls, self.at = stream, len(stream.given), 0, at
+    def __init__(self, stream):
+        self.stream, self.after, self.polls = stream, len(stream.given), 0
 
 
 class Table:
@@ -27,7 +27,6 @@ class Table:
     def __init__(self, polls=0, log=None):
         self.polls, self.log = polls, [] if log is None else log
         self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
-        self.now_ns, self.timed = 0, 0
 
     def is_device(self, tensor):
         return True
@@ -45,15 +44,6 @@ class Table:
     def record(self, stream):
         self.log.append(("record", stream.name))
         return Event(stream)
-
-    def record_timed(self, stream):
-        """A tensor is computed in a millisecond."""
-        self.now_ns += 1_000_000
-        self.timed += 1
-        return Event(stream, self.now_ns)
-
-    def nanoseconds(self, begin, end):
-        return end.at - begin.at
 
     def wait(self, stream, event):
         self.log.append(("wait", stream.name, event.stream.name))

@@ -117,10 +117,8 @@ class Where:
         self._table = Table(polls=0 if self.what == "device: stored" else None)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_on_device, "device_table", lambda devices: self._table)
-            self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=1)
-        self._path = self.off._session.device.path
-        if self.what == "device: kept":
-            self._path._take_slot = lambda length: None
+            least = 1 << 40 if self.what == "device: kept" else 1
+            self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=least)
         Where.opened.append(self.off)
 
     def context(self):
@@ -131,8 +129,8 @@ class Where:
         if self.what == "stored":
             settle(self.off)
         elif self.what == "device: stored":
-            while self._path._copying or self._path._writing:
-                self._path.progress()
+            while self.off.stats().staging_bytes:
+                pass
 
     def left(self):
         """All 0 when every graph is gone."""
@@ -141,8 +139,9 @@ class Where:
         if self.what.startswith("device"):
             self._table.polls = 0
             deadline = time.monotonic() + 10
-            while (kept := self._path.stats().pinned_bytes_used + len(self._path._entries)) and time.monotonic() < deadline:
-                self._path.progress()
+            stats = self.off.stats()
+            while (kept := stats.device_staging_bytes + stats.entries) and time.monotonic() < deadline:
+                stats = self.off.stats()
         return (*left_in(self.off), kept)
 
 

@@ -380,7 +380,7 @@ def test_ranks_that_are_interrupted_close_their_stores(drives):
 
 
 class Handle:
-    """As a Store, a Cache or a DevicePath."""
+    """As a Store or a Cache."""
 
     def __init__(self, failure=None):
         self.failure, self.closed = failure, 0
