@@ -148,8 +148,8 @@ static void look_into(void *context, unsigned index)
 }
 
 /* By what was read, and by who else uses the drive. */
-static int judge(struct spw_candidate *candidate, bool read_only, const struct spw_loops *loops,
-		 const struct spw_log *log)
+static int check_candidate(struct spw_candidate *candidate, bool read_only,
+			   const struct spw_loops *loops, const struct spw_log *log)
 {
 	struct spw_contents *contents = &candidate->contents;
 	int rc;
@@ -317,7 +317,8 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 		(void)spw_loops_read(&loops);
 	for (unsigned i = 0; i < count; i++)
 		if (candidates[i].fault == 0)
-			note_fault(&candidates[i], judge(&candidates[i], read_only, loops, log));
+			note_fault(&candidates[i],
+				   check_candidate(&candidates[i], read_only, loops, log));
 	spw_loops_free(loops);
 	spw_vfio_let_go(hold);
 }

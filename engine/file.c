@@ -89,8 +89,8 @@ static void file_close(struct spw_device *device)
 }
 
 /* Return: 1 go on; 0 and errno EINTR: again; a negative errno, in words. */
-static int judge(const struct spw_device *device, const char *what, ssize_t n, size_t len,
-		 uint64_t offset_bytes)
+static int transfer_result(const struct spw_device *device, const char *what, ssize_t n, size_t len,
+			   uint64_t offset_bytes)
 {
 	if (n > 0)
 		return 1;
@@ -105,7 +105,7 @@ static int file_read(const struct spw_device *device, void *buf, size_t len, uin
 	for (size_t done = 0; done < len;) {
 		ssize_t n = pread(device->fd, (char *)buf + done, len - done,
 				  (off_t)(offset_bytes + done));
-		int ret = judge(device, "read", n, len - done, offset_bytes + done);
+		int ret = transfer_result(device, "read", n, len - done, offset_bytes + done);
 
 		if (ret < 0)
 			return ret;
@@ -120,7 +120,7 @@ static int file_write(const struct spw_device *device, const void *buf, size_t l
 	for (size_t done = 0; done < len;) {
 		ssize_t n = pwrite(device->fd, (const char *)buf + done, len - done,
 				   (off_t)(offset_bytes + done));
-		int ret = judge(device, "write", n, len - done, offset_bytes + done);
+		int ret = transfer_result(device, "write", n, len - done, offset_bytes + done);
 
 		if (ret < 0)
 			return ret;

@@ -424,8 +424,8 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 /* ---- Completions ----------------------------------------------------------------------------- */
 
 /* @res: a negative errno of the kernel, or the drive's status. Return: what becomes of the part. */
-__attribute__((cold, noinline)) static int64_t judge(struct spw_queue *q, struct nvme *n,
-						     struct spw_part *part, int res)
+__attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q, struct nvme *n,
+							   struct spw_part *part, int res)
 {
 	uint32_t status = (uint32_t)res;
 
@@ -457,7 +457,8 @@ static void complete(struct spw_queue *q, struct nvme *n, struct spw_part *part,
 {
 	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
-	spw_part_completed(q, part, likely(res == 0) ? part->len_bytes : judge(q, n, part, res));
+	spw_part_completed(q, part,
+			   likely(res == 0) ? part->len_bytes : part_result(q, n, part, res));
 	q->drive_status = 0;
 }
 

@@ -728,8 +728,8 @@ static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
 /* ---- Completions ----------------------------------------------------------------------------- */
 
 /* Return: what becomes of the part. */
-static int64_t judge(struct spw_queue *q, const struct spw_part *part, uint32_t status,
-		     uint32_t bytes)
+static int64_t part_result(struct spw_queue *q, const struct spw_part *part, uint32_t status,
+			   uint32_t bytes)
 {
 	int error = spw_nvme_errno(status);
 
@@ -756,7 +756,7 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 		spw_part_unfold(q, part);
 	if (status == 0 && command->copy >= 0 && part->op == SPW_READ)
 		copy_part(d, part, command, false);
-	res = judge(q, part, status, command->bytes ? command->bytes : part->len_bytes);
+	res = part_result(q, part, status, command->bytes ? command->bytes : part->len_bytes);
 	give_back(d, command);
 	spw_part_completed(q, part, res);
 	q->drive_status = 0;

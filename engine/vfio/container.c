@@ -89,17 +89,17 @@ static int ask_ranges(struct spw_vfio_domain *d)
 		struct vfio_iommu_type1_info info;
 		char bytes[4096];
 	} answer = {.info.argsz = sizeof(answer)};
-	struct spw_vfio_space told = {0};
+	struct spw_vfio_space reported = {0};
 
 	if (ioctl(d->fd, VFIO_IOMMU_GET_INFO, &answer))
 		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
 	if (answer.info.flags & VFIO_IOMMU_INFO_CAPS && answer.info.argsz <= sizeof(answer))
-		read_ranges(&told, answer.bytes, answer.info.argsz, answer.info.cap_offset);
-	if (told.range_count == 0)
-		told.ranges[told.range_count++] =
+		read_ranges(&reported, answer.bytes, answer.info.argsz, answer.info.cap_offset);
+	if (reported.range_count == 0)
+		reported.ranges[reported.range_count++] =
 			(struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
-	memcpy(d->space.ranges, told.ranges, sizeof(told.ranges));
-	d->space.range_count = told.range_count;
+	memcpy(d->space.ranges, reported.ranges, sizeof(reported.ranges));
+	d->space.range_count = reported.range_count;
 	return 0;
 }
 

@@ -139,9 +139,9 @@ class SavedOnDevice:
         assert session.device is not None
         session.unpacked = True
         base, start = session.device.load(self)
-        lent = self.version.lend(base)
+        view = self.version.lend(base)
         tensor = on(
-            lent, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg
+            view, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg
         )
         self.version.check(tensor)
         self.borrowed = tensor

@@ -78,8 +78,8 @@ class _Announced:
             return iter(steps)
         if not any(phase == "backward" for _, phase in passes):
             return iter(steps)  # evaluation
-        told = announce(self._off, passes)
-        return (self._commands(commands, told) for commands in steps)
+        announced = announce(self._off, passes)
+        return (self._commands(commands, announced) for commands in steps)
 
     @staticmethod
     def _passes(steps: List[List[Any]]) -> List[Stage]:
@@ -96,10 +96,10 @@ class _Announced:
         return passes
 
     @staticmethod
-    def _commands(commands: List[Any], told: Iterator[Stage]) -> Iterator[Any]:
+    def _commands(commands: List[Any], announced: Iterator[Stage]) -> Iterator[Any]:
         for command in commands:
             if type(command).__name__ in _PHASES:
-                next(told)
+                next(announced)
             yield command
 
 

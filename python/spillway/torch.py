@@ -108,7 +108,7 @@ class Offload:
         self._handles: List[Any] = []
         self._active = False
         self._in_backward = False  # entered there: by a function that a checkpoint runs again
-        self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told
+        self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told of it
         self._explicit_steps = False
         self._explicit_stages = False
         self._called = False  # by itself, once at least: that tells where passes begin
@@ -130,7 +130,7 @@ class Offload:
                 "an offload context is active in this thread already: autograd serves only the "
                 "innermost one: leave the first before entering the next"
             )
-        self._session.cache.handle  # a closed store is told now, not in backward
+        self._session.cache.handle  # a closed store is reported now, not in backward
         self._hooks = SavedTensorsHooks(self._session.pack, _native.hooks.unpack)
         try:
             # From here on leaving it undoes what has been done, whatever comes in between.
@@ -163,7 +163,7 @@ class Offload:
             raise interrupted
         self._session.drain()
         self._write_trace()
-        # Else the step may go on: its end is told when it is known.
+        # Else the step may go on: its end is reported when it is known.
         if self._session.unpacked and not self._explicit_steps:
             self._tell_progress()
 
@@ -231,7 +231,7 @@ class Offload:
         """The schedule of a pipeline goes on to the forward or backward pass of a micro-batch: call
         it before each.
 
-        From the first call on every pass must be told, and every step by step(): nothing is guessed
+        From the first call on every pass must be named, and every step by step(): nothing is guessed
         any more.
 
         :param micro_batch: counted from 0 in each step; several model chunks per rank give each
@@ -377,14 +377,14 @@ class Offload:
         session = self._session
         # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs:
         # nobody leaves then.
-        told = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
-        self._entered.append(told)
+        reported = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
+        self._entered.append(reported)
         due = session.unpacked or not self._begun
-        if told and due and not self._called and not self._explicit_steps:
+        if reported and due and not self._called and not self._explicit_steps:
             self._refresh_excluded()
             # Of a model whose parts alone are called, as by model.training_step().
             self._begin_pass()
-        if told:
+        if reported:
             session.cache.call(fast.spw_cache_scope_enter, key)
             if session.tracer is not None:
                 session.tracer.begin(name)
@@ -448,7 +448,7 @@ class Offload:
 
         :raises OSError: the file cannot be made
         """
-        with open(path, "w", encoding="ascii"):  # told now, not after the step
+        with open(path, "w", encoding="ascii"):  # fails now, not after the step
             pass
         self._trace_path = path
 
@@ -516,7 +516,7 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
 
 
 def _check_arguments(model: nn.Module, mode: str, budget_bytes: Optional[int]) -> None:
-    """What can be told before drives are opened."""
+    """What can be checked before drives are opened."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -576,7 +576,7 @@ def offload(
     _check_arguments(model, mode, budget_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
-    excluded_of(model, exclude)  # what is wrong with it is told now
+    excluded_of(model, exclude)  # what is wrong with it is reported now
     scope_modules = scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:

@@ -8,7 +8,7 @@
  * come back in time; if so many times none would, then, and ever more seldom, the smallest.
  */
 #define PROBE_STEPS 8u
-#define PROBE_BLIND 8u
+#define PROBE_ANY   8u
 
 static struct spw_plan_step step_of(struct control *control, bool keep_hints)
 {
@@ -142,9 +142,9 @@ int spw_planning_plan(struct control *control)
 
 /*
  * What comes back in time if the drives are as they were the last time known, or stalls the step by
- * next to nothing. @blind: they may be better than they were: then the smallest tensor of all.
+ * next to nothing. @any: they may be better than they were: then the smallest tensor of all.
  */
-static uint32_t probe_of(const struct control *control, bool blind)
+static uint32_t probe_of(const struct control *control, bool any)
 {
 	const struct shape *shape = control->shape;
 	const struct spw_plan_drives drives = drives_of(control);
@@ -159,7 +159,7 @@ static uint32_t probe_of(const struct control *control, bool blind)
 		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
 
 		if (!recorded->plannable || recorded->takes == 0 ||
-		    recorded->hint != SPW_HINT_NONE || (!blind && 2 * there_ns > gap_ns + spare_ns))
+		    recorded->hint != SPW_HINT_NONE || (!any && 2 * there_ns > gap_ns + spare_ns))
 			continue;
 		if (best == NO_TENSOR || recorded->bytes < shape->basis.tensors[best].bytes)
 			best = i;
@@ -176,7 +176,7 @@ static uint32_t probe_now(const struct control *control)
 	if (control->unmeasured % PROBE_STEPS > 0)
 		return NO_TENSOR;
 	probe = probe_of(control, false);
-	if (probe == NO_TENSOR && probes >= PROBE_BLIND && (probes & (probes - 1)) == 0)
+	if (probe == NO_TENSOR && probes >= PROBE_ANY && (probes & (probes - 1)) == 0)
 		probe = probe_of(control, true);
 	return probe;
 }

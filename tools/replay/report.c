@@ -84,7 +84,7 @@ static struct summary summarize(const struct replay_report *report)
 
 /* ---- Passes ---- */
 
-static bool backward_is_told(const struct replay_step *step)
+static bool backward_is_marked(const struct replay_step *step)
 {
 	for (uint32_t i = 0; i < step->ops_count; i++)
 		if (step->ops[i].event->kind == SPW_TRACE_STAGE && step->ops[i].event->backward)
@@ -97,13 +97,13 @@ void replay_each_pass(const struct replay_report *report,
 {
 	const struct replay_step *step = report->step;
 	struct replay_pass pass = {0};
-	bool told = backward_is_told(step);
+	bool marked = backward_is_marked(step);
 
 	for (uint32_t i = 0; i < step->ops_count; i++) {
 		const struct spw_trace_event *event = step->ops[i].event;
 		bool is_stage = event->kind == SPW_TRACE_STAGE;
 
-		if (!is_stage && (told || pass.backward || event->kind != SPW_TRACE_TAKE))
+		if (!is_stage && (marked || pass.backward || event->kind != SPW_TRACE_TAKE))
 			continue;
 		if (is_stage && event->backward == pass.backward &&
 		    event->micro_batch == pass.micro_batch)

@@ -21,7 +21,7 @@ struct making {
 	struct replay_step *step;
 	uint32_t first, end; /* events of the step */
 	/* the trace says when a backward pass begins; else the first take tells */
-	bool told;
+	bool marked;
 	bool backward;
 	uint64_t last_ns;     /* of the event before, in the trace, */
 	uint64_t passed_ns;   /* and in compute, at the trace's speed */
@@ -175,7 +175,7 @@ static void add_event(struct making *making, const struct spw_trace_event *event
 	switch (event->kind) {
 	case SPW_TRACE_OFFER: add_offer(making, event, ns); break;
 	case SPW_TRACE_TAKE:
-		if (!making->told)
+		if (!making->marked)
 			enter_stage(making, true, ns);
 		add_use(making, event, ns);
 		break;
@@ -274,8 +274,8 @@ static int go_through(struct making *making)
 	step->backward_ns = UINT64_MAX;
 	making->last_ns = making->trace->events[making->first].ns;
 	for (uint32_t i = making->first; i < making->end; i++)
-		making->told |= making->trace->events[i].kind == SPW_TRACE_STAGE &&
-				making->trace->events[i].backward;
+		making->marked |= making->trace->events[i].kind == SPW_TRACE_STAGE &&
+				  making->trace->events[i].backward;
 	for (uint32_t i = making->first; i < making->end; i++)
 		add_event(making, &making->trace->events[i]);
 	/* What follows until the next step, such as the optimizer, is part of the step. */
