@@ -181,14 +181,18 @@ def test_report(store, capsys):
 
 
 def test_report_counts_since_offload_was_called(store):
+    nothing = ["0", "B", "written,", "0", "B", "read"]
+    paths = tuple(drive.path for drive in store.drive_stats())
+
     def drives_of(off):
         file = io.StringIO()
         off.report(file)
-        return [line.split("  ", 1)[1].split() for line in file.getvalue().splitlines() if line.startswith(store.drive_stats()[0].path)]
+        lines = [line for line in file.getvalue().splitlines() if line.startswith(paths)]
+        return [line.split("  ", 1)[1].split() for line in lines]
 
     _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill"))
-    assert drives_of(off) != [["0", "B", "written,", "0", "B", "read"]]
-    assert drives_of(spillway.torch.offload(Nothing(), store)) == [["0", "B", "written,", "0", "B", "read"]]
+    assert drives_of(off) != 4 * [nothing]  # a drive may have had no turn
+    assert drives_of(spillway.torch.offload(Nothing(), store)) == 4 * [nothing]
 
 
 def test_report_without_a_store(capsys):
