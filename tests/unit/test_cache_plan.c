@@ -961,14 +961,14 @@ static void test_bad_options(void **state)
 	(void)state;
 	spw_cache_opts_init(&opts, sizeof(opts));
 	opts.mode = SPW_CACHE_BUDGET;
-	assert_int_equal(fake_open_cache(store, &opts, &cache), -EINVAL);
+	assert_int_equal(spw_cache_open_with(store, &opts, &simstore_ports, &cache), -EINVAL);
 	assert_non_null(strstr(spw_last_error(), "memory_bytes"));
 	opts.memory_bytes = 1;
 	assert_int_equal(spw_cache_open(NULL, &opts, &cache), -EINVAL);
-	assert_int_equal(fake_open_cache(store, &opts, &cache), 0);
+	assert_int_equal(spw_cache_open_with(store, &opts, &simstore_ports, &cache), 0);
 	spw_cache_close(cache);
 	opts.mode = SPW_CACHE_POSITIONAL + 1;
-	assert_int_equal(fake_open_cache(store, &opts, &cache), -EINVAL);
+	assert_int_equal(spw_cache_open_with(store, &opts, &simstore_ports, &cache), -EINVAL);
 	simstore_close(store);
 }
 
