@@ -90,27 +90,6 @@ static struct entry *entry_take(struct spw_cache *cache)
 	return entry;
 }
 
-/*
- * The cache is closing: no user, lease or copy counts any more. What is in flight settles when it
- * ends.
- */
-void spw_entries_abandon(struct spw_cache *cache)
-{
-	for (uint32_t i = 0; i < cache->entries_touched; i++) {
-		struct entry *entry = &cache->entries[i];
-
-		if (entry->state == ENTRY_FREE)
-			continue;
-		entry->leases = 0;
-		entry->users = 0;
-		entry->copies = 0;
-		if (entry->state == ENTRY_DEAD)
-			spw_entry_settle(entry);
-		else
-			spw_entry_die(entry);
-	}
-}
-
 void spw_entries_close(struct spw_cache *cache)
 {
 	free(cache->buckets);
@@ -339,7 +318,7 @@ void spw_entry_leave_window(struct entry *entry)
 }
 
 /* The last user is gone. What is under way comes to its end first. */
-void spw_entry_die(struct entry *entry)
+static void entry_die(struct entry *entry)
 {
 	SPW_ASSERT(entry->users == 0);
 	if (entry->write_in_flight || entry->cache->held == entry)
@@ -360,7 +339,28 @@ void spw_entry_leave(struct entry *entry)
 	if (--entry->users > 0)
 		return;
 	spw_control_released(entry->cache->control, &entry->track, entry->leases > 0);
-	spw_entry_die(entry);
+	entry_die(entry);
+}
+
+/*
+ * The cache is closing: no user, lease or copy counts any more. What is in flight settles when it
+ * ends.
+ */
+void spw_entries_abandon(struct spw_cache *cache)
+{
+	for (uint32_t i = 0; i < cache->entries_touched; i++) {
+		struct entry *entry = &cache->entries[i];
+
+		if (entry->state == ENTRY_FREE)
+			continue;
+		entry->leases = 0;
+		entry->users = 0;
+		entry->copies = 0;
+		if (entry->state == ENTRY_DEAD)
+			spw_entry_settle(entry);
+		else
+			entry_die(entry);
+	}
 }
 
 /*

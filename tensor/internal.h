@@ -4,7 +4,7 @@
  * pass, the scopes
  *
  * How an entry's life runs, and which function makes each step (entry.c holds the table of what is
- * allowed). Every state may end in DEAD, by the last release: spw_entry_die.
+ * allowed). Every state may end in DEAD, by the last release: entry_die.
  *
  *   FREE --- offer: spw_entry_keep -----------------> KEPT
  *   FREE --- offer: spw_entry_queue ----------------> QUEUED
@@ -289,7 +289,6 @@ void spw_entry_begin_read(struct entry *entry);
 void spw_entry_read_ended(struct entry *entry);
 void spw_entry_read_failed(struct entry *entry);
 void spw_entry_returned(struct entry *entry);
-void spw_entry_die(struct entry *entry);
 /* One user less; the last one. */
 void spw_entry_leave(struct entry *entry);
 /* Of a dead entry: give up what nothing needs any more, and the slot if nothing is left. */
