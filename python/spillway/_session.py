@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Optional, Set
+from typing import Any, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
@@ -12,8 +12,26 @@ from ._native import hooks
 from ._steptrace import StepTrace
 from .cache import Cache
 
-if TYPE_CHECKING:
-    from ._on_device import DeviceTensors
+
+class Elsewhere(Protocol):
+    """Tensors that are not in host memory, as a session uses them."""
+
+    def has(self, tensor: Tensor) -> bool: ...
+
+    def save(self, session: "Session", tensor: Tensor) -> Optional[Any]:
+        """None: the tensor is kept as it is."""
+
+    def load(self, saved: Any) -> Tuple[Tensor, int]: ...
+
+    def progress(self) -> None: ...
+
+    def prune(self) -> None: ...
+
+    def known(self) -> int: ...
+
+    def part(self) -> None: ...
+
+    def forget(self) -> None: ...
 
 
 class Session(hooks.Session):  # type: ignore[misc]
@@ -24,7 +42,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     """
 
     cache: Cache
-    device: Optional["DeviceTensors"]  # for tensors of a GPU, where the model has any
+    device: Optional[Elsewhere]  # for tensors of a GPU, where the model has any
     excluded: Set[int]  # storages, by their identity
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
